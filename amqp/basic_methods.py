@@ -1,0 +1,162 @@
+"""basic.* but publish (amqp_semantics.md section 5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands
+
+from warren.amqp.consumer import ChannelConsumer
+from warren.amqp.methods import make
+from warren.amqp.queue_methods import named_queue
+from warren.amqp.reply_consumer import ReplyConsumer
+from warren.core.errors import NotAllowed, PreconditionFailed, Unsupported
+from warren.core.field import INTEGER_KINDS, KIND_NAMES, Table
+from warren.core.reply_to import REPLY_TO_NAME
+from warren.amqp.verdict import Verdict
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+
+
+def qos(channel: Channel, method: commands.Basic.Qos) -> None:
+    if method.prefetch_size:
+        raise Unsupported(f"prefetch_size!=0 ({method.prefetch_size})")
+    if method.global_:
+        channel.set_limit(method.prefetch_count)
+    else:
+        # As in RabbitMQ, this also ends a limit of the whole channel.
+        channel.prefetch = method.prefetch_count
+        channel.set_limit(0)
+    channel.reply(make(commands.Basic.QosOk))
+
+
+def consume(channel: Channel, method: commands.Basic.Consume) -> None:
+    tag = method.consumer_tag or f"amq.ctag-{channel.connection.node.new_token()}"
+    reply_consumer = channel.reply_consumer
+    if tag in channel.consumers or (reply_consumer is not None and reply_consumer.tag == tag):
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    if method.queue == REPLY_TO_NAME:
+        _consume_replies(channel, tag, method)
+        return
+    name = named_queue(channel, method.queue)
+    channel.check("queue", name, "read")
+    queue = channel.vhost.queue(name)
+    queue.check_access(channel.connection)
+    arguments: Any = method.arguments
+    consumer = ChannelConsumer(
+        channel,
+        queue,
+        tag,
+        no_ack=method.no_ack,
+        exclusive=method.exclusive,
+        priority=_priority(arguments, name, channel.vhost.name),
+        prefetch=channel.prefetch,
+        arguments=arguments,
+    )
+    consumer.blocked = channel.initially_blocked()
+    queue.add_consumer(consumer)
+    channel.consumers[tag] = consumer
+    if not method.no_ack:
+        channel.watch_timeout()
+    if not method.nowait:
+        channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
+    queue.deliver()
+
+
+def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
+    tag = method.consumer_tag
+    consumer = channel.consumers.pop(tag, None)
+    if consumer is not None:
+        consumer.queue.remove_consumer(consumer)
+    elif channel.reply_consumer is not None and channel.reply_consumer.tag == tag:
+        channel.reply_consumer.end()
+        channel.reply_consumer = None
+    if not method.nowait:
+        channel.reply(make(commands.Basic.CancelOk, consumer_tag=tag))
+
+
+def cancel_ok(_channel: Channel, _method: commands.Basic.CancelOk) -> None:
+    """Our basic.cancel asks for no answer, but some clients give one."""
+
+
+def get(channel: Channel, method: commands.Basic.Get) -> None:
+    name = named_queue(channel, method.queue)
+    channel.check("queue", name, "read")
+    queue = channel.vhost.queue(name)
+    queue.check_access(channel.connection)
+    message = queue.get(method.no_ack)
+    if message is None:
+        channel.reply(make(commands.Basic.GetEmpty))
+        return
+    delivery_tag = channel.fetched(message, queue, method.no_ack)
+    get_ok = make(
+        commands.Basic.GetOk,
+        delivery_tag=delivery_tag,
+        redelivered=message.redelivered,
+        exchange=message.envelope.exchange,
+        routing_key=message.envelope.routing_key,
+        message_count=len(queue),
+    )
+    channel.write_content(get_ok, message.envelope, message.body)
+
+
+def ack(channel: Channel, method: commands.Basic.Ack) -> None:
+    channel.ack(method.delivery_tag, method.multiple)
+
+
+def nack(channel: Channel, method: commands.Basic.Nack) -> None:
+    verdict = Verdict.REQUEUE if method.requeue else Verdict.REJECT
+    channel.judge(method.delivery_tag, method.multiple, verdict)
+
+
+def reject(channel: Channel, method: commands.Basic.Reject) -> None:
+    verdict = Verdict.REQUEUE if method.requeue else Verdict.REJECT
+    channel.judge(method.delivery_tag, False, verdict)
+
+
+def recover(channel: Channel, method: commands.Basic.Recover) -> None:
+    _recover(channel, method.requeue)
+    channel.reply(make(commands.Basic.RecoverOk))
+
+
+def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> None:
+    _recover(channel, method.requeue)
+
+
+def _recover(channel: Channel, requeue: bool) -> None:
+    if not requeue:
+        raise Unsupported("requeue=false")
+    channel.requeue_all()
+
+
+def _consume_replies(channel: Channel, tag: str, method: commands.Basic.Consume) -> None:
+    if channel.reply_consumer is not None:
+        raise PreconditionFailed("reply consumer already set")
+    if not method.no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge")
+    channel.reply_consumer = ReplyConsumer(channel, tag)
+    if not method.nowait:
+        channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
+
+
+def _priority(arguments: Table, queue: str, vhost: str) -> int:
+    """The consumer's x-priority; the other known argument's type is checked on the way."""
+
+    def invalid(name: str, reason: str) -> PreconditionFailed:
+        return PreconditionFailed(
+            f"invalid arg '{name}' for queue '{queue}' in vhost '{vhost}': {reason}"
+        )
+
+    cancels = arguments.get("x-cancel-on-ha-failover")
+    if cancels is not None and cancels.kind != "t":
+        raise invalid(
+            "x-cancel-on-ha-failover", f"{{unacceptable_type,{KIND_NAMES[cancels.kind]}}}"
+        )
+    priority = arguments.get("x-priority")
+    if priority is None:
+        return 0
+    if priority.kind not in INTEGER_KINDS:
+        raise invalid("x-priority", f'"expected integer, got {KIND_NAMES[priority.kind]}"')
+    number: int = priority.value
+    return number

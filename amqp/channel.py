@@ -1,0 +1,528 @@
+"""A channel: content on its way in, messages on their way out, and what is unacknowledged.
+
+Answerable for delivery tags, prefetch, confirms and for handing publishes to queues. Each AMQP
+method is a function in `exchange_methods.py`, `queue_methods.py`, `basic_methods.py` or
+`mode_methods.py`; errors raised there and here become closes in `connection.py`. The rules are
+amqp_semantics.md sections 2 and 5 to 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from pamqp import commands
+
+from warren.amqp.confirms import ChannelConfirms
+from warren.amqp.consumer import ChannelConsumer, delivery_frames
+from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
+from warren.amqp.frames import OVERHEAD, binary_text
+from warren.amqp.handlers import HANDLERS
+from warren.amqp.methods import Method, encode_method, make
+from warren.amqp.publishing import Prepared, PublishRun, is_reply, run_head
+from warren.amqp.verdict import Verdict
+from warren.core.consumers import Blocked
+from warren.core.errors import CommandInvalid, PreconditionFailed
+from warren.core.message import Envelope, Message
+from warren.core.ports import Timer
+from warren.core.queue import Queue
+
+
+if TYPE_CHECKING:
+    from warren.amqp.connection import Connection
+    from warren.amqp.reply_consumer import ReplyConsumer
+    from warren.amqp.transaction import Transaction
+    from warren.core.vhost import VirtualHost
+
+CONSUMER_TIMEOUT_TICK_S = 60.0
+"""How often the oldest unacknowledged message is looked at (amqp_semantics.md section 5.4)."""
+
+MESSAGE_SIZE_CAP = 536_870_912
+"""No configuration allows larger messages."""
+
+NO_ROUTE = 312
+
+
+class Content(Enum):
+    """What the next frame of a channel must be."""
+
+    METHOD = auto()
+    HEADER = auto()
+    BODY = auto()
+
+
+METHOD = Content.METHOD
+HEADER = Content.HEADER
+BODY = Content.BODY
+
+
+class Holder(Protocol):
+    """Who got a message: a consumer, or a basic.get."""
+
+    queue: Queue
+
+    def settled(self, count: int) -> None:
+        """So many of its messages were acknowledged, rejected or requeued."""
+        ...
+
+
+Unacked: TypeAlias = tuple[Message, Holder]
+
+
+ACK = Verdict.ACK
+
+
+class Getter:
+    """Holds what basic.get fetched from one queue; prefetch does not count it."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+
+    def settled(self, count: int) -> None:
+        """There is no consumer to wake."""
+
+
+class Channel:
+    """The state machine of one open channel."""
+
+    __slots__ = (
+        "_arguments",
+        "_body_left",
+        "_body_size",
+        "_chunks",
+        "_header",
+        "_lowest_unacked",
+        "_oldest_seen",
+        "_timeout_timer",
+        "confirms",
+        "connection",
+        "consumers",
+        "expects",
+        "last_delivery_tag",
+        "last_queue",
+        "limit",
+        "number",
+        "prefetch",
+        "reply_consumer",
+        "transaction",
+        "unacked",
+    )
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        # Content on its way in
+        self.expects = METHOD
+        self._arguments = b""
+        self._header = b""
+        self._body_size = 0
+        self._body_left = 0
+        self._chunks: list[bytes] = []
+        # Deliveries
+        self.consumers: dict[str, ChannelConsumer] = {}
+        self.unacked: dict[int, Unacked] = {}
+        self.last_delivery_tag = 0
+        self.prefetch = connection.settings.default_prefetch
+        self.limit = 0
+        self._lowest_unacked = 1
+        self._oldest_seen = (0, 0.0)
+        self._timeout_timer: Timer | None = None
+        # Modes
+        self.confirms: ChannelConfirms | None = None
+        self.transaction: Transaction | None = None
+        self.reply_consumer: ReplyConsumer | None = None
+        self.last_queue: str | None = None
+
+    # Methods
+
+    def receive(self, method: Method) -> None:
+        """Serve a method other than basic.publish."""
+        handle = HANDLERS.get(type(method))
+        if handle is None:
+            raise CommandInvalid("unimplemented method")
+        handle(self, method)
+
+    @property
+    def vhost(self) -> VirtualHost:
+        vhost = self.connection.vhost
+        assert vhost is not None
+        return vhost
+
+    def check(self, kind: str, name: str, permission: str) -> None:
+        """Raise `AccessRefused` unless the user has this permission on the queue or exchange."""
+        connection = self.connection
+        assert connection.user is not None
+        access = connection.node.access
+        access.check_resource(connection.user, self.vhost.name, kind, name, permission)
+
+    def check_topic(self, exchange: str, routing_key: str, permission: str) -> None:
+        """Raise `AccessRefused` unless the user may use this key with this topic exchange."""
+        connection = self.connection
+        assert connection.user is not None
+        access = connection.node.access
+        access.check_topic(connection.user, self.vhost.name, exchange, routing_key, permission)
+
+    def reply(self, method: Method) -> None:
+        self.connection.send(self.number, method)
+
+    def reply_durably(self, method: Method | None) -> None:
+        """Reply once the definitions written so far are on disk; None where nowait was asked."""
+        if method is not None:
+            self.connection.hold_output()
+            self.reply(method)
+
+    # Publishing
+
+    def unexpected_method(self) -> UnexpectedFrame:
+        """The error for a method in the middle of content."""
+        if self.expects is HEADER:
+            return UnexpectedFrame(
+                "expected content header for class 60, got non content header frame instead",
+                PUBLISH_IDS,
+            )
+        return UnexpectedFrame(
+            "expected content body, got non content body frame instead", PUBLISH_IDS
+        )
+
+    def begin_publish(self, arguments: bytes) -> None:
+        """The method frame of a publish: these are its argument octets."""
+        self._arguments = arguments
+        self.expects = HEADER
+
+    def content_header(self, header: bytes) -> None:
+        if self.expects is not HEADER:
+            raise self._unexpected_content()
+        if len(header) < 14:
+            raise FrameError(f"cannot decode {binary_text(header)}")
+        class_id = header[0] << 8 | header[1]
+        if class_id != 60:
+            raise UnexpectedFrame(
+                f"expected content header for class 60, got one for class {class_id} instead",
+                PUBLISH_IDS,
+            )
+        self._header = header
+        self._body_size = self._body_left = int.from_bytes(header[4:12], "big")
+        if self._body_left:
+            self.expects = BODY
+        else:
+            self.expects = METHOD
+            self._publish(self._arguments, header, b"")
+
+    def content_body(self, payload: bytes) -> PublishRun | None:
+        """A body frame. Returns the run this publish may be the start of."""
+        if self.expects is not BODY:
+            raise self._unexpected_content()
+        self._body_left -= len(payload)
+        if self._body_left > 0:
+            # What is too large is refused when it is complete, but not kept until then.
+            if self._body_size <= self._size_max:
+                self._chunks.append(payload)
+            return None
+        if self._body_left < 0:
+            raise UnexpectedFrame(
+                "expected content body, got non content body frame instead", PUBLISH_IDS
+            )
+        self.expects = METHOD
+        if self._chunks:
+            self._chunks.append(payload)
+            payload = b"".join(self._chunks)
+            self._chunks = []
+        return self._publish(self._arguments, self._header, payload)
+
+    def _unexpected_content(self) -> UnexpectedFrame:
+        if self.expects is METHOD:
+            return UnexpectedFrame(
+                "expected method frame, got non method frame instead", NO_IDS
+            )
+        return self.unexpected_method()
+
+    @property
+    def _size_max(self) -> int:
+        return min(self.connection.settings.max_message_size, MESSAGE_SIZE_CAP)
+
+    def _publish(self, arguments: bytes, header: bytes, body: bytes) -> PublishRun | None:
+        connection = self.connection
+        if self._body_size > self._size_max:
+            configured = "configured " if self._size_max < MESSAGE_SIZE_CAP else ""
+            raise PreconditionFailed(
+                f"message size {self._body_size} is larger than {configured}max size "
+                f"{self._size_max}"
+            )
+        routes = connection.routes
+        assert routes is not None
+        route = routes.route(arguments)
+        seen_before = header in route.prepared
+        reply_consumer = self.reply_consumer
+        prepared = routes.prepare(
+            route, header, reply_consumer.address_octets if reply_consumer else None
+        )
+        confirms = self.confirms
+        publish_seq = confirms.number() if confirms is not None else 0
+        queues = prepared.queues
+        if queues is None:
+            queues = routes.queues_for(prepared)
+        firehose = routes.vhost.firehose
+        if firehose is not None:
+            firehose.published(connection, self.number, prepared.envelope, body, prepared.keys, queues)
+        if self.transaction is not None:
+            self.transaction.publish(prepared, queues, body)
+            return None
+        if len(queues) != 1:
+            answers = tuple(
+                [queue.publish(prepared.envelope, body, confirms, publish_seq) for queue in queues]
+            )
+            if not queues:
+                self.unroutable(prepared, body)
+            if confirms is not None:
+                confirms.record(publish_seq, answers)
+            return None
+        (queue,) = queues
+        answer = queue.publish(prepared.envelope, body, confirms, publish_seq)
+        if confirms is not None:
+            confirms.record(publish_seq, (answer,))
+        if (
+            seen_before
+            and prepared.queues is not None
+            and 0 < len(body) <= connection.frame_max - OVERHEAD
+            and firehose is None
+        ):
+            head = run_head(self.number, arguments, header, len(body))
+            return PublishRun(
+                head, len(body), prepared.envelope, queue, confirms, routes.vhost.topology
+            )
+        return None
+
+    def unroutable(self, prepared: Prepared, body: bytes) -> None:
+        """A publish that reached no queue: a reply, one to be returned, or one to be dropped."""
+        if is_reply(prepared.route):
+            self.connection.node.replies.deliver(prepared.envelope, body)
+        if prepared.route.mandatory:
+            self._return(prepared.envelope, body)
+
+    def _return(self, envelope: Envelope, body: bytes) -> None:
+        method = make(
+            commands.Basic.Return,
+            reply_code=NO_ROUTE,
+            reply_text="NO_ROUTE",
+            exchange=envelope.exchange,
+            routing_key=envelope.routing_key,
+        )
+        self.write_content(method, envelope, body)
+
+    def write_content(self, method: Method, envelope: Envelope, body: bytes) -> None:
+        """Write a method that carries content."""
+        connection = self.connection
+        payload = encode_method(method)
+        connection.output.append(
+            delivery_frames(self.number, payload, envelope.header, body, connection.frame_max)
+        )
+        connection.request_flush()
+
+    def confirm_news(self) -> None:
+        """The confirms of this channel have something to report."""
+        self.connection.confirms_pending(self)
+
+    def report_confirms(self) -> bytes:
+        return self.confirms.report(self.number) if self.confirms is not None else b""
+
+    def fetched(self, message: Message, queue: Queue, no_ack: bool) -> int:
+        """Number a message that basic.get fetched; returns its delivery tag."""
+        self.last_delivery_tag += 1
+        if not no_ack:
+            self.unacked[self.last_delivery_tag] = (message, Getter(queue))
+            self.watch_timeout()
+        return self.last_delivery_tag
+
+    # Acknowledging
+
+    def ack(self, delivery_tag: int, multiple: bool) -> None:
+        """basic.ack: the hot one of the verdicts."""
+        if multiple or self.transaction is not None:
+            self.judge(delivery_tag, multiple, ACK)
+            return
+        unacked = self.unacked.pop(delivery_tag, None)
+        if unacked is None:
+            raise unknown_delivery_tag(delivery_tag)
+        message, holder = unacked
+        queue = holder.queue
+        queue.ack((message,))
+        holder.settled(1)
+        if self.limit:
+            self.apply_limit()
+        if queue.backing.length:
+            queue.deliver()
+
+    def judge(self, delivery_tag: int, multiple: bool, verdict: Verdict) -> None:
+        """ack, nack and reject of one message, or of all up to a tag.
+
+        Raises `PreconditionFailed` for a tag that is not outstanding.
+        """
+        if self.transaction is not None:
+            self.transaction.judge(self.take_unacked(delivery_tag, multiple), verdict)
+            return
+        self.settle(self.take_unacked(delivery_tag, multiple).values(), verdict)
+
+    def take_unacked(self, delivery_tag: int, multiple: bool) -> dict[int, Unacked]:
+        """Remove what a verdict is about from the unacknowledged, by delivery tag."""
+        pop = self.unacked.pop
+        if not multiple:
+            unacked = pop(delivery_tag, None)
+            if unacked is None:
+                raise unknown_delivery_tag(delivery_tag)
+            return {delivery_tag: unacked}
+        if delivery_tag == 0:
+            last = self.last_delivery_tag
+        elif delivery_tag in self.unacked:
+            last = delivery_tag
+        else:
+            raise unknown_delivery_tag(delivery_tag)
+        # Tags are consecutive: walking them up costs each tag once in the life of a channel.
+        first, self._lowest_unacked = self._lowest_unacked, last + 1
+        return {
+            tag: unacked
+            for tag in range(first, last + 1)
+            if (unacked := pop(tag, None)) is not None
+        }
+
+    def put_back(self, unacked: dict[int, Unacked]) -> None:
+        """Undo `take_unacked`, after a rollback."""
+        self.unacked.update(unacked)
+        self.unacked = dict(sorted(self.unacked.items()))
+        self._lowest_unacked = min(self.unacked, default=self._lowest_unacked)
+
+    def settle(self, unacked: Iterable[Unacked], verdict: Verdict) -> None:
+        """Carry out a verdict on messages that are no longer outstanding here."""
+        by_holder: dict[Holder, list[Message]] = {}
+        for message, holder in unacked:
+            messages = by_holder.get(holder)
+            if messages is None:
+                by_holder[holder] = [message]
+            else:
+                messages.append(message)
+        by_queue: dict[Queue, list[Message]] = {}
+        for holder, messages in by_holder.items():
+            if holder.queue in by_queue:
+                by_queue[holder.queue] += messages
+            else:
+                by_queue[holder.queue] = messages
+            holder.settled(len(messages))
+        if self.limit:
+            self.apply_limit()
+        for queue, messages in by_queue.items():
+            if verdict is ACK:
+                queue.ack(messages)
+            elif verdict is Verdict.REJECT:
+                queue.reject(messages)
+            else:
+                queue.requeue(messages)
+            if queue.backing.length:
+                queue.deliver()
+
+    def requeue_all(self) -> None:
+        """Put all unacknowledged messages back into their queues."""
+        unacked = list(self.unacked.values())
+        self.unacked.clear()
+        self._lowest_unacked = self.last_delivery_tag + 1
+        self.settle(unacked, Verdict.REQUEUE)
+
+    # Prefetch and back-pressure
+
+    def set_limit(self, limit: int) -> None:
+        """basic.qos with global: one limit for all consumers of the channel; 0 for none."""
+        self.limit = limit
+        self.apply_limit()
+
+    def apply_limit(self) -> None:
+        """Block all consumers while the channel's limit is reached, and wake them when not."""
+        reached = bool(self.limit) and len(self.unacked) >= self.limit
+        self._block_all(Blocked.CHANNEL_LIMIT, reached)
+
+    def check_limit(self) -> None:
+        """A message was handed over while the channel has a limit."""
+        if len(self.unacked) >= self.limit:
+            self._block_all(Blocked.CHANNEL_LIMIT, True)
+
+    def socket_writable(self, writable: bool) -> None:
+        self._block_all(Blocked.SOCKET, not writable)
+
+    def _block_all(self, reason: Blocked, blocked: bool) -> None:
+        if blocked:
+            for consumer in self.consumers.values():
+                consumer.block(reason)
+            return
+        woken = [consumer for consumer in self.consumers.values() if consumer.unblock(reason)]
+        for consumer in woken:
+            consumer.queue.deliver()
+
+    def initially_blocked(self) -> int:
+        """Why a new consumer of this channel would get nothing at first."""
+        blocked = 0
+        if self.limit and len(self.unacked) >= self.limit:
+            blocked |= Blocked.CHANNEL_LIMIT
+        if not self.connection.socket_writable:
+            blocked |= Blocked.SOCKET
+        return blocked
+
+    def watch_timeout(self) -> None:
+        """Start looking for messages the client holds too long, from the first it may hold."""
+        if self._timeout_timer is None and self.connection.settings.consumer_timeout_s is not None:
+            clock = self.connection.node.clock
+            self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
+
+    def _check_timeout(self) -> None:
+        self._timeout_timer = None
+        timeout_s = self.connection.settings.consumer_timeout_s
+        assert timeout_s is not None
+        now = self.connection.node.clock.now()
+        oldest = min(self.unacked, default=0)
+        seen, since = self._oldest_seen
+        if oldest != seen or not oldest:
+            self._oldest_seen = (oldest, now)
+        elif now - since >= timeout_s:
+            error = PreconditionFailed(
+                f"delivery acknowledgement on channel {self.number} timed out. Timeout value "
+                f"used: {int(timeout_s * 1000)} ms. This timeout value can be configured, see "
+                "consumers doc guide to learn more"
+            )
+            self.connection.close_channel(self.number, error, NO_IDS)
+            return
+        self.watch_timeout()
+
+    # Ending
+
+    def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
+        """The queue of a consumer is gone. Told after the reply to whoever deleted it."""
+        del self.consumers[consumer.tag]
+        if "consumer_cancel_notify" in self.connection.capabilities:
+            method = make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True)
+            self.connection.node.clock.call_soon(lambda: self._tell(method))
+
+    def _tell(self, method: Method) -> None:
+        if self.connection.channels.get(self.number) is self:
+            self.reply(method)
+
+    def end(self) -> None:
+        """The channel closes: consumers leave, and what they did not acknowledge goes back."""
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+            self._timeout_timer = None
+        if self.transaction is not None:
+            self.transaction.rollback()
+        if self.reply_consumer is not None:
+            self.reply_consumer.end()
+            self.reply_consumer = None
+        consumers = list(self.consumers.values())
+        self.consumers.clear()
+        for consumer in consumers:
+            consumer.queue.remove_consumer(consumer)
+        self.requeue_all()
+        self.connection.confirms_forgotten(self)
+
+
+def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
+    return PreconditionFailed(f"unknown delivery tag {delivery_tag}")
+
+

@@ -1,0 +1,89 @@
+"""Publisher confirms of one channel: which publishes are settled, and how that is reported.
+
+Reports are gathered and written when the connection flushes: everything below the oldest publish
+still open goes out as one acknowledgement, what is settled above it one by one
+(amqp_semantics.md section 6).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from warren.amqp.frames import END
+from warren.core.settlement import PENDING, REJECTED, Settlement
+
+_ACK = struct.Struct(">BHIIQB")
+_BASIC_ACK = 60 << 16 | 80
+_BASIC_NACK = 60 << 16 | 120
+_MULTIPLE = 1
+_REQUEUE = 2
+
+
+class ChannelConfirms:
+    """Numbers the publishes of a channel from 1 and reports each exactly once.
+
+    `on_news` is called whenever there may be something to report.
+    """
+
+    __slots__ = ("_nacked", "_open", "_reported", "_settled", "issued", "on_news")
+
+    def __init__(self, on_news: Callable[[], None]) -> None:
+        self.issued = 0
+        self._reported = 0
+        self._open: dict[int, int] = {}
+        self._settled: list[int] = []
+        self._nacked: list[int] = []
+        self.on_news = on_news
+
+    def number(self) -> int:
+        """The number of the next publish."""
+        self.issued += 1
+        return self.issued
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether every publish so far was settled at once."""
+        return not (self._open or self._nacked or self._settled)
+
+    def record(self, publish_seq: int, answers: tuple[Settlement, ...]) -> None:
+        """What the queues answered to a publish; no answers if it reached none."""
+        if REJECTED in answers:
+            self._nacked.append(publish_seq)
+        elif PENDING in answers:
+            self._open[publish_seq] = answers.count(PENDING)
+        elif not self.undisturbed:
+            self._settled.append(publish_seq)
+        self.on_news()
+
+    def settle(self, publish_seq: int) -> None:
+        """One more queue has this publish safe."""
+        still_open = self._open[publish_seq]
+        if still_open > 1:
+            self._open[publish_seq] = still_open - 1
+            return
+        del self._open[publish_seq]
+        self._settled.append(publish_seq)
+        self.on_news()
+
+    def report(self, channel: int) -> bytes:
+        """The frames that say what became settled since the last report."""
+        frames = []
+        oldest_unsettled = min(
+            next(iter(self._open), self.issued + 1), min(self._nacked, default=self.issued + 1)
+        )
+        upto = oldest_unsettled - 1
+        if upto > self._reported:
+            multiple = _MULTIPLE if upto - self._reported > 1 else 0
+            frames.append(_ACK.pack(1, channel, 13, _BASIC_ACK, upto, multiple) + END)
+            self._reported = upto
+        for seq in sorted(self._settled):
+            if seq > upto:
+                frames.append(_ACK.pack(1, channel, 13, _BASIC_ACK, seq, 0) + END)
+        for seq in self._nacked:
+            frames.append(_ACK.pack(1, channel, 13, _BASIC_NACK, seq, _REQUEUE) + END)
+        self._settled.clear()
+        self._nacked.clear()
+        if not self._open:
+            self._reported = self.issued
+        return b"".join(frames)

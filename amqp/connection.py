@@ -1,0 +1,854 @@
+"""One peer of the broker: bytes in, bytes out.
+
+Answerable for the handshake, cutting the stream into frames, heartbeats, blocking by alarms, the
+close handshakes, and for turning errors into the closes that AMQP demands. What the methods of a
+channel mean is `channel.py`'s; sockets are `server.py`'s.
+
+The shell calls `receive_data`, `connection_lost` and `writable`; the connection calls the shell
+to be flushed, paused or cut. `receive_data` never raises for what a peer did.
+
+Reading is one loop over one buffer. Three kinds of frames are recognised by their octets: the
+publish that repeats the last one on the connection (`PublishRun`), other publishes with their
+content, and basic.ack. Everything else goes through pamqp's methods.
+
+Durable definitions: a reply that promises durability holds the output of the connection until
+the commit is on disk (`hold_output`); what is written later stands behind it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pamqp import commands
+
+from warren.amqp import sasl
+from warren.amqp.channel import Channel, Content
+from warren.amqp.errors import (
+    NO_IDS,
+    PUBLISH_IDS,
+    ChannelError,
+    ConnectionForced,
+    FatalFrameError,
+    FrameError,
+    TooManyChannels,
+    UnexpectedFrame,
+    offender,
+    reply_to,
+    short_text,
+)
+from warren.amqp.field_table import TableError
+from warren.amqp.frames import (
+    BODY,
+    FRAME_END,
+    FRAME_MIN_SIZE,
+    HEAD,
+    HEADER,
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    METHOD,
+    OVERHEAD,
+    described,
+    frame,
+)
+from warren.amqp.frames import binary_text
+from warren.amqp.methods import (
+    MalformedMethod,
+    Method,
+    UnknownMethod,
+    decode_method,
+    encode_method,
+    make,
+    method_id,
+)
+from warren.amqp.publishing import PublishRoutes, PublishRun
+from warren.amqp.state import HANDLERS, State
+from warren.core.access import LoginRefused, User
+from warren.core.errors import (
+    BrokerError,
+    ChannelFault,
+    CommandInvalid,
+    InternalFault,
+)
+from warren.core.field import Field, Table, longstr, to_text
+from warren.core.node import Node
+from warren.core.ports import Commit, Timer
+from warren.core.vhost import VirtualHost
+
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+OLD_PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x09"
+"""What some old clients send for 0-9-1; RabbitMQ serves it."""
+
+FAILURE_DELAY_S = 3.0
+"""How long a failed handshake or an unreadable stream stays open before the socket is cut."""
+
+CLOSE_TIMEOUT_S = 30.0
+"""The longest a peer may take to finish a close handshake."""
+
+HELD_OUTPUT_MAX = 256 * 1024
+"""Octets that may wait for a commit before reading stops; some 8,000 replies."""
+
+_BASIC_PUBLISH = 60 << 16 | 40
+_BASIC_ACK = 60 << 16 | 80
+_CHANNEL_OPEN = 20 << 16 | 10
+_LONG = struct.Struct(">I")
+_TAG_AND_BITS = struct.Struct(">QB")
+
+CAPABILITIES = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end. `certificate_names` are the user names its TLS certificate gives."""
+
+    host: str
+    port: int
+    local_host: str
+    local_port: int
+    tls: bool = False
+    certificate_name: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.host}:{self.port} -> {self.local_host}:{self.local_port}"
+
+    @property
+    def loopback(self) -> bool:
+        return self.host.startswith("127.") or self.host in ("::1", "::ffff:127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What the node offers its peers; the defaults are RabbitMQ's."""
+
+    channel_max: int = 2047
+    frame_max: int = 131072
+    heartbeat_s: int = 60
+    handshake_timeout_s: float = 10.0
+    max_message_size: int = 134_217_728
+    consumer_timeout_s: float | None = 1800.0
+    default_prefetch: int = 0
+    mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
+
+
+class Shell(Protocol):
+    """What a connection asks of whoever owns its socket."""
+
+    def request_flush(self) -> None:
+        """Call `take_output` once this turn is over."""
+        ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        """Write what is left, then end the socket."""
+        ...
+
+    def abort(self) -> None:
+        """End the socket at once."""
+        ...
+
+
+class Connection:
+    """The state machine of one AMQP 0-9-1 peer."""
+
+    __slots__ = (
+        "_blocked_notified",
+        "_buffer",
+        "_closing_channels",
+        "_confirming",
+        "_deadline",
+        "_frame_size_max",
+        "_gate",
+        "_heard",
+        "_heartbeat_timer",
+        "_held",
+        "_held_size",
+        "_pauses",
+        "_quiet_checks",
+        "_receive_timer",
+        "_run",
+        "_sasl",
+        "_sent",
+        "_shell",
+        "_topology",
+        "capabilities",
+        "channel_max",
+        "channels",
+        "client_properties",
+        "connected_at",
+        "flush_requested",
+        "frame_max",
+        "heartbeat_s",
+        "node",
+        "output",
+        "peer",
+        "routes",
+        "settings",
+        "socket_writable",
+        "state",
+        "user",
+        "vhost",
+    )
+
+    def __init__(self, node: Node, settings: ConnectionSettings, shell: Shell, peer: Peer) -> None:
+        self.node = node
+        self.settings = settings
+        self.peer = peer
+        self.state = State.AWAITING_HEADER
+        self.user: User | None = None
+        self.vhost: VirtualHost | None = None
+        self.client_properties: Table = {}
+        self.capabilities: frozenset[str] = frozenset()
+        self.connected_at = node.clock.wall_time()
+        # Negotiated
+        self.channel_max = settings.channel_max
+        self.frame_max = FRAME_MIN_SIZE
+        self.heartbeat_s = 0
+        # Reading
+        self.channels: dict[int, Channel] = {}
+        self.routes: PublishRoutes | None = None
+        self._closing_channels: set[int] = set()
+        self._buffer = b""
+        self._frame_size_max = FRAME_MIN_SIZE
+        self._pauses: set[str] = set()
+        self._run: PublishRun | None = None
+        self._sasl: sasl.Exchange | None = None
+        # Writing
+        self.output: list[bytes] = []
+        self.flush_requested = False
+        self.socket_writable = True
+        self._shell = shell
+        self._confirming: dict[int, Channel] = {}
+        self._gate: Commit | None = None
+        self._held: deque[tuple[Commit | None, bytes]] = deque()
+        self._held_size = 0
+        self._blocked_notified = False
+        # Time
+        self._heard = False
+        self._sent = False
+        self._quiet_checks = 0
+        self._heartbeat_timer: Timer | None = None
+        self._receive_timer: Timer | None = None
+        self._deadline: Timer | None = node.clock.call_later(
+            settings.handshake_timeout_s, self._abort
+        )
+
+    # Reading
+
+    def receive_data(self, data: bytes) -> None:
+        """Take octets from the peer and do what they ask for."""
+        self._heard = True
+        if self._buffer:
+            data = self._buffer + data
+            self._buffer = b""
+        if self._pauses:
+            self._buffer = data
+            return
+        start = 0
+        if self.state is State.AWAITING_HEADER:
+            if len(data) < 8:
+                self._buffer = data
+                return
+            if not self._protocol_header(data[:8]):
+                return
+            start = 8
+        end = self._read_frames(data, start)
+        if end < len(data) and self.state is not State.FAILED:
+            self._buffer = data[end:]
+
+    def _read_frames(self, data: bytes, pos: int) -> int:
+        """Serve the whole frames in `data` from `pos` on; returns where the rest begins."""
+        end = len(data)
+        channels = self.channels
+        while True:
+            run = self._run
+            if run is not None and data.startswith(run.head, pos):
+                if run.generation == run.topology.generation:
+                    pos = self._repeat(run, data, pos, end)
+                else:
+                    self._run = None
+            if end - pos < OVERHEAD:
+                return pos
+            kind, number, size = HEAD.unpack_from(data, pos)
+            stop = pos + 7 + size
+            if size > self._frame_size_max:
+                self._too_large(kind, size)
+                return end
+            if stop >= end:
+                return pos
+            if data[stop] != FRAME_END:
+                self._wrong_end(kind, data[pos + 7 : stop], data[stop])
+                return end
+            channel = channels.get(number)
+            try:
+                if channel is None:
+                    self._frame(kind, number, data[pos + 7 : stop])
+                elif kind == METHOD:
+                    if channel.expects is not Content.METHOD:
+                        raise channel.unexpected_method()
+                    index = _LONG.unpack_from(data, pos + 7)[0] if size >= 4 else 0
+                    if index == _BASIC_PUBLISH:
+                        channel.begin_publish(data[pos + 11 : stop])
+                    elif index == _BASIC_ACK and size == 13:
+                        delivery_tag, bits = _TAG_AND_BITS.unpack_from(data, pos + 11)
+                        channel.ack(delivery_tag, bits & 1 == 1)
+                    else:
+                        self._run = None
+                        self._channel_method(channel, data[pos + 7 : stop])
+                elif kind == BODY:
+                    if self.node.alarms.raised:
+                        self._block()
+                    run = channel.content_body(data[pos + 7 : stop])
+                    if run is not None:
+                        self._run = run
+                elif kind == HEADER:
+                    if self.node.alarms.raised:
+                        self._block()
+                    channel.content_header(data[pos + 7 : stop])
+                else:
+                    self._frame(kind, number, data[pos + 7 : stop])
+            except BrokerError as error:
+                self._refuse(number, error, kind, data, pos)
+            pos = stop + 1
+            if self._pauses:
+                return pos
+
+    def _repeat(self, run: PublishRun, data: bytes, pos: int, end: int) -> int:
+        """Serve publishes that differ from the last one in nothing but the body.
+
+        Their method frame, header frame and body frame head are one constant prefix.
+        """
+        head = run.head
+        head_size = len(head)
+        body_size = run.body_size
+        envelope = run.envelope
+        publish = run.publish
+        confirms = run.confirms
+        if confirms is None:
+            while data.startswith(head, pos):
+                start = pos + head_size
+                stop = start + body_size
+                if stop >= end or data[stop] != FRAME_END:
+                    return pos
+                publish(envelope, data[start:stop], None, 0)
+                pos = stop + 1
+            return pos
+        while data.startswith(head, pos):
+            start = pos + head_size
+            stop = start + body_size
+            if stop >= end or data[stop] != FRAME_END:
+                return pos
+            confirms.issued = seq = confirms.issued + 1
+            settlement = publish(envelope, data[start:stop], confirms, seq)
+            if settlement or not confirms.undisturbed:
+                confirms.record(seq, (settlement,))
+            pos = stop + 1
+        confirms.on_news()
+        return pos
+
+    def _frame(self, kind: int, number: int, payload: bytes) -> None:
+        """A frame that no open channel takes."""
+        state = self.state
+        if state is State.CLOSED or state is State.FAILED:
+            return
+        if kind == HEARTBEAT:
+            if number:
+                raise UnexpectedFrame(described(kind, payload))
+            if payload:
+                raise FrameError(f"{described(kind, payload)}: unknown_frame")
+            return
+        if kind not in (METHOD, HEADER, BODY):
+            raise FrameError(f"{described(kind, payload)}: unknown_frame")
+        if number == 0:
+            if kind != METHOD:
+                raise UnexpectedFrame(described(kind, payload))
+            self._connection_method(payload)
+        elif state is State.RUNNING:
+            self._unopened_channel(kind, number, payload)
+        elif state is not State.CLOSING:
+            self._fail()
+
+    def _channel_method(self, channel: Channel, payload: bytes) -> None:
+        try:
+            method = decode_method(payload)
+        except UnknownMethod as error:
+            raise CommandInvalid("unimplemented method") from error
+        except MalformedMethod as error:
+            raise FrameError(f"cannot decode {binary_text(payload)}") from error
+        channel.receive(method)
+
+    def _unopened_channel(self, kind: int, number: int, payload: bytes) -> None:
+        """A frame on a channel that is not open, or that waits for its close-ok."""
+        index = _LONG.unpack_from(payload)[0] if kind == METHOD and len(payload) >= 4 else 0
+        if number in self._closing_channels:
+            if index == _CHANNEL_OPEN:
+                raise ChannelError("second 'channel.open' seen")
+            if index == commands.Channel.CloseOk.index:
+                self._closing_channels.discard(number)
+            elif index == commands.Channel.Close.index:
+                self._closing_channels.discard(number)
+                self.send(number, make(commands.Channel.CloseOk))
+            return
+        if index != _CHANNEL_OPEN:
+            raise ChannelError("expected 'channel.open'")
+        assert self.user is not None and self.vhost is not None
+        opened = len(self.channels) + len(self._closing_channels)
+        if self.channel_max and opened >= self.channel_max:
+            raise TooManyChannels(
+                f"number of channels opened ({opened}) has reached the negotiated channel_max "
+                f"({self.channel_max})"
+            )
+        self.node.check_channel_limit(self.user)
+        self.channels[number] = Channel(self, number)
+        self.send(number, make(commands.Channel.OpenOk))
+
+    # Errors
+
+    def _too_large(self, kind: int, size: int) -> None:
+        if self.state is not State.RUNNING:
+            self._fail()
+            return
+        limit = self._frame_size_max - OVERHEAD
+        self._close(
+            FatalFrameError(f"{described(kind, b'')}: {{frame_too_large,{size},{limit}}}"), NO_IDS
+        )
+
+    def _wrong_end(self, kind: int, payload: bytes, octet: int) -> None:
+        if self.state is not State.RUNNING:
+            self._fail()
+            return
+        text = f"{described(kind, payload)}: {{invalid_frame_end_marker,{octet}}}"
+        self._close(FatalFrameError(text), NO_IDS)
+
+    def _refuse(self, number: int, error: BrokerError, kind: int, data: bytes, pos: int) -> None:
+        """Answer an error with the close it calls for."""
+        self._run = None
+        method = PUBLISH_IDS
+        if kind == METHOD and len(data) >= pos + 11:
+            method = struct.unpack_from(">HH", data, pos + 7)
+        ids = offender(error, method)
+        if isinstance(error, ChannelFault):
+            self.close_channel(number, error, ids)
+        elif self.state in (State.RUNNING, State.AWAITING_OPEN):
+            self._close(error, ids)
+        elif self.state is not State.CLOSING:
+            self._fail()
+
+    def close_channel(self, number: int, error: ChannelFault, ids: tuple[int, int]) -> None:
+        """Close a channel for something the peer did, or failed to do in time."""
+        channel = self.channels.pop(number, None)
+        if channel is None:
+            return
+        self._run = None
+        channel.end()
+        self._closing_channels.add(number)
+        code, text = reply_to(error)
+        self.send(
+            number,
+            make(
+                commands.Channel.Close,
+                reply_code=code,
+                reply_text=short_text(text),
+                class_id=ids[0],
+                method_id=ids[1],
+            ),
+        )
+
+    def force_close(self, reason: str) -> None:
+        """End the connection because an operator, or the node, says so."""
+        if self.state is State.RUNNING:
+            self._close(ConnectionForced(reason), NO_IDS)
+        elif self.state not in (State.CLOSING, State.CLOSED):
+            self._fail()
+
+    def internal_error(self) -> None:
+        """End the connection after a fault of the broker; the caller has logged it."""
+        if self.state is State.RUNNING:
+            self._close(InternalFault(""), NO_IDS)
+        else:
+            self._fail()
+
+    def _close(self, error: BrokerError, ids: tuple[int, int]) -> None:
+        self._end_channels()
+        self.state = State.CLOSING
+        self._run = None
+        code, text = reply_to(error)
+        self.send(
+            0,
+            make(
+                commands.Connection.Close,
+                reply_code=code,
+                reply_text=short_text(text),
+                class_id=ids[0],
+                method_id=ids[1],
+            ),
+        )
+        self._unpause()
+        fatal = isinstance(error, FatalFrameError)
+        if fatal:
+            self.state = State.FAILED
+        self._cut_after(FAILURE_DELAY_S if fatal else self._close_timeout())
+
+    def _fail(self) -> None:
+        """Say nothing more, and cut the socket after a delay."""
+        if self.state is not State.FAILED:
+            self.state = State.FAILED
+            self._cut_after(FAILURE_DELAY_S)
+
+    def _close_timeout(self) -> float:
+        return min(self.heartbeat_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)
+
+    def _cut_after(self, delay_s: float) -> None:
+        self._stop_timers()
+        self._deadline = self.node.clock.call_later(delay_s, self._abort)
+
+    def _abort(self) -> None:
+        self._deadline = None
+        self._shell.abort()
+
+    # The handshake and the methods of channel 0
+
+    def _protocol_header(self, header: bytes) -> bool:
+        if header not in (PROTOCOL_HEADER, OLD_PROTOCOL_HEADER):
+            self.output.append(PROTOCOL_HEADER)
+            self.state = State.FAILED
+            self._shell.close()
+            return False
+        self.state = State.AWAITING_START_OK
+        properties = self.node.server_properties()
+        flags: Table = {name: Field("t", True) for name in sorted(CAPABILITIES)}
+        properties["capabilities"] = Field("F", flags)
+        offered = sasl.offered(self.settings.mechanisms, self.peer.tls)
+        self.send(
+            0,
+            make(
+                commands.Connection.Start,
+                version_major=0,
+                version_minor=9,
+                server_properties=dict(sorted(properties.items())),
+                mechanisms=" ".join(offered),
+                locales="en_US",
+            ),
+        )
+        return True
+
+    def _connection_method(self, payload: bytes) -> None:
+        try:
+            method = decode_method(payload)
+        except (UnknownMethod, MalformedMethod) as error:
+            if self.state is State.RUNNING:
+                raise InternalFault("") from error
+            if self.state is not State.CLOSING:
+                self._fail()
+            return
+        name = HANDLERS.get((self.state, type(method)))
+        if name is not None:
+            handle: Callable[[Any], None] = getattr(self, f"_{name}")
+            handle(method)
+        elif self.state is State.RUNNING:
+            raise ChannelError("unexpected method in connection state running")
+        elif self.state is not State.CLOSING:
+            self._fail()
+
+    def _start_ok(self, method: commands.Connection.StartOk) -> None:
+        self.client_properties = _table(method.client_properties)
+        capabilities = self.client_properties.get("capabilities")
+        if capabilities is not None and capabilities.kind == "F":
+            self.capabilities = frozenset(
+                name for name, flag in capabilities.value.items() if flag == Field("t", True)
+            )
+        mechanism = method.mechanism
+        if mechanism not in sasl.offered(self.settings.mechanisms, self.peer.tls):
+            self._fail()
+            return
+        self._sasl = sasl.Exchange(mechanism)
+        self._authenticate(method.response)
+
+    def _secure_ok(self, method: commands.Connection.SecureOk) -> None:
+        self._authenticate(method.response)
+
+    def _authenticate(self, response: Any) -> None:
+        assert self._sasl is not None
+        try:
+            step = self._sasl.respond(response, self.peer.certificate_name)
+            if isinstance(step, sasl.Challenge):
+                self.state = State.AWAITING_SECURE_OK
+                self.send(0, make(commands.Connection.Secure, challenge=step.octets))
+                return
+            self.user = self.node.log_in(step.user, step.password, self.peer.loopback)
+        except (sasl.SyntaxFault, TableError):
+            self._fail()
+            return
+        except LoginRefused as refusal:
+            self.node.login_refused(self.peer.name, refusal)
+            self._login_refused()
+            return
+        self.state = State.AWAITING_TUNE_OK
+        self.send(
+            0,
+            make(
+                commands.Connection.Tune,
+                channel_max=self.settings.channel_max,
+                frame_max=self.settings.frame_max,
+                heartbeat=self.settings.heartbeat_s,
+            ),
+        )
+
+    def _login_refused(self) -> None:
+        assert self._sasl is not None
+        if "authentication_failure_close" in self.capabilities:
+            self.send(
+                0,
+                make(
+                    commands.Connection.Close,
+                    reply_code=403,
+                    reply_text=(
+                        "ACCESS_REFUSED - Login was refused using authentication mechanism "
+                        f"{self._sasl.mechanism}. For details see the broker logfile."
+                    ),
+                    class_id=0,
+                    method_id=0,
+                ),
+            )
+        self._fail()
+
+    def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
+        settings = self.settings
+        frame_max: int = method.frame_max
+        channel_max: int = method.channel_max
+        frame_max_ok = frame_max >= FRAME_MIN_SIZE or frame_max == 0
+        if settings.frame_max:
+            frame_max_ok = FRAME_MIN_SIZE <= frame_max <= settings.frame_max
+        channel_max_ok = not settings.channel_max or 0 < channel_max <= settings.channel_max
+        if not (frame_max_ok and channel_max_ok):
+            self._fail()
+            return
+        self.frame_max = frame_max or 1 << 32
+        self._frame_size_max = self.frame_max
+        self.channel_max = channel_max
+        self.heartbeat_s = method.heartbeat
+        self.state = State.AWAITING_OPEN
+        if self.heartbeat_s:
+            clock = self.node.clock
+            self._heartbeat_timer = clock.call_later(self.heartbeat_s / 2, self._heartbeat)
+            self._receive_timer = clock.call_later(self.heartbeat_s, self._check_heard)
+
+    def _open(self, method: commands.Connection.Open) -> None:
+        assert self.user is not None
+        self.vhost = self.node.open_vhost(self, self.user, method.virtual_host)
+        self.routes = PublishRoutes(self.node, self.vhost, self.user)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self.state = State.RUNNING
+        self.send(0, make(commands.Connection.OpenOk))
+
+    def _close_by_client(self, _: commands.Connection.Close) -> None:
+        self._end_channels()
+        self.state = State.CLOSED
+        self.send(0, make(commands.Connection.CloseOk))
+        self._cut_after(self._close_timeout())
+
+    def _close_ok(self, _: commands.Connection.CloseOk) -> None:
+        self.state = State.CLOSED
+        self._stop_timers()
+        self._shell.close()
+
+    def _close_while_closing(self, _: commands.Connection.Close) -> None:
+        self.send(0, make(commands.Connection.CloseOk))
+
+    def _update_secret(self, _: commands.Connection.UpdateSecret) -> None:
+        # Only backends with expiring tokens look at the secret, and this broker has none.
+        self.send(0, make(commands.Connection.UpdateSecretOk))
+
+    # Ending
+
+    def connection_lost(self) -> None:
+        """The socket is gone."""
+        self._stop_timers()
+        self._end_channels()
+        self.state = State.CLOSED
+
+    def _end_channels(self) -> None:
+        """End all channels, then what belonged to this connection alone."""
+        for channel in list(self.channels.values()):
+            channel.end()
+        self.channels.clear()
+        self._closing_channels.clear()
+        self._run = None
+        if self.vhost is not None:
+            self.node.connection_ended(self)
+            self.vhost.delete_exclusive_queues(self)
+
+    def channel_closed(self, number: int) -> None:
+        """The client closed this channel and it has ended."""
+        del self.channels[number]
+
+    def _stop_timers(self) -> None:
+        for timer in (self._deadline, self._heartbeat_timer, self._receive_timer):
+            if timer is not None:
+                timer.cancel()
+        self._deadline = self._heartbeat_timer = self._receive_timer = None
+
+    # Heartbeats (amqp_semantics.md section 1.5)
+
+    def _heartbeat(self) -> None:
+        if not self._sent:
+            self.output.append(HEARTBEAT_FRAME)
+            self.request_flush()
+        self._sent = False
+        self._heartbeat_timer = self.node.clock.call_later(self.heartbeat_s / 2, self._heartbeat)
+
+    def _check_heard(self) -> None:
+        """Two silent checks in a row end the connection, unless we are the ones not reading."""
+        self._quiet_checks = 0 if self._heard or self._pauses else self._quiet_checks + 1
+        self._heard = False
+        if self._quiet_checks >= 2:
+            self.node.heartbeat_missed(self.peer.name, self.heartbeat_s)
+            self._abort()
+            return
+        self._receive_timer = self.node.clock.call_later(self.heartbeat_s, self._check_heard)
+
+    # Writing
+
+    def send(self, channel: int, method: Method) -> None:
+        self.output.append(frame(METHOD, channel, encode_method(method)))
+        self.request_flush()
+
+    def request_flush(self) -> None:
+        if not self.flush_requested:
+            self.flush_requested = True
+            self._shell.request_flush()
+
+    def confirms_pending(self, channel: Channel) -> None:
+        """This channel has confirms to report at the next flush."""
+        self._confirming[channel.number] = channel
+        if not self.flush_requested:
+            self.request_flush()
+
+    def confirms_forgotten(self, channel: Channel) -> None:
+        self._confirming.pop(channel.number, None)
+
+    def hold_output(self) -> None:
+        """Hold what is written from now on until the definitions written so far are on disk."""
+        commit = self.node.metadata.uncommitted()
+        if commit is not None:
+            if self._gate is None:
+                self._hold_what_precedes()
+            self._gate = commit
+
+    def _hold_what_precedes(self) -> None:
+        """What was written before the gate need not wait for it, only for earlier gates."""
+        if self.output:
+            self._held.append((None, b"".join(self.output)))
+            self._held_size += len(self._held[-1][1])
+            self.output.clear()
+
+    def take_output(self) -> bytes:
+        """The octets that may go to the peer now."""
+        self.flush_requested = False
+        output = self.output
+        if self._confirming:
+            for channel in self._confirming.values():
+                output.append(channel.report_confirms())
+            self._confirming.clear()
+        data = b"".join(output)
+        output.clear()
+        if self._gate is None and not self._held:
+            if data:
+                self._sent = True
+            return data
+        gate, self._gate = self._gate, None
+        if data:
+            self._held.append((gate, data))
+            self._held_size += len(data)
+        if gate is not None:
+            gate.then(self.request_flush)
+        released = []
+        while self._held and (self._held[0][0] is None or self._held[0][0].done):
+            released.append(self._held.popleft()[1])
+            self._held_size -= len(released[-1])
+        if self._held_size > HELD_OUTPUT_MAX:
+            self.pause("commits")
+        else:
+            self.resume("commits")
+        if released:
+            self._sent = True
+        return b"".join(released)
+
+    # Back-pressure
+
+    def writable(self, writable: bool) -> None:
+        """The socket takes octets again, or has enough for now: its consumers follow."""
+        self.socket_writable = writable
+        for channel in list(self.channels.values()):
+            channel.socket_writable(writable)
+
+    def pause(self, reason: str) -> None:
+        """Stop reading for this reason until `resume`."""
+        if not self._pauses:
+            self._shell.pause_reading()
+        self._pauses.add(reason)
+
+    def resume(self, reason: str) -> None:
+        if reason not in self._pauses:
+            return
+        self._pauses.discard(reason)
+        if not self._pauses:
+            self._shell.resume_reading()
+            self.node.clock.call_soon(self._read_what_waited)
+
+    def _unpause(self) -> None:
+        for reason in list(self._pauses):
+            self.resume(reason)
+
+    def _read_what_waited(self) -> None:
+        if self._buffer and not self._pauses:
+            self.receive_data(b"")
+
+    # Alarms (amqp_semantics.md section 1.7)
+
+    def _block(self) -> None:
+        """This connection publishes during an alarm: read no more from it."""
+        self.pause("alarm")
+        if "connection.blocked" in self.capabilities and not self._blocked_notified:
+            self._blocked_notified = True
+            reason = self.node.alarms.reason()
+            self.send(0, make(commands.Connection.Blocked, reason=reason))
+
+    def alarms_changed(self) -> None:
+        """An alarm was raised or cleared somewhere."""
+        self._run = None
+        if self.node.alarms.raised:
+            return
+        if self._blocked_notified:
+            self._blocked_notified = False
+            self.send(0, make(commands.Connection.Unblocked))
+        self.resume("alarm")
+
+
+def _table(value: Any) -> Table:
+    table: Table = value
+    return table
+
+
+def client_name(properties: Table) -> str | None:
+    """The name the client gave its connection."""
+    name = properties.get("connection_name")
+    return to_text(name.value) if name is not None and name.kind == "S" else None

@@ -1,0 +1,150 @@
+"""Deliveries: a consumer that writes what it is handed to its connection.
+
+A delivery is three frames. All but the delivery tag and the body depend only on the envelope, so
+they are kept for the envelope last delivered; a run of messages that share an envelope costs one
+`struct.pack` and one list extension each.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from warren.amqp.frames import BODY, END, HEAD, HEADER, METHOD, OVERHEAD, content_frames
+from warren.core.consumers import Blocked, Consumer
+from warren.core.field import Table
+from warren.core.message import Envelope, Message
+from warren.core.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+
+_BASIC_DELIVER = struct.pack(">HH", 60, 60)
+_pack_tag = struct.Struct(">Q").pack
+_PREFETCH = Blocked.PREFETCH
+
+
+def short_string(text: str) -> bytes:
+    raw = text.encode("utf-8", "surrogateescape")
+    return bytes((len(raw),)) + raw
+
+
+class ChannelConsumer(Consumer):
+    """A consumer of a channel of an AMQP connection."""
+
+    __slots__ = (
+        "_channel",
+        "_envelope",
+        "_exchange",
+        "_head",
+        "_method_tail",
+        "_output",
+        "_routing_key",
+        "_tag_octets",
+        "_tail",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: Table,
+    ) -> None:
+        super().__init__(queue, tag, no_ack, exclusive, priority, prefetch, arguments)
+        self._channel = channel
+        self._output = channel.connection.output
+        self._tag_octets = short_string(tag)
+        self._envelope: Envelope | None = None
+        self._exchange: str | None = None
+        self._routing_key: str | None = None
+        self._head = b""
+        self._method_tail = b""
+        self._tail = b""
+
+    def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        channel = self._channel
+        delivery_tag = channel.last_delivery_tag = channel.last_delivery_tag + 1
+        if envelope is self._envelope and not redelivered:
+            self._output += (self._head, _pack_tag(delivery_tag), self._tail, body, END)
+        else:
+            self._write(delivery_tag, envelope, body, redelivered)
+        if not channel.connection.flush_requested:
+            channel.connection.request_flush()
+
+    def take(self, message: Message) -> None:
+        channel = self._channel
+        delivery_tag = channel.last_delivery_tag = channel.last_delivery_tag + 1
+        channel.unacked[delivery_tag] = (message, self)
+        self.unacked += 1
+        if self.unacked >= self.prefetch:
+            self.block(_PREFETCH)
+        if channel.limit:
+            channel.check_limit()
+        envelope = message.envelope
+        if envelope is self._envelope and not message.redelivered:
+            self._output += (self._head, _pack_tag(delivery_tag), self._tail, message.body, END)
+        else:
+            self._write(delivery_tag, envelope, message.body, message.redelivered)
+        if not channel.connection.flush_requested:
+            channel.connection.request_flush()
+
+    def cancelled(self) -> None:
+        self._channel.consumer_cancelled(self)
+
+    def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        """Write a delivery and, if its like may follow, keep what does not change."""
+        if (
+            envelope.exchange is not self._exchange
+            or envelope.routing_key is not self._routing_key
+        ):
+            self._address(envelope)
+        channel = self._channel
+        flag = b"\x01" if redelivered else b"\x00"
+        frame_max = channel.connection.frame_max
+        if not body or len(body) > frame_max - OVERHEAD:
+            content = content_frames(channel.number, envelope.header, body, frame_max)
+            self._output += (
+                self._head, _pack_tag(delivery_tag), flag, self._method_tail, content
+            )  # fmt: skip
+            return
+        header = envelope.header
+        number = channel.number
+        tail = b"".join(
+            (
+                flag,
+                self._method_tail,
+                HEAD.pack(HEADER, number, len(header)),
+                header,
+                END,
+                HEAD.pack(BODY, number, len(body)),
+            )
+        )
+        self._output += (self._head, _pack_tag(delivery_tag), tail, body, END)
+        if not redelivered:
+            self._envelope = envelope
+            self._tail = tail
+
+    def _address(self, envelope: Envelope) -> None:
+        """Prepare the method frame for this exchange and routing key."""
+        self._envelope = None
+        self._exchange = envelope.exchange
+        self._routing_key = envelope.routing_key
+        names = short_string(envelope.exchange) + short_string(envelope.routing_key)
+        start = _BASIC_DELIVER + self._tag_octets
+        size = len(start) + 8 + 1 + len(names)
+        self._head = HEAD.pack(METHOD, self._channel.number, size) + start
+        self._method_tail = names + END
+
+
+def delivery_frames(
+    channel: int, method: bytes, header: bytes, body: bytes, frame_max: int
+) -> bytes:
+    """A method that carries content (basic.return, basic.get-ok), with its content."""
+    return HEAD.pack(METHOD, channel, len(method)) + method + END + content_frames(
+        channel, header, body, frame_max
+    )

@@ -1,0 +1,102 @@
+"""Reply codes: what the broker's errors are called on the wire (amqp_semantics.md section 0.1).
+
+The errors that only the wire knows are here too: broken frames, methods out of order.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warren.core.errors import (
+    AccessRefused,
+    BrokerError,
+    CommandInvalid,
+    ConnectionFault,
+    InternalFault,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+    Unsupported,
+)
+
+REPLY_TEXT_MAX = 255
+"""A short string; a longer text is cut and ends in three dots."""
+
+
+NO_IDS = (0, 0)
+PUBLISH_IDS = (60, 40)
+
+
+class ConnectionForced(ConnectionFault):
+    """The broker or an operator ends the connection."""
+
+
+class FrameError(ConnectionFault):
+    """A frame cannot be read."""
+
+
+class FatalFrameError(FrameError):
+    """Nothing after this frame can be read: the socket is cut soon."""
+
+
+class ChannelError(ConnectionFault):
+    """A method came when it must not come."""
+
+
+class TooManyChannels(NotAllowed):
+    """A limit on channels is reached."""
+
+
+class UnexpectedFrame(ConnectionFault):
+    """A frame of another type was due; `ids` are those of the method that owns the content."""
+
+    def __init__(self, text: str, ids: tuple[int, int] = NO_IDS) -> None:
+        super().__init__(text)
+        self.ids = ids
+
+
+class Reply(NamedTuple):
+    code: int
+    name: str
+
+
+REPLIES: dict[type[BrokerError], Reply] = {
+    ConnectionForced: Reply(320, "CONNECTION_FORCED"),
+    AccessRefused: Reply(403, "ACCESS_REFUSED"),
+    NotFound: Reply(404, "NOT_FOUND"),
+    ResourceLocked: Reply(405, "RESOURCE_LOCKED"),
+    PreconditionFailed: Reply(406, "PRECONDITION_FAILED"),
+    FrameError: Reply(501, "FRAME_ERROR"),
+    FatalFrameError: Reply(501, "FRAME_ERROR"),
+    CommandInvalid: Reply(503, "COMMAND_INVALID"),
+    ChannelError: Reply(504, "CHANNEL_ERROR"),
+    UnexpectedFrame: Reply(505, "UNEXPECTED_FRAME"),
+    NotAllowed: Reply(530, "NOT_ALLOWED"),
+    TooManyChannels: Reply(530, "NOT_ALLOWED"),
+    Unsupported: Reply(540, "NOT_IMPLEMENTED"),
+    InternalFault: Reply(541, "INTERNAL_ERROR"),
+}
+
+
+def reply_to(error: BrokerError) -> tuple[int, str]:
+    """Reply code and reply text of a close method."""
+    code, name = REPLIES[type(error)]
+    return code, f"{name} - {error.text}" if error.text else name
+
+
+def offender(error: BrokerError, method: tuple[int, int]) -> tuple[int, int]:
+    """Class and method id a close names: the offending method's, or 0/0 where none is to blame."""
+    if isinstance(error, UnexpectedFrame):
+        return error.ids
+    if isinstance(error, FrameError | InternalFault | TooManyChannels | ConnectionForced):
+        return NO_IDS
+    return method
+
+
+def short_text(text: str) -> str:
+    """The text, cut to what a short string holds."""
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) <= REPLY_TEXT_MAX:
+        return text
+    return raw[: REPLY_TEXT_MAX - 3].decode("utf-8", "ignore") + "..."

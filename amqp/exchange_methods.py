@@ -1,0 +1,118 @@
+"""exchange.*: permissions and replies (amqp_semantics.md sections 2.3 and 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands
+
+from warren.amqp.methods import make
+from warren.amqp.names import checked_new_name, clean_name
+from warren.core.binding import Binding
+from warren.core.errors import AccessRefused, PreconditionFailed
+from warren.core.field import KIND_NAMES, Table, to_text
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+
+ALTERNATE_EXCHANGE = "alternate-exchange"
+
+
+def declare(channel: Channel, method: commands.Exchange.Declare) -> None:
+    vhost = channel.vhost
+    name = clean_name(method.exchange)
+    if method.passive:
+        refuse_default(name)
+        vhost.exchange(name)
+    else:
+        arguments: Any = method.arguments
+        vhost.check_exchange_type(method.exchange_type)
+        refuse_default(name)
+        channel.check("exchange", name, "configure")
+        existing = vhost.exchanges.get(name)
+        if existing is None:
+            checked_new_name("exchange", name)
+            _check_alternate(channel, name, arguments)
+            vhost.declare_exchange(
+                name,
+                method.exchange_type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=arguments,
+            )
+        else:
+            vhost.check_exchange_equivalent(
+                existing,
+                method.exchange_type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=arguments,
+            )
+    channel.reply_durably(None if method.nowait else make(commands.Exchange.DeclareOk))
+
+
+def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
+    vhost = channel.vhost
+    name = clean_name(method.exchange)
+    refuse_default(name)
+    if name.startswith("amq."):
+        raise AccessRefused(
+            f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed"
+        )
+    channel.check("exchange", name, "configure")
+    vhost.delete_exchange(name, if_unused=method.if_unused)
+    channel.reply_durably(None if method.nowait else make(commands.Exchange.DeleteOk))
+
+
+def bind(channel: Channel, method: commands.Exchange.Bind) -> None:
+    channel.vhost.bind(_binding(channel, method), channel.connection)
+    channel.reply_durably(None if method.nowait else make(commands.Exchange.BindOk))
+
+
+def unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
+    channel.vhost.unbind(_binding(channel, method), channel.connection)
+    channel.reply_durably(None if method.nowait else make(commands.Exchange.UnbindOk))
+
+
+def refuse_default(name: str) -> None:
+    """Nobody declares, deletes or binds the default exchange."""
+    if not name:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def check_binding(
+    channel: Channel, kind: str, destination: str, source: str, routing_key: str
+) -> None:
+    """The permissions for binding and unbinding."""
+    channel.check(kind, destination, "write")
+    if kind == "exchange":
+        refuse_default(destination)
+    refuse_default(source)
+    channel.check("exchange", source, "read")
+    exchange = channel.vhost.exchanges.get(source)
+    if exchange is not None and exchange.type == "topic":
+        channel.check_topic(source, routing_key, "read")
+
+
+def _binding(
+    channel: Channel, method: commands.Exchange.Bind | commands.Exchange.Unbind
+) -> Binding:
+    source, destination = clean_name(method.source), clean_name(method.destination)
+    check_binding(channel, "exchange", destination, source, method.routing_key)
+    arguments: Any = method.arguments
+    return Binding(source, "exchange", destination, method.routing_key, arguments)
+
+
+def _check_alternate(channel: Channel, name: str, arguments: Table) -> None:
+    alternate = arguments.get(ALTERNATE_EXCHANGE)
+    if alternate is None:
+        return
+    if alternate.kind != "S":
+        raise PreconditionFailed(
+            f"invalid type '{KIND_NAMES[alternate.kind]}' for arg '{ALTERNATE_EXCHANGE}' in "
+            f"exchange '{name}' in vhost '{channel.vhost.name}'"
+        )
+    channel.check("exchange", name, "read")
+    channel.check("exchange", to_text(alternate.value), "write")

@@ -1,0 +1,63 @@
+"""Frames on the wire (AMQP 0-9-1 section 4.2.3): their bytes, and what is wrong with bad ones.
+
+    octet type | short channel | long payload size | payload | octet 0xCE
+
+Cutting a stream into frames is `Connection.receive_data`'s, in one loop with the reading of
+publishes and acknowledgements; here is what it and the writers share.
+"""
+
+from __future__ import annotations
+
+import struct
+
+METHOD = 1
+HEADER = 2
+BODY = 3
+HEARTBEAT = 8
+
+FRAME_END = 0xCE
+END = b"\xce"
+OVERHEAD = 8
+"""Octets of a frame besides its payload."""
+
+FRAME_MIN_SIZE = 4096
+"""Section 4.2.3: both peers must accept frames of 4096 octets before anything is negotiated."""
+
+HEAD = struct.Struct(">BHI")
+"""Type, channel and payload size."""
+
+HEARTBEAT_FRAME = HEAD.pack(HEARTBEAT, 0, 0) + END
+
+_SHOWN_OCTETS = 16
+_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 27: "\\e"}
+_ESCAPES |= {34: '\\"', 92: "\\\\"}
+
+
+def frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return HEAD.pack(kind, channel, len(payload)) + payload + END
+
+
+def content_frames(channel: int, header: bytes, body: bytes, frame_max: int) -> bytes:
+    """Header frame and body frames of at most `frame_max`; an empty body has no body frame."""
+    room = frame_max - OVERHEAD if frame_max else len(body) or 1
+    parts = [frame(HEADER, channel, header)]
+    parts += (
+        frame(BODY, channel, body[start : start + room]) for start in range(0, len(body), room)
+    )
+    return b"".join(parts)
+
+
+def binary_text(octets: bytes) -> str:
+    """Octets the way RabbitMQ's error texts show them: `<<"text">>` or `<<1,2,3>>`."""
+    if not octets:
+        return "<<>>"
+    if all(32 <= octet < 127 or octet in _ESCAPES for octet in octets):
+        return '<<"' + "".join(_ESCAPES.get(octet) or chr(octet) for octet in octets) + '">>'
+    return "<<" + ",".join(map(str, octets)) + ">>"
+
+
+def described(kind: int, payload: bytes) -> str:
+    """The start of the error texts of amqp_semantics.md section 1.9."""
+    if len(payload) > _SHOWN_OCTETS:
+        return f"type {kind}, first 16 octets = {binary_text(payload[:_SHOWN_OCTETS])}"
+    return f"type {kind}, all octets = {binary_text(payload)}"

@@ -1,0 +1,49 @@
+"""Which function serves which method of a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pamqp import commands
+
+from warren.amqp import basic_methods as basic
+from warren.amqp import exchange_methods as exchange
+from warren.amqp import mode_methods as mode
+from warren.amqp import queue_methods as queue
+from warren.amqp.methods import AccessRequest, Method
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+
+Handler: TypeAlias = "Callable[[Channel, Any], None]"
+
+HANDLERS: Mapping[type[Method], Handler] = {
+    AccessRequest: mode.access_request,
+    commands.Channel.Open: mode.channel_open,
+    commands.Channel.Flow: mode.channel_flow,
+    commands.Channel.Close: mode.channel_close,
+    commands.Confirm.Select: mode.confirm_select,
+    commands.Tx.Select: mode.tx_select,
+    commands.Tx.Commit: mode.tx_commit,
+    commands.Tx.Rollback: mode.tx_rollback,
+    commands.Exchange.Declare: exchange.declare,
+    commands.Exchange.Delete: exchange.delete,
+    commands.Exchange.Bind: exchange.bind,
+    commands.Exchange.Unbind: exchange.unbind,
+    commands.Queue.Declare: queue.declare,
+    commands.Queue.Bind: queue.bind,
+    commands.Queue.Unbind: queue.unbind,
+    commands.Queue.Purge: queue.purge,
+    commands.Queue.Delete: queue.delete,
+    commands.Basic.Qos: basic.qos,
+    commands.Basic.Consume: basic.consume,
+    commands.Basic.Cancel: basic.cancel,
+    commands.Basic.CancelOk: basic.cancel_ok,
+    commands.Basic.Get: basic.get,
+    commands.Basic.Ack: basic.ack,
+    commands.Basic.Nack: basic.nack,
+    commands.Basic.Reject: basic.reject,
+    commands.Basic.Recover: basic.recover,
+    commands.Basic.RecoverAsync: basic.recover_async,
+}

@@ -1,0 +1,86 @@
+"""channel.*, confirm.*, tx.* and access.request: what a channel is and what mode it is in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from warren.amqp.confirms import ChannelConfirms
+from warren.amqp.errors import ChannelError
+from warren.amqp.methods import AccessRequest, AccessRequestOk, make
+from warren.amqp.transaction import Transaction
+from warren.core.errors import PreconditionFailed, Unsupported
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+
+GRANTED_TICKET = 1
+
+
+def access_request(channel: Channel, _: AccessRequest) -> None:
+    channel.reply(make(AccessRequestOk, ticket=GRANTED_TICKET))
+
+
+def channel_open(_channel: Channel, _method: commands.Channel.Open) -> None:
+    raise ChannelError("second 'channel.open' seen")
+
+
+def channel_flow(channel: Channel, method: commands.Channel.Flow) -> None:
+    if not method.active:
+        raise Unsupported("active=false")
+    channel.reply(make(commands.Channel.FlowOk, active=True))
+
+
+def channel_close(channel: Channel, _: commands.Channel.Close) -> None:
+    confirms = channel.report_confirms()
+    if confirms:
+        channel.connection.output.append(confirms)
+    channel.end()
+    channel.connection.channel_closed(channel.number)
+    channel.reply(make(commands.Channel.CloseOk))
+
+
+def confirm_select(channel: Channel, method: commands.Confirm.Select) -> None:
+    if channel.transaction is not None:
+        raise PreconditionFailed("cannot switch from tx to confirm mode")
+    if channel.confirms is None:
+        channel.confirms = ChannelConfirms(channel.confirm_news)
+    if not method.nowait:
+        channel.reply(make(commands.Confirm.SelectOk))
+
+
+def tx_select(channel: Channel, _: commands.Tx.Select) -> None:
+    if channel.confirms is not None:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction(channel)
+    channel.reply(make(commands.Tx.SelectOk))
+
+
+def tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
+    """The connection stops reading until everything is safe, so that order is kept."""
+    connection = channel.connection
+
+    def safe() -> None:
+        connection.resume("tx.commit")
+        channel.reply(make(commands.Tx.CommitOk))
+
+    transaction = _transaction(channel)
+    connection.pause("tx.commit")
+    try:
+        transaction.commit(safe)
+    except PreconditionFailed:
+        connection.resume("tx.commit")
+        raise
+
+
+def tx_rollback(channel: Channel, _: commands.Tx.Rollback) -> None:
+    _transaction(channel).rollback()
+    channel.reply(make(commands.Tx.RollbackOk))
+
+
+def _transaction(channel: Channel) -> Transaction:
+    if channel.transaction is None:
+        raise PreconditionFailed("channel is not transactional")
+    return channel.transaction

@@ -1,0 +1,21 @@
+"""Names of queues and exchanges as clients send them (amqp_semantics.md section 0)."""
+
+from __future__ import annotations
+
+from warren.core.errors import AccessRefused
+
+RESERVED_PREFIX = "amq."
+
+
+def clean_name(name: str) -> str:
+    """The name without CR and LF, which RabbitMQ strips; everything else is legal."""
+    if "\r" in name or "\n" in name:
+        return name.replace("\r", "").replace("\n", "")
+    return name
+
+
+def checked_new_name(kind: str, name: str) -> str:
+    """The name, unless it starts with what is reserved for the broker: then `AccessRefused`."""
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+    return name

@@ -1,0 +1,374 @@
+"""A lazy view of raw content headers, and the few edits a broker makes to them.
+
+The payload of a content header frame, as it came and as it is stored and delivered:
+
+    class id u16 = 60 | weight u16 | body size u64 | flags u16 | property bytes
+
+The flags word says which properties follow, in the order of the table `PROPERTIES`, high bit
+first. Its lowest bit says that another flags word follows (4.2.6.1); no property of the class
+lives there, so such words are stepped over and kept.
+
+`scan` finds what publishing needs without decoding the headers table. Edits copy every property
+that is not changed byte by byte, so types and order survive (amqp_semantics.md section 0); a
+headers table that is replaced comes out sorted by key. Nothing here checks the class id.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, Literal, NamedTuple
+
+from warren.amqp.field_table import TableError, decode_table, encode_table
+from warren.core.field import Field, Table
+
+EXPIRATION_MS_MAX = 315_360_000_000
+"""Ten years: RabbitMQ's limit of all times to live."""
+
+
+class MalformedProperties(ValueError):
+    """The content header ends before what its flags announce, or its headers are no table."""
+
+
+class InvalidExpiration(ValueError):
+    """The `expiration` property is no time to live; `reason` is RabbitMQ's word for why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Facts(NamedTuple):
+    """What publishing asks of the properties. `headers` is the span of the encoded table, its
+    length prefix included: (offset, number of bytes)."""
+
+    delivery_mode: int | None = None
+    priority: int | None = None
+    expiration: bytes | None = None
+    reply_to: bytes | None = None
+    user_id: bytes | None = None
+    headers: tuple[int, int] | None = None
+
+
+NO_FACTS: Final = Facts()
+
+# Most messages say nothing else, and creating a tuple costs as much as reading all the rest.
+_DELIVERY_MODE_ONLY: Final = {mode: Facts(delivery_mode=mode) for mode in (1, 2)}
+
+
+class Keep(Enum):
+    """The default of what `replace` may change."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Final = Keep.UNCHANGED
+
+
+class _Property(NamedTuple):
+    name: str
+    flag: int
+    wire_type: Literal["shortstr", "octet", "table", "timestamp"]
+
+
+PROPERTIES: Final = (
+    _Property("content_type", 0x8000, "shortstr"),
+    _Property("content_encoding", 0x4000, "shortstr"),
+    _Property("headers", 0x2000, "table"),
+    _Property("delivery_mode", 0x1000, "octet"),
+    _Property("priority", 0x0800, "octet"),
+    _Property("correlation_id", 0x0400, "shortstr"),
+    _Property("reply_to", 0x0200, "shortstr"),
+    _Property("expiration", 0x0100, "shortstr"),
+    _Property("message_id", 0x0080, "shortstr"),
+    _Property("timestamp", 0x0040, "timestamp"),
+    _Property("type", 0x0020, "shortstr"),
+    _Property("user_id", 0x0010, "shortstr"),
+    _Property("app_id", 0x0008, "shortstr"),
+    _Property("cluster_id", 0x0004, "shortstr"),
+)
+
+_CONTENT_TYPE = 0x8000
+_CONTENT_ENCODING = 0x4000
+_HEADERS = 0x2000
+_DELIVERY_MODE = 0x1000
+_PRIORITY = 0x0800
+_CORRELATION_ID = 0x0400
+_REPLY_TO = 0x0200
+_EXPIRATION = 0x0100
+_MESSAGE_ID = 0x0080
+_TIMESTAMP = 0x0040
+_TYPE = 0x0020
+_USER_ID = 0x0010
+_APP_ID = 0x0008
+_CLUSTER_ID = 0x0004
+_CONTINUED = 0x0001
+
+_FACTS = _HEADERS | _DELIVERY_MODE | _PRIORITY | _REPLY_TO | _EXPIRATION | _USER_ID
+_AFTER_HEADERS = 0x1FFC
+_AFTER_EXPIRATION = 0x00FC
+
+_FLAGS_AT = 12
+_SHORT = struct.Struct(">H")
+_LONG = struct.Struct(">I")
+
+
+def scan(header: bytes) -> Facts:
+    """The facts of a content header; `NO_FACTS` itself when it has none of them.
+
+    Raises `MalformedProperties` if the header ends before its properties do. The headers table
+    is stepped over, not read.
+    """
+    # One line per property and no loop: this runs for each publish with properties of its own.
+    try:
+        (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
+        offset = _FLAGS_AT + 2
+        if flags & _CONTINUED:
+            offset = _after_flags(header)
+        delivery_mode = priority = expiration = reply_to = user_id = headers_span = None
+        if flags & _CONTENT_TYPE:
+            offset += 1 + header[offset]
+        if flags & _CONTENT_ENCODING:
+            offset += 1 + header[offset]
+        if flags & _HEADERS:
+            length = 4 + _LONG.unpack_from(header, offset)[0]
+            headers_span = (offset, length)
+            offset += length
+        if flags & _AFTER_HEADERS:
+            if flags & _DELIVERY_MODE:
+                delivery_mode = header[offset]
+                offset += 1
+            if flags & _PRIORITY:
+                priority = header[offset]
+                offset += 1
+            if flags & _CORRELATION_ID:
+                offset += 1 + header[offset]
+            if flags & _REPLY_TO:
+                start = offset + 1
+                offset = start + header[offset]
+                reply_to = header[start:offset]
+            if flags & _EXPIRATION:
+                start = offset + 1
+                offset = start + header[offset]
+                expiration = header[start:offset]
+            if flags & _AFTER_EXPIRATION:
+                if flags & _MESSAGE_ID:
+                    offset += 1 + header[offset]
+                if flags & _TIMESTAMP:
+                    offset += 8
+                if flags & _TYPE:
+                    offset += 1 + header[offset]
+                if flags & _USER_ID:
+                    start = offset + 1
+                    offset = start + header[offset]
+                    user_id = header[start:offset]
+                if flags & _APP_ID:
+                    offset += 1 + header[offset]
+                if flags & _CLUSTER_ID:
+                    offset += 1 + header[offset]
+    except (IndexError, struct.error) as error:
+        raise _truncated(header) from error
+    if offset > len(header):
+        raise _truncated(header)
+    facts = flags & _FACTS
+    if not facts:
+        return NO_FACTS
+    if facts == _DELIVERY_MODE and delivery_mode in _DELIVERY_MODE_ONLY:
+        return _DELIVERY_MODE_ONLY[delivery_mode]
+    return Facts(delivery_mode, priority, expiration, reply_to, user_id, headers_span)
+
+
+def headers(header: bytes) -> Table:
+    """The `headers` property; empty when there is none."""
+    span = scan(header).headers
+    if span is None:
+        return {}
+    try:
+        return decode_table(header, span[0])[0]
+    except TableError as error:
+        raise MalformedProperties(f"the headers are no field table: {error}") from error
+
+
+def property_bytes(header: bytes, name: str) -> bytes | None:
+    """The bytes of one property by its name in `PROPERTIES`: of a short string without its
+    length, of the others as they are on the wire. None when it is absent."""
+    flag, wire_type = _BY_NAME[name]
+    span = _locate(header).get(flag)
+    if span is None:
+        return None
+    start, end = span
+    return header[start + 1 : end] if wire_type == "shortstr" else header[start:end]
+
+
+def replace(
+    header: bytes,
+    *,
+    headers: Table | Keep | None = UNCHANGED,
+    reply_to: bytes | Keep | None = UNCHANGED,
+    expiration: bytes | Keep | None = UNCHANGED,
+) -> bytes:
+    """The header with these properties set, or removed where None; the others stay as they are.
+
+    The table given comes out sorted by key.
+    """
+    changes: dict[int, bytes | None] = {}
+    if headers is not UNCHANGED:
+        changes[_HEADERS] = None if headers is None else encode_table(_sorted_by_key(headers))
+    if reply_to is not UNCHANGED:
+        changes[_REPLY_TO] = None if reply_to is None else _encode_shortstr(reply_to)
+    if expiration is not UNCHANGED:
+        changes[_EXPIRATION] = None if expiration is None else _encode_shortstr(expiration)
+    return _rewrite(header, changes)
+
+
+def parse_expiration(raw: bytes) -> int:
+    """The time to live in milliseconds. Raises `InvalidExpiration` with RabbitMQ's reasons
+    (amqp_semantics.md section 4.3)."""
+    number = _INTEGER.match(raw)
+    if number is None:
+        raise InvalidExpiration("no_integer")
+    leftover = raw[number.end() :]
+    if leftover:
+        raise InvalidExpiration(f"{{leftover_string,{_erlang_string(leftover)}}}")
+    value = int(number.group())
+    if value < 0:
+        raise InvalidExpiration(f"{{value_negative,{value}}}")
+    if value > EXPIRATION_MS_MAX:
+        raise InvalidExpiration(f"{{value_too_large,{value}}}")
+    return value
+
+
+class AmqpContentCodec:
+    """`core.ports.ContentCodec` for AMQP 0-9-1 content headers."""
+
+    def headers(self, header: bytes) -> Table:
+        """The headers; none where the table inside is broken, which publishing does not check."""
+        try:
+            return headers(header)
+        except MalformedProperties:
+            return {}
+
+    def property_text(self, header: bytes, name: str) -> bytes | None:
+        """The property as text: a timestamp as its decimal number of seconds."""
+        value = property_bytes(header, name)
+        if value is not None and name == "timestamp":
+            return str(int.from_bytes(value, "big")).encode("ascii")
+        return value
+
+    def as_table(self, header: bytes) -> Table:
+        """All properties as a table, under their names."""
+        return {
+            name: _as_field(wire_type, name, header)
+            for name, _, wire_type in PROPERTIES
+            if property_bytes(header, name) is not None
+        }
+
+    def content_header(self, body_size: int, headers: Table) -> bytes:
+        """A header with no property but these headers."""
+        bare = struct.pack(">HHQH", 60, 0, body_size, 0)
+        return replace(bare, headers=headers)
+
+    def for_dead_letter(self, header: bytes, headers: Table) -> bytes:
+        return replace(header, headers=headers, expiration=None)
+
+
+def _as_field(wire_type: str, name: str, header: bytes) -> Field:
+    value = property_bytes(header, name) or b""
+    if wire_type == "table":
+        return Field("F", headers(header))
+    if wire_type == "timestamp":
+        return Field("T", int.from_bytes(value, "big"))
+    if wire_type == "octet":
+        return Field("B", value[0])
+    return Field("S", value)
+
+
+_BY_NAME: Mapping[str, tuple[int, str]] = {
+    name: (flag, wire_type) for name, flag, wire_type in PROPERTIES
+}
+_INTEGER = re.compile(rb"[+-]?[0-9]+")
+
+
+def _truncated(header: bytes) -> MalformedProperties:
+    return MalformedProperties(f"a content header of {len(header)} bytes ends in its properties")
+
+
+def _after_flags(header: bytes) -> int:
+    """The offset of the first property, past all flags words."""
+    offset = _FLAGS_AT
+    while _SHORT.unpack_from(header, offset)[0] & _CONTINUED:
+        offset += 2
+    return offset + 2
+
+
+def _locate(header: bytes) -> dict[int, tuple[int, int]]:
+    """Where the properties are that the header has: flag to (start, end)."""
+    spans: dict[int, tuple[int, int]] = {}
+    try:
+        (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
+        offset = _after_flags(header)
+        for _, flag, wire_type in PROPERTIES:
+            if flags & flag:
+                end = offset + _encoded_bytes(header, offset, wire_type)
+                spans[flag] = (offset, end)
+                offset = end
+    except (IndexError, struct.error) as error:
+        raise _truncated(header) from error
+    if offset > len(header):
+        raise _truncated(header)
+    return spans
+
+
+def _encoded_bytes(header: bytes, offset: int, wire_type: str) -> int:
+    """How many bytes the property at `offset` takes, its length prefix included."""
+    if wire_type == "shortstr":
+        return 1 + header[offset]
+    if wire_type == "table":
+        length: int = _LONG.unpack_from(header, offset)[0]
+        return 4 + length
+    return 1 if wire_type == "octet" else 8
+
+
+def _rewrite(header: bytes, changes: Mapping[int, bytes | None]) -> bytes:
+    spans = _locate(header)
+    (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
+    first = _after_flags(header)
+    last = max((end for _, end in spans.values()), default=first)
+    parts = [b"", header[_FLAGS_AT + 2 : first]]
+    for _, flag, _ in PROPERTIES:
+        if flag in changes:
+            encoded = changes[flag]
+        elif flag in spans:
+            start, end = spans[flag]
+            encoded = header[start:end]
+        else:
+            continue
+        if encoded is None:
+            flags &= ~flag
+        else:
+            flags |= flag
+            parts.append(encoded)
+    parts.append(header[last:])
+    parts[0] = header[:_FLAGS_AT] + _SHORT.pack(flags)
+    return b"".join(parts)
+
+
+def _sorted_by_key(table: Table) -> Table:
+    # By the bytes of the names: code points would order escaped bytes and astral planes otherwise.
+    return dict(sorted(table.items(), key=lambda pair: pair[0].encode("utf-8", "surrogateescape")))
+
+
+def _encode_shortstr(value: bytes) -> bytes:
+    if len(value) > 255:
+        raise ValueError(f"a short string has {len(value)} bytes, of 255 at most")
+    return bytes((len(value),)) + value
+
+
+def _erlang_string(value: bytes) -> str:
+    """A list of bytes as RabbitMQ shows it in an error text."""
+    if all(32 <= byte < 127 for byte in value):
+        text = value.decode("ascii").replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{text}"'
+    return "[" + ",".join(str(byte) for byte in value) + "]"

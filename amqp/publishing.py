@@ -1,0 +1,291 @@
+"""What a publish resolves to, found once and kept while nothing changes.
+
+The argument octets of basic.publish are the key of a cache for each connection: permission,
+exchange, routing key and target queues follow from them alone. Under each route, the octets of
+the content header are the key of a second cache for what follows from the properties. A change
+of topology or permissions (`Topology.generation`) empties both.
+
+The order of the checks is that of amqp_semantics.md section 5.3.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from warren.amqp import properties
+from warren.amqp.confirms import ChannelConfirms
+from warren.amqp.errors import FrameError
+from warren.amqp.frames import BODY, HEAD, HEADER, METHOD, binary_text, frame
+from warren.core.access import User
+from warren.core.dead_letter import carbon_copies
+from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
+from warren.core.exchange import Exchange
+from warren.core.field import KIND_NAMES, to_text
+from warren.core.message import Envelope
+from warren.core.node import Node
+from warren.core.queue import Queue
+from warren.core.reply_to import REPLY_TO, REPLY_TO_PREFIX
+from warren.core.settlement import PublishConfirms, Settlement
+from warren.core.vhost import Topology, VirtualHost
+
+ROUTES_MAX = 4096
+"""Routes kept per connection; a publisher of more distinct routing keys starts anew."""
+
+PREPARED_MAX = 64
+"""Content headers kept per route."""
+
+_PER_MESSAGE_PROPERTIES = 0x0400 | 0x0080 | 0x0040
+"""Correlation id, message id, timestamp: who sets them hardly sends the same header twice."""
+
+_MANDATORY = 1
+_IMMEDIATE = 2
+
+
+class Route:
+    """Where publishes with the same arguments go. `queues` is None when more than the routing
+    key decides, and every message is routed for itself."""
+
+    __slots__ = ("exchange", "exchange_name", "mandatory", "prepared", "queues", "routing_key")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        exchange_name: str,
+        routing_key: str,
+        mandatory: bool,
+        queues: tuple[Queue, ...] | None,
+    ) -> None:
+        self.exchange = exchange
+        self.exchange_name = exchange_name
+        self.routing_key = routing_key
+        self.mandatory = mandatory
+        self.queues = queues
+        self.prepared: dict[bytes, Prepared] = {}
+
+
+class Prepared:
+    """A publish in all but its body."""
+
+    __slots__ = ("envelope", "keys", "queues", "route")
+
+    def __init__(
+        self,
+        route: Route,
+        envelope: Envelope,
+        keys: tuple[str, ...],
+        queues: tuple[Queue, ...] | None,
+    ) -> None:
+        self.route = route
+        self.envelope = envelope
+        self.keys = keys
+        self.queues = queues
+
+
+class PublishRun:
+    """A publish that can be repeated by comparing octets: one queue, one body frame.
+
+    `head` is the method frame, the header frame and the head of the body frame.
+    """
+
+    __slots__ = ("body_size", "confirms", "envelope", "generation", "head", "publish", "topology")
+
+    def __init__(
+        self,
+        head: bytes,
+        body_size: int,
+        envelope: Envelope,
+        queue: Queue,
+        confirms: ChannelConfirms | None,
+        topology: Topology,
+    ) -> None:
+        self.head = head
+        self.body_size = body_size
+        self.envelope = envelope
+        self.publish: Callable[[Envelope, bytes, PublishConfirms | None, int], Settlement] = (
+            queue.publish
+        )
+        self.confirms = confirms
+        self.topology = topology
+        self.generation = topology.generation
+
+
+class PublishRoutes:
+    """The caches of one connection."""
+
+    __slots__ = ("_generation", "_node", "_routes", "_topology", "_user", "vhost")
+
+    def __init__(self, node: Node, vhost: VirtualHost, user: User) -> None:
+        self._node = node
+        self.vhost = vhost
+        self._user = user
+        self._topology = vhost.topology
+        self._generation = vhost.topology.generation
+        self._routes: dict[bytes, Route] = {}
+
+    def route(self, arguments: bytes) -> Route:
+        """The route for the argument octets of a basic.publish.
+
+        Raises what the client is to be told: no permission, no such exchange.
+        """
+        if self._generation != self._topology.generation:
+            self._routes.clear()
+            self._generation = self._topology.generation
+        route = self._routes.get(arguments)
+        if route is None:
+            route = self._resolve(arguments)
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            self._routes[arguments] = route
+        return route
+
+    def prepare(self, route: Route, header: bytes, reply_address: bytes | None) -> Prepared:
+        """The publish for this content header.
+
+        `reply_address` stands in for the pseudo queue amq.rabbitmq.reply-to. Raises
+        `PreconditionFailed` for properties that cannot be.
+        """
+        prepared = route.prepared.get(header)
+        if prepared is not None:
+            return prepared
+        prepared, lasting = self._prepare(route, header, reply_address)
+        flags = header[12] << 8 | header[13]
+        if lasting and not flags & _PER_MESSAGE_PROPERTIES:
+            if len(route.prepared) >= PREPARED_MAX:
+                route.prepared.clear()
+            route.prepared[header] = prepared
+        return prepared
+
+    def queues_for(self, prepared: Prepared) -> tuple[Queue, ...]:
+        """The queues for a publish whose queues do not follow from its routing key alone."""
+        return self.vhost.queues_for(
+            prepared.route.exchange, prepared.keys, prepared.envelope.header
+        )
+
+    def _resolve(self, arguments: bytes) -> Route:
+        exchange_name, routing_key, bits = _decode(arguments)
+        if bits & _IMMEDIATE:
+            raise Unsupported("immediate=true")
+        vhost, user, access = self.vhost, self._user, self._node.access
+        access.check_resource(user, vhost.name, "exchange", exchange_name, "write")
+        exchange = vhost.exchange(exchange_name)
+        if exchange.internal:
+            raise AccessRefused(
+                f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'"
+            )
+        if exchange.type == "topic":
+            access.check_topic(user, vhost.name, exchange_name, routing_key, "write")
+        queues = vhost.queues_by_key(exchange, routing_key)
+        return Route(exchange, exchange_name, routing_key, bool(bits & _MANDATORY), queues)
+
+    def _prepare(
+        self, route: Route, header: bytes, reply_address: bytes | None
+    ) -> tuple[Prepared, bool]:
+        """The publish, and whether the same header will always give the same."""
+        try:
+            facts = properties.scan(header)
+        except properties.MalformedProperties as error:
+            raise FrameError(f"cannot decode {binary_text(header)}") from error
+        lasting = True
+        keys = (route.routing_key,)
+        blind_keys: tuple[str, ...] = ()
+        expiration_ms = None
+        if facts is not properties.NO_FACTS:
+            if facts.reply_to == REPLY_TO:
+                if reply_address is None:
+                    raise PreconditionFailed("fast reply consumer does not exist")
+                header = properties.replace(header, reply_to=reply_address)
+                lasting = False
+            if facts.user_id is not None:
+                self._check_user_id(facts.user_id)
+            if facts.expiration is not None:
+                expiration_ms = _expiration_ms(facts.expiration)
+            if facts.delivery_mode not in (None, 1, 2):
+                raise PreconditionFailed(
+                    f"invalid message: {{delivery_mode_unknown,{facts.delivery_mode}}}"
+                )
+            if facts.headers is not None:
+                offset, size = facts.headers
+                # A name in a table is its length and its octets: most tables are not decoded.
+                encoded = header[offset : offset + size] if lasting else header
+                if b"\x02CC" in encoded or b"\x03BCC" in encoded:
+                    header, copies, blind_keys = _copies(header)
+                    keys += copies + blind_keys
+        envelope = Envelope(
+            route.exchange_name,
+            route.routing_key,
+            header,
+            facts.delivery_mode == 2,
+            facts.priority or 0,
+            expiration_ms,
+            blind_keys,
+        )
+        queues = route.queues if len(keys) == 1 else None
+        return Prepared(route, envelope, keys, queues), lasting
+
+    def _check_user_id(self, user_id: bytes) -> None:
+        claimed = to_text(user_id)
+        if claimed != self._user.name and not self._user.may_impersonate:
+            raise PreconditionFailed(
+                f"user_id property set to '{claimed}' but authenticated user was "
+                f"'{self._user.name}'"
+            )
+
+
+def run_head(channel: int, arguments: bytes, header: bytes, body_size: int) -> bytes:
+    """The octets every repetition of this publish starts with."""
+    return (
+        frame(METHOD, channel, struct.pack(">HH", 60, 40) + arguments)
+        + frame(HEADER, channel, header)
+        + HEAD.pack(BODY, channel, body_size)
+    )
+
+
+def is_reply(route: Route) -> bool:
+    """Whether the route leads to a consumer of amq.rabbitmq.reply-to."""
+    return not route.exchange_name and route.routing_key.startswith(REPLY_TO_PREFIX)
+
+
+def _decode(arguments: bytes) -> tuple[str, str, int]:
+    """Exchange, routing key and bits; RabbitMQ strips CR and LF from names."""
+    try:
+        at = 3 + arguments[2]
+        exchange = arguments[3:at]
+        end = at + 1 + arguments[at]
+        routing_key = arguments[at + 1 : end]
+        bits = arguments[end]
+    except IndexError as error:
+        raise FrameError(f"cannot decode {binary_text(arguments)}") from error
+    if end + 1 != len(arguments):
+        raise FrameError(f"cannot decode {binary_text(arguments)}")
+    name = to_text(exchange).replace("\r", "").replace("\n", "")
+    return name, to_text(routing_key), bits
+
+
+def _expiration_ms(raw: bytes) -> int:
+    try:
+        return properties.parse_expiration(raw)
+    except properties.InvalidExpiration as error:
+        raise PreconditionFailed(
+            f"invalid expiration '{to_text(raw)}': {error.reason}"
+        ) from error
+
+
+def _copies(header: bytes) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+    """The header without BCC, and the routing keys in CC and in BCC."""
+    try:
+        table = properties.headers(header)
+    except properties.MalformedProperties as error:
+        raise FrameError(f"cannot decode {binary_text(header)}") from error
+    for name in ("CC", "BCC"):
+        field = table.get(name)
+        if field is not None and field.kind != "A":
+            kind = KIND_NAMES[field.kind]
+            raise PreconditionFailed(
+                f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
+            )
+    copies, blind_keys = carbon_copies(table, "CC"), carbon_copies(table, "BCC")
+    if "BCC" in table:
+        del table["BCC"]
+        header = properties.replace(header, headers=table)
+    return header, copies, blind_keys

@@ -1,0 +1,154 @@
+"""queue.*: permissions and replies (amqp_semantics.md sections 2.3 and 4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands
+
+from warren.amqp.exchange_methods import check_binding
+from warren.amqp.methods import make
+from warren.amqp.names import checked_new_name, clean_name
+from warren.core.binding import Binding
+from warren.core.errors import NotFound, PreconditionFailed, no_queue
+from warren.core.field import KIND_NAMES, Table, to_text
+from warren.core.queue import Queue
+from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+
+DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
+
+
+def declare(channel: Channel, method: commands.Queue.Declare) -> None:
+    name = clean_name(method.queue)
+    if name == REPLY_TO_NAME or name.startswith(REPLY_TO_PREFIX):
+        _declare_reply_queue(channel, name, method.nowait)
+        return
+    queue = _passive(channel, name) if method.passive else _active(channel, name, method)
+    channel.last_queue = queue.name
+    if not method.nowait:
+        channel.reply_durably(_declare_ok(queue.name, len(queue), len(queue.consumers)))
+
+
+def bind(channel: Channel, method: commands.Queue.Bind) -> None:
+    channel.vhost.bind(_binding(channel, method), channel.connection)
+    channel.reply_durably(None if method.nowait else make(commands.Queue.BindOk))
+
+
+def unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
+    channel.vhost.unbind(_binding(channel, method), channel.connection)
+    channel.reply_durably(make(commands.Queue.UnbindOk))
+
+
+def purge(channel: Channel, method: commands.Queue.Purge) -> None:
+    name = named_queue(channel, method.queue)
+    channel.check("queue", name, "read")
+    queue = channel.vhost.queue(name)
+    queue.check_access(channel.connection)
+    count = queue.purge()
+    if not method.nowait:
+        channel.reply(make(commands.Queue.PurgeOk, message_count=count))
+
+
+def delete(channel: Channel, method: commands.Queue.Delete) -> None:
+    name = named_queue(channel, method.queue)
+    channel.check("queue", name, "configure")
+    queue = channel.vhost.queues.get(name)
+    count = 0
+    if queue is not None:
+        queue.check_access(channel.connection)
+        queue.check_deletable(if_unused=method.if_unused, if_empty=method.if_empty)
+        count = channel.vhost.delete_queue(queue)
+    if not method.nowait:
+        channel.reply_durably(make(commands.Queue.DeleteOk, message_count=count))
+
+
+def named_queue(channel: Channel, name: str) -> str:
+    """The name, or that of the queue last declared on this channel where it is empty."""
+    name = clean_name(name)
+    if name:
+        return name
+    if channel.last_queue is None:
+        raise NotFound("no previously declared queue")
+    return channel.last_queue
+
+
+def _passive(channel: Channel, name: str) -> Queue:
+    queue = channel.vhost.queue(name)
+    queue.check_access(channel.connection)
+    queue.touch()
+    return queue
+
+
+def _active(channel: Channel, name: str, method: commands.Queue.Declare) -> Queue:
+    vhost = channel.vhost
+    arguments: Any = method.arguments
+    if name:
+        checked_new_name("queue", name)
+    else:
+        name = f"amq.gen-{channel.connection.node.new_token()}"
+    channel.check("queue", name, "configure")
+    owner = channel.connection if method.exclusive else None
+    durable = method.durable and not method.exclusive
+    existing = vhost.queues.get(name)
+    if existing is not None:
+        vhost.check_queue_equivalent(
+            existing,
+            channel.connection,
+            exclusive=method.exclusive,
+            durable=durable,
+            auto_delete=method.auto_delete,
+            arguments=arguments,
+        )
+        existing.touch()
+        return existing
+    vhost.check_queue_limit(name)
+    _check_dead_letter_exchange(channel, name, arguments)
+    return vhost.declare_queue(
+        name,
+        durable=durable,
+        exclusive_owner=owner,
+        auto_delete=method.auto_delete,
+        arguments=arguments,
+    )
+
+
+def _check_dead_letter_exchange(channel: Channel, name: str, arguments: Table) -> None:
+    exchange = arguments.get(DEAD_LETTER_EXCHANGE)
+    if exchange is None:
+        return
+    if exchange.kind != "S":
+        raise PreconditionFailed(
+            f"invalid type '{KIND_NAMES[exchange.kind]}' for arg '{DEAD_LETTER_EXCHANGE}' in "
+            f"queue '{name}' in vhost '{channel.vhost.name}'"
+        )
+    channel.check("queue", name, "read")
+    channel.check("exchange", to_text(exchange.value), "write")
+
+
+def _declare_reply_queue(channel: Channel, name: str, nowait: bool) -> None:
+    """The pseudo queues of direct reply-to: declaring one asks whether somebody listens."""
+    if name != REPLY_TO_NAME and not channel.connection.node.replies.alive(name):
+        raise no_queue(name, channel.vhost.name)
+    channel.last_queue = name
+    if not nowait:
+        channel.reply(_declare_ok(name, 0, 1))
+
+
+def _declare_ok(name: str, messages: int, consumers: int) -> commands.Queue.DeclareOk:
+    return make(
+        commands.Queue.DeclareOk, queue=name, message_count=messages, consumer_count=consumers
+    )
+
+
+def _binding(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> Binding:
+    destination = named_queue(channel, method.queue)
+    routing_key = method.routing_key
+    if not clean_name(method.queue) and not routing_key:
+        routing_key = destination
+    source = clean_name(method.exchange)
+    check_binding(channel, "queue", destination, source, routing_key)
+    arguments: Any = method.arguments
+    return Binding(source, "queue", destination, routing_key, arguments)

@@ -1,0 +1,88 @@
+"""SASL mechanisms (amqp_semantics.md section 1.3): from a response to a user name and password.
+
+Whether they are right is `core/access.py`'s to say. A response that does not have the form of its
+mechanism is a `SyntaxFault`, which the client never hears of.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from warren.amqp.field_table import TableError, decode_fields
+from warren.core.field import to_text
+
+TLS_ONLY = frozenset({"EXTERNAL"})
+_CR_DEMO_ANSWER = b"My password is "
+
+
+class SyntaxFault(Exception):
+    """The response does not follow its mechanism."""
+
+
+class Credentials(NamedTuple):
+    """Who wants in. `password` None: the name is proved already, by a certificate."""
+
+    user: str
+    password: str | None
+
+
+class Challenge(NamedTuple):
+    """What the client is to answer next."""
+
+    octets: bytes
+
+
+def offered(mechanisms: tuple[str, ...], tls: bool) -> tuple[str, ...]:
+    """The mechanisms for a listener of this kind."""
+    return tuple(name for name in mechanisms if tls or name not in TLS_ONLY)
+
+
+class Exchange:
+    """One authentication in progress."""
+
+    __slots__ = ("_user", "mechanism")
+
+    def __init__(self, mechanism: str) -> None:
+        self.mechanism = mechanism
+        self._user: str | None = None
+
+    def respond(self, response: bytes, certificate_name: str | None) -> Credentials | Challenge:
+        """Take the client's response. Raises `SyntaxFault`."""
+        match self.mechanism:
+            case "PLAIN":
+                return _plain(response)
+            case "AMQPLAIN":
+                return _amqplain(response)
+            case "EXTERNAL":
+                # Without a certificate there is no name, and no user has the empty one.
+                return Credentials(certificate_name or "", None)
+            case "RABBIT-CR-DEMO":
+                return self._demo(response)
+            case other:
+                raise SyntaxFault(f"no such mechanism: {other}")
+
+    def _demo(self, response: bytes) -> Credentials | Challenge:
+        if self._user is None:
+            self._user = to_text(response)
+            return Challenge(b"Please tell me your password")
+        if not response.startswith(_CR_DEMO_ANSWER):
+            raise SyntaxFault("the response to the challenge has another form")
+        return Credentials(self._user, to_text(response[len(_CR_DEMO_ANSWER) :]))
+
+
+def _plain(response: bytes) -> Credentials:
+    parts = response.split(b"\0")
+    if len(parts) != 3 or parts[0]:
+        raise SyntaxFault("a PLAIN response is NUL, user, NUL, password")
+    return Credentials(to_text(parts[1]), to_text(parts[2]))
+
+
+def _amqplain(response: bytes) -> Credentials:
+    try:
+        fields = decode_fields(response)
+    except TableError as error:
+        raise SyntaxFault(str(error)) from error
+    login, password = fields.get("LOGIN"), fields.get("PASSWORD")
+    if login is None or password is None or login.kind != "S" or password.kind != "S":
+        raise SyntaxFault("an AMQPLAIN response has LOGIN and PASSWORD")
+    return Credentials(to_text(login.value), to_text(password.value))

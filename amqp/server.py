@@ -1,0 +1,307 @@
+"""The shell around connections: sockets, TLS, the PROXY protocol, writing, back-pressure.
+
+No rule of AMQP is decided here. A protocol object per socket passes octets to its `Connection`
+and writes what that has to say once per turn of the loop: whoever wants to write registers with
+the listener, which flushes them all together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, cast
+
+from warren.amqp.connection import Connection, ConnectionSettings, Peer
+from warren.amqp.state import State
+from warren.core.node import Node
+
+log = logging.getLogger("warren.amqp")
+
+WRITE_BUFFER_HIGH = 256 * 1024
+"""Octets a socket may owe its reader before its consumers are taken out of their rings."""
+
+OUTPUT_MAX = 16 * 1024 * 1024
+"""Octets a socket may owe its reader before we stop reading from it too. It is far above the
+other limit so that a client that writes and reads in one thread is not locked out."""
+
+BACKLOG = 4096
+"""Connections the kernel may hold while the loop is busy; thousands reconnect at once."""
+
+CERTIFICATE_CHECK_S = 30.0
+"""How often certificate files are looked at for a renewal."""
+
+
+ProxyReader: TypeAlias = Callable[[bytes], tuple[tuple[str, int] | None, bytes] | None]
+"""`proxy_header.read_proxy_header`: the client's address and what follows the header, or None
+while the header is incomplete. Raises ValueError for what is no PROXY header."""
+
+
+class TlsFiles(NamedTuple):
+    """A TLS context and the files its certificate came from."""
+
+    context: ssl.SSLContext
+    certificate: Path
+    key: Path
+
+    def reload(self) -> None:
+        """Use the files as they are now for new connections."""
+        self.context.load_cert_chain(self.certificate, self.key)
+
+    def changed_at(self) -> float:
+        return max(self.certificate.stat().st_mtime, self.key.stat().st_mtime)
+
+
+class AmqpProtocol(asyncio.Protocol):
+    """One socket; the `Shell` of its connection."""
+
+    __slots__ = ("_connection", "_header", "_listener", "_tls", "_transport", "_wants_flush")
+
+    def __init__(self, listener: Listener, tls: bool) -> None:
+        self._listener = listener
+        self._tls = tls
+        self._transport: asyncio.Transport
+        self._connection: Connection | None = None
+        self._header = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if not self._listener.admit(self):
+            self._transport.abort()
+        elif self._listener.read_proxy_header is None:
+            self._start(self._socket_peer())
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            self._read_proxy_header(data)
+            return
+        try:
+            connection.receive_data(data)
+        except Exception:
+            self._internal_error(connection)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._listener.forget(self)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if connection.state is State.RUNNING:
+                log.warning("connection lost peer=%s", connection.peer.name)
+            try:
+                connection.connection_lost()
+            except Exception:
+                log.exception("ending a connection failed peer=%s", connection.peer.name)
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.writable(False)
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.writable(True)
+            self._connection.resume("output")
+
+    # Shell
+
+    def request_flush(self) -> None:
+        self._listener.flush_soon(self)
+
+    def pause_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def flush(self) -> None:
+        """Write what the connection has to say."""
+        connection = self._connection
+        if connection is None:
+            return
+        data = connection.take_output()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+            if len(data) > WRITE_BUFFER_HIGH:
+                self._check_owed(connection)
+
+    def force_close(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.force_close(reason)
+
+    def _check_owed(self, connection: Connection) -> None:
+        if self._transport.get_write_buffer_size() > OUTPUT_MAX:
+            connection.pause("output")
+
+    def _start(self, peer: Peer) -> None:
+        self._connection = Connection(
+            self._listener.node, self._listener.settings, self, peer
+        )
+
+    def _internal_error(self, connection: Connection) -> None:
+        """A fault of ours in serving this peer: log it, and end this peer only."""
+        log.exception("internal error peer=%s", connection.peer.name)
+        try:
+            connection.internal_error()
+        except Exception:
+            log.exception("closing after an internal error failed peer=%s", connection.peer.name)
+            self._transport.abort()
+
+    def _read_proxy_header(self, data: bytes) -> None:
+        self._header += data
+        peer = self._socket_peer()
+        assert self._listener.read_proxy_header is not None
+        try:
+            found = self._listener.read_proxy_header(self._header)
+        except ValueError as error:
+            log.warning("PROXY header refused peer=%s %s", peer.name, error)
+            self._transport.abort()
+            return
+        if found is None:
+            return
+        source, rest = found
+        if source is not None:
+            peer = Peer(
+                source[0], source[1], peer.local_host, peer.local_port, peer.tls,
+                peer.certificate_name,
+            )  # fmt: skip
+        self._header = b""
+        self._start(peer)
+        if rest:
+            self.data_received(rest)
+
+    def _socket_peer(self) -> Peer:
+        host, port = _address(self._transport.get_extra_info("peername"))
+        local_host, local_port = _address(self._transport.get_extra_info("sockname"))
+        certificate = self._transport.get_extra_info("peercert") if self._tls else None
+        name = self._listener.certificate_login(certificate) if certificate else None
+        return Peer(host, port, local_host, local_port, self._tls, name)
+
+
+class Listener:
+    """The AMQP listeners of a node, and the sockets they accepted.
+
+    `certificate_login` gives the user name of a peer certificate (`ssl.SSLSocket.getpeercert`).
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        settings: ConnectionSettings,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        certificate_login: Callable[[dict[str, Any]], str | None],
+        read_proxy_header: ProxyReader | None = None,
+        connection_max: int | None = None,
+    ) -> None:
+        self.node = node
+        self.settings = settings
+        self.read_proxy_header = read_proxy_header
+        self.certificate_login = certificate_login
+        self._loop = loop
+        self._connection_max = connection_max
+        self._servers: list[asyncio.Server] = []
+        self._protocols: set[AmqpProtocol] = set()
+        self._unflushed: list[AmqpProtocol] = []
+        self._tls: list[TlsFiles] = []
+        self._certificate_timer: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> int:
+        """Accept connections; port 0 picks a free one. Returns the port."""
+        server = await self._loop.create_server(
+            lambda: AmqpProtocol(self, tls is not None),
+            host,
+            port,
+            ssl=tls.context if tls is not None else None,
+            backlog=BACKLOG,
+        )
+        self._servers.append(server)
+        if tls is not None:
+            self._tls.append(tls)
+            self._watch_certificates(tls.changed_at())
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def reload_certificates(self) -> None:
+        """Use the certificate files as they are now; a file that is no good is only logged."""
+        for tls in self._tls:
+            try:
+                tls.reload()
+            except (OSError, ssl.SSLError) as error:
+                log.error("certificate not reloaded file=%s %s", tls.certificate, error)
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no more, tell every client, and end what is left after the grace period."""
+        if self._certificate_timer is not None:
+            self._certificate_timer.cancel()
+        for server in self._servers:
+            server.close()
+        for protocol in list(self._protocols):
+            protocol.force_close("broker forced connection closure with reason 'shutdown'")
+        deadline = self._loop.time() + grace_s
+        while self._protocols and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for protocol in list(self._protocols):
+            protocol.abort()
+        await asyncio.sleep(0)
+
+    def admit(self, protocol: AmqpProtocol) -> bool:
+        """Count a new socket; False when there are too many."""
+        if self._connection_max is not None and len(self._protocols) >= self._connection_max:
+            log.warning("connection refused, connection_max=%d reached", self._connection_max)
+            return False
+        self._protocols.add(protocol)
+        return True
+
+    def forget(self, protocol: AmqpProtocol) -> None:
+        self._protocols.discard(protocol)
+
+    def flush_soon(self, protocol: AmqpProtocol) -> None:
+        if not self._unflushed:
+            self._loop.call_soon(self._flush)
+        self._unflushed.append(protocol)
+
+    def _flush(self) -> None:
+        unflushed, self._unflushed = self._unflushed, []
+        for protocol in unflushed:
+            try:
+                protocol.flush()
+            except Exception:
+                log.exception("writing to a connection failed")
+                protocol.abort()
+
+    def _watch_certificates(self, seen: float) -> None:
+        if self._certificate_timer is not None:
+            self._certificate_timer.cancel()
+
+        def check() -> None:
+            newest = seen
+            try:
+                newest = max(tls.changed_at() for tls in self._tls)
+            except OSError as error:
+                log.error("certificate files not readable %s", error)
+            if newest != seen:
+                self.reload_certificates()
+            self._watch_certificates(newest)
+
+        self._certificate_timer = self._loop.call_later(CERTIFICATE_CHECK_S, check)
+
+
+def _address(address: Any) -> tuple[str, int]:
+    """Host and port of a socket address; unix sockets have neither."""
+    if isinstance(address, tuple):
+        return str(address[0]), int(address[1])
+    return "unix", 0

@@ -1,0 +1,44 @@
+"""The life of a connection as a table: which method is legal when, and what it leads to.
+
+    AWAITING_HEADER ─protocol header─▶ AWAITING_START_OK ⇄ AWAITING_SECURE_OK
+          └▶ AWAITING_TUNE_OK ─▶ AWAITING_OPEN ─▶ RUNNING
+    RUNNING ─close from us─▶ CLOSING ─close-ok─▶ CLOSED
+    RUNNING ─close from the client─▶ CLOSED
+    any state before RUNNING ─anything else─▶ FAILED
+
+What is not in the table is an error: before RUNNING the connection fails without a word, the
+socket is cut after a delay (amqp_semantics.md section 1.1); in RUNNING it is a channel error
+(section 1.10). FAILED and CLOSED ignore everything and wait for the socket to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from pamqp.commands import Connection as Method
+
+
+class State(Enum):
+    AWAITING_HEADER = auto()
+    AWAITING_START_OK = auto()
+    AWAITING_SECURE_OK = auto()
+    AWAITING_TUNE_OK = auto()
+    AWAITING_OPEN = auto()
+    RUNNING = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+    FAILED = auto()
+
+
+HANDLERS: Mapping[tuple[State, type[object]], str] = {
+    (State.AWAITING_START_OK, Method.StartOk): "start_ok",
+    (State.AWAITING_SECURE_OK, Method.SecureOk): "secure_ok",
+    (State.AWAITING_TUNE_OK, Method.TuneOk): "tune_ok",
+    (State.AWAITING_OPEN, Method.Open): "open",
+    (State.RUNNING, Method.Close): "close_by_client",
+    (State.RUNNING, Method.UpdateSecret): "update_secret",
+    (State.CLOSING, Method.Close): "close_while_closing",
+    (State.CLOSING, Method.CloseOk): "close_ok",
+}
+"""The method of `Connection` that answers each method of the client."""

@@ -1,0 +1,79 @@
+"""A transaction of a channel (amqp_semantics.md section 7): publishes and verdicts held back.
+
+Publishes are checked and routed when they arrive; queues and basic.return hear of them at commit.
+There is no rollback across queues. commit-ok waits for every queue to have every message safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from warren.amqp.publishing import Prepared
+from warren.core.errors import PreconditionFailed
+from warren.core.queue import Queue
+from warren.core.settlement import PENDING, REJECTED
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel, Unacked
+    from warren.amqp.verdict import Verdict
+
+
+class Transaction:
+    """What a channel in tx mode has not committed yet."""
+
+    __slots__ = ("_channel", "_on_safe", "_publishes", "_unsafe", "_verdicts")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._publishes: list[tuple[Prepared, tuple[Queue, ...], bytes]] = []
+        self._verdicts: list[tuple[dict[int, Unacked], Verdict]] = []
+        self._unsafe = 0
+        self._on_safe: Callable[[], None] | None = None
+
+    def publish(self, prepared: Prepared, queues: tuple[Queue, ...], body: bytes) -> None:
+        self._publishes.append((prepared, queues, body))
+
+    def judge(self, unacked: dict[int, Unacked], verdict: Verdict) -> None:
+        self._verdicts.append((unacked, verdict))
+
+    def commit(self, on_safe: Callable[[], None]) -> None:
+        """Hand everything over; `on_safe` is called when all of it is safe.
+
+        Raises `PreconditionFailed` if a queue refused a message; the rest is done all the same.
+        """
+        publishes, self._publishes = self._publishes, []
+        verdicts, self._verdicts = self._verdicts, []
+        refused = False
+        self._on_safe = on_safe
+        for prepared, queues, body in publishes:
+            for queue in queues:
+                answer = queue.publish(prepared.envelope, body, self, 0)
+                self._unsafe += answer is PENDING
+                refused |= answer is REJECTED
+            if not queues:
+                self._channel.unroutable(prepared, body)
+        for unacked, verdict in verdicts:
+            self._channel.settle(unacked.values(), verdict)
+        if refused:
+            raise PreconditionFailed("partial tx completion")
+        if not self._unsafe:
+            self._finish()
+
+    def settle(self, publish_seq: int) -> None:
+        """`PublishConfirms`: one more message of the commit is safe."""
+        self._unsafe -= 1
+        if not self._unsafe:
+            self._finish()
+
+    def rollback(self) -> None:
+        """Forget the publishes; what was judged is outstanding again."""
+        self._publishes.clear()
+        verdicts, self._verdicts = self._verdicts, []
+        for unacked, _ in verdicts:
+            self._channel.put_back(unacked)
+
+    def _finish(self) -> None:
+        on_safe, self._on_safe = self._on_safe, None
+        if on_safe is not None:
+            on_safe()

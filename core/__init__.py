@@ -1,0 +1,1 @@
+"""The broker itself: virtual hosts, exchanges, queues, consumers, policies, access."""

@@ -1,0 +1,85 @@
+"""The interface between a queue and what holds its messages.
+
+A queue decides who gets a message, when it expires and what happens to it then; its backing
+queue keeps the messages in order, in memory or on disk, and knows which are out for
+acknowledgement. A message is *ready* from `publish` to `fetch`, *pending* from `fetch` or
+`publish_delivered` to `ack` or `requeue`.
+
+`MemoryQueue` holds everything in memory. A durable implementation sets `defers_confirms` and
+settles persistent publishes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from warren.core.message import Envelope, Message
+from warren.core.settlement import PublishConfirms
+
+
+class BackingQueue(Protocol):
+    length: int
+    """Ready messages. A plain attribute: it is read for every publish."""
+
+    ready_bytes: int
+    """Body bytes of the ready messages."""
+
+    defers_confirms: bool
+    """Whether a persistent publish with a `confirms` is settled later, by `confirms.settle`."""
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        """Append a ready message."""
+        ...
+
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message:
+        """Take a message that a consumer gets at once: pending without ever being ready.
+
+        Only legal while no message is ready.
+        """
+        ...
+
+    def fetch(self) -> Message | None:
+        """Make the first ready message pending and return it."""
+        ...
+
+    def fetch_expired(self, now: float, limit: int) -> list[Message]:
+        """Make up to `limit` messages pending that expired by `now`, and return them.
+
+        Only a message at the head counts, or at the head of its priority.
+        """
+        ...
+
+    def next_expiry(self) -> float | None:
+        """The earliest expiry among the messages `fetch_expired` would look at first."""
+        ...
+
+    def ack(self, messages: Iterable[Message]) -> None:
+        """Forget pending messages."""
+        ...
+
+    def requeue(self, messages: Iterable[Message]) -> None:
+        """Make pending messages ready again, in their original positions."""
+        ...
+
+    def purge(self) -> int:
+        """Drop all ready messages; returns how many."""
+        ...
+
+    def delete(self) -> None:
+        """The queue is gone: forget everything, ready and pending."""
+        ...

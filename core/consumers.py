@@ -1,0 +1,136 @@
+"""Consumers and the ring in which a queue serves them.
+
+A consumer stands in its queue's ring exactly while nothing blocks it. The queue serves the
+highest priority that has anyone in the ring, round robin inside a priority; who gets blocked
+leaves, and comes back at the tail (amqp_semantics.md sections 4.4 and 5.2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from enum import IntFlag
+from typing import TYPE_CHECKING
+
+from warren.core.field import Table
+from warren.core.message import Envelope, Message
+
+if TYPE_CHECKING:
+    from warren.core.queue import Queue
+
+
+class Blocked(IntFlag):
+    """Why a consumer gets nothing at the moment."""
+
+    PREFETCH = 1
+    CHANNEL_LIMIT = 2
+    SOCKET = 4
+    NOT_ACTIVE = 8
+
+
+NO_LIMIT = 1 << 62
+
+
+class Consumer(ABC):
+    """One subscription to one queue. Whoever speaks to the client says how to hand over.
+
+    `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none.
+    """
+
+    __slots__ = (
+        "arguments",
+        "blocked",
+        "exclusive",
+        "no_ack",
+        "prefetch",
+        "priority",
+        "queue",
+        "tag",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: Table,
+    ) -> None:
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.priority = priority
+        self.prefetch = NO_LIMIT if no_ack or not prefetch else prefetch
+        self.arguments = arguments
+        self.unacked = 0
+        self.blocked = 0
+
+    @abstractmethod
+    def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        """Hand over a message that needs no acknowledgement."""
+
+    @abstractmethod
+    def take(self, message: Message) -> None:
+        """Hand over a message and remember it as unacknowledged."""
+
+    @abstractmethod
+    def cancelled(self) -> None:
+        """The queue is gone, and this subscription with it."""
+
+    def block(self, reason: int) -> None:
+        """Leave the ring for this reason, if not out of it already."""
+        if not self.blocked:
+            self.queue.ring.remove(self)
+        self.blocked |= reason
+
+    def unblock(self, reason: int) -> bool:
+        """Lift one reason. True when that brought the consumer back into the ring."""
+        if not self.blocked & reason:
+            return False
+        self.blocked &= ~reason
+        if self.blocked:
+            return False
+        self.queue.ring.add(self)
+        return True
+
+    def settled(self, count: int) -> None:
+        """So many of its messages were acknowledged, rejected or requeued."""
+        self.unacked -= count
+        if self.blocked & Blocked.PREFETCH and self.unacked < self.prefetch:
+            self.unblock(Blocked.PREFETCH)
+
+
+class ConsumerRing:
+    """The unblocked consumers of a queue.
+
+    `top` are those of the highest priority that has any; an empty deque when nobody can be served.
+    """
+
+    __slots__ = ("_levels", "top")
+
+    def __init__(self) -> None:
+        self._levels: dict[int, deque[Consumer]] = {}
+        self.top: deque[Consumer] = deque()
+
+    def add(self, consumer: Consumer) -> None:
+        level = self._levels.get(consumer.priority)
+        if level is None:
+            level = self._levels[consumer.priority] = deque()
+        level.append(consumer)
+        self._find_top()
+
+    def remove(self, consumer: Consumer) -> None:
+        level = self._levels[consumer.priority]
+        level.remove(consumer)
+        if not level:
+            del self._levels[consumer.priority]
+            self._find_top()
+
+    def _find_top(self) -> None:
+        levels = self._levels
+        self.top = levels[max(levels)] if levels else deque()

@@ -1,0 +1,114 @@
+"""What a message looks like after it died in a queue: headers, routing keys, the cycle rule.
+
+The rules are amqp_semantics.md section 9. Everything here is a pure function of the message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.core.field import Field, Table, long, longstr, to_text
+from warren.core.message import Envelope
+from warren.core.ports import ContentCodec
+from warren.core.queue_arguments import QueueSettings
+
+DEATHS = "x-death"
+
+
+def dead_lettered(
+    envelope: Envelope,
+    queue: str,
+    reason: str,
+    settings: QueueSettings,
+    died_at: float,
+    codec: ContentCodec,
+) -> tuple[Envelope, tuple[str, ...], Table]:
+    """The envelope to publish to the dead letter exchange, its routing keys, and its headers."""
+    headers = codec.headers(envelope.header)
+    keys = (envelope.routing_key, *carbon_copies(headers, "CC"))
+    _record_death(headers, envelope, keys, queue, reason, int(died_at))
+    new_key = settings.dead_letter_routing_key
+    if new_key is None:
+        new_key = envelope.routing_key
+        keys += envelope.blind_keys
+    else:
+        headers.pop("CC", None)
+        keys = (new_key,)
+    dead = Envelope(
+        settings.dead_letter_exchange or "",
+        new_key,
+        codec.for_dead_letter(envelope.header, headers),
+        envelope.persistent,
+        envelope.priority,
+        None,
+    )
+    return dead, keys, headers
+
+
+def carbon_copies(headers: Table, name: str) -> tuple[str, ...]:
+    """The routing keys in a CC or BCC header; what is not a string in it is passed over."""
+    field = headers.get(name)
+    if field is None or field.kind != "A":
+        return ()
+    return tuple(to_text(item.value) for item in field.value if item.kind == "S")
+
+
+def goes_in_circles(headers: Table, queue: str, reason: str) -> bool:
+    """Whether a message that died for this reason would return to `queue` without end.
+
+    It would when the queue is among its deaths and no death since then was a rejection.
+    """
+    if reason == "rejected":
+        return False
+    for death in _deaths(headers):
+        if _text(death, "reason") == "rejected":
+            return False
+        if _text(death, "queue") == queue:
+            return True
+    return False
+
+
+def _record_death(
+    headers: Table,
+    envelope: Envelope,
+    keys: tuple[str, ...],
+    queue: str,
+    reason: str,
+    died_at: int,
+) -> None:
+    deaths = _deaths(headers)
+    for index, death in enumerate(deaths):
+        if _text(death, "queue") == queue and _text(death, "reason") == reason:
+            del deaths[index]
+            count = death.get("count")
+            times = count.value + 1 if count is not None and count.kind == "l" else 1
+            death = dict(sorted({**death, "count": long(times)}.items()))
+            break
+    else:
+        death = {
+            "count": long(1),
+            "reason": longstr(reason),
+            "queue": longstr(queue),
+            "time": Field("T", died_at),
+            "exchange": longstr(envelope.exchange),
+            "routing-keys": Field("A", [longstr(key) for key in keys]),
+        }
+        if envelope.expiration_ms is not None:
+            death["original-expiration"] = longstr(str(envelope.expiration_ms))
+    headers[DEATHS] = Field("A", [Field("F", death), *(Field("F", other) for other in deaths)])
+    headers.setdefault("x-first-death-reason", longstr(reason))
+    headers.setdefault("x-first-death-queue", longstr(queue))
+    headers.setdefault("x-first-death-exchange", longstr(envelope.exchange))
+
+
+def _deaths(headers: Table) -> list[Table]:
+    """The deaths so far, newest first; a header of another type counts as none."""
+    field = headers.get(DEATHS)
+    if field is None or field.kind != "A":
+        return []
+    return [item.value for item in field.value if item.kind == "F"]
+
+
+def _text(table: Table, name: str) -> str | None:
+    field: Any = table.get(name)
+    return to_text(field.value) if field is not None and field.kind == "S" else None

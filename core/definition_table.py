@@ -1,0 +1,163 @@
+"""The definitions of a node in memory: what every metadata store answers its reads from.
+
+Answerable for versions, preconditions, the order of keys and the telling of watchers; not for
+durability, which a store adds by saying in `_persist` what becomes of the changes of a
+transaction.
+
+Theory: a transaction is first worked out (which key gets which version), then handed to
+`_persist`, then applied, then told to the watchers. `_persist` may refuse by raising, and then
+nothing has happened. A watcher is called once the whole transaction is visible; what it writes
+itself is told after everything it has not been told yet, so all watchers see one order of events.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+from warren.core.ports import Commit, Conflict, Key, Precondition, Stored, Write
+from warren.core.records import RECORD_TYPES
+
+Watcher: TypeAlias = Callable[[Key, object | None], None]
+
+
+class Change(NamedTuple):
+    """What one write of a transaction does to its key; `stored` is None when it deletes it."""
+
+    key: Key
+    stored: Stored | None
+
+
+class CompletedCommit:
+    """The commit of a change that needs no disk, or that has reached it already."""
+
+    __slots__ = ()
+
+    @property
+    def done(self) -> bool:
+        return True
+
+    def then(self, callback: Callable[[], None]) -> None:
+        callback()
+
+
+class DefinitionTable:
+    """Implements `MetadataStore` but for `uncommitted`, `close` and `_persist`."""
+
+    def __init__(self) -> None:
+        self._stored: dict[Key, Stored] = {}
+        self._keys_of_kind: dict[str, list[Key]] = {}
+        self._watchers: dict[object, tuple[Key, Watcher]] = {}
+        self._untold: deque[Change] = deque()
+        self._telling = False
+
+    def get(self, key: Key) -> Stored | None:
+        return self._stored.get(key)
+
+    def records(self, prefix: Key) -> Iterator[Stored]:
+        """All definitions under the prefix in key order, as they were when this was called."""
+        kinds = prefix[:1] or sorted(self._keys_of_kind)
+        found: list[Stored] = []
+        for kind in kinds:
+            keys = self._keys_of_kind.get(kind, [])
+            found += [self._stored[key] for key in _under(prefix, keys)]
+        return iter(found)
+
+    def transact(
+        self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
+    ) -> Commit:
+        self._check(preconditions)
+        changes = self._changes(writes)
+        if not changes:
+            return self.uncommitted() or CompletedCommit()
+        commit = self._persist(changes)
+        for change in changes:
+            self._apply(change)
+        self._tell(changes)
+        return commit
+
+    def watch(self, prefix: Key, callback: Watcher) -> Callable[[], None]:
+        token = object()
+        self._watchers[token] = (prefix, callback)
+
+        def stop() -> None:
+            self._watchers.pop(token, None)
+
+        return stop
+
+    def uncommitted(self) -> Commit | None:
+        raise NotImplementedError
+
+    def _persist(self, changes: Sequence[Change]) -> Commit:
+        """Take the changes of one transaction to where they survive; raise to refuse them."""
+        raise NotImplementedError
+
+    def _load(self, stored: Iterable[Stored]) -> None:
+        """Fill an empty table with what survived; watchers are not told."""
+        assert not self._stored
+        for item in stored:
+            self._stored[item.key] = item
+            self._keys_of_kind.setdefault(item.key[0], []).append(item.key)
+        for keys in self._keys_of_kind.values():
+            keys.sort()
+
+    def _check(self, preconditions: Sequence[Precondition]) -> None:
+        for key, version in preconditions:
+            current = self._stored.get(key)
+            current_version = current.version if current is not None else 0
+            if current_version != version:
+                raise Conflict(f"{key} has version {current_version}, wanted {version}")
+
+    def _changes(self, writes: Sequence[Write]) -> list[Change]:
+        """The writes in order, with versions; deleting what is not there changes nothing."""
+        changes: list[Change] = []
+        within: dict[Key, Stored | None] = {}
+        for key, record in writes:
+            assert record is None or type(record) is RECORD_TYPES[key[0]], (key, record)
+            current = within[key] if key in within else self._stored.get(key)
+            if current is None and record is None:
+                continue
+            version = current.version + 1 if current is not None else 1
+            stored = None if record is None else Stored(key, record, version)
+            within[key] = stored
+            changes.append(Change(key, stored))
+        return changes
+
+    def _apply(self, change: Change) -> None:
+        key, stored = change
+        keys = self._keys_of_kind.setdefault(key[0], [])
+        if stored is None:
+            del self._stored[key]
+            del keys[bisect_left(keys, key)]
+            return
+        if key not in self._stored:
+            insort(keys, key)
+        self._stored[key] = stored
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        self._untold.extend(changes)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._untold:
+                self._tell_watchers_of(self._untold.popleft())
+        finally:
+            self._telling = False
+
+    def _tell_watchers_of(self, change: Change) -> None:
+        key, stored = change
+        record = stored.record if stored is not None else None
+        for token, (prefix, callback) in list(self._watchers.items()):
+            if key[: len(prefix)] == prefix and token in self._watchers:
+                callback(key, record)
+
+
+def _under(prefix: Key, keys: list[Key]) -> list[Key]:
+    """The slice of sorted keys that start with the prefix."""
+    length = len(prefix)
+    start = bisect_left(keys, prefix)
+    end = bisect_right(keys, prefix, lo=start, key=lambda key: key[:length])
+    return keys[start:end]

@@ -1,0 +1,73 @@
+"""What can go wrong, as the broker means it; `amqp/errors.py` gives each its reply code.
+
+    BrokerError
+    ├── ChannelFault              closes the channel
+    │   ├── AccessRefused         403
+    │   ├── NotFound              404
+    │   ├── ResourceLocked        405
+    │   └── PreconditionFailed    406
+    └── ConnectionFault           closes the connection
+        ├── CommandInvalid        503
+        ├── NotAllowed            530
+        ├── Unsupported           540
+        └── InternalFault         541
+
+The text of an error is what the peer reads after the code's name; the texts are those of
+reference amqp_semantics.md sections 2.1 and 2.2.
+"""
+
+
+class BrokerError(Exception):
+    """An operation was refused; the text says why in words the peer is told."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class ChannelFault(BrokerError):
+    """Closes the channel on which the operation was asked for."""
+
+
+class AccessRefused(ChannelFault):
+    """The user may not do this, or nobody may (reserved names, internal exchanges)."""
+
+
+class NotFound(ChannelFault):
+    """The queue or exchange named does not exist."""
+
+
+class ResourceLocked(ChannelFault):
+    """The queue belongs exclusively to another connection."""
+
+
+class PreconditionFailed(ChannelFault):
+    """The operation contradicts the state or the declaration of the entity."""
+
+
+class ConnectionFault(BrokerError):
+    """Closes the whole connection."""
+
+
+class CommandInvalid(ConnectionFault):
+    """The command makes no sense to the broker, such as an unknown exchange type."""
+
+
+class NotAllowed(ConnectionFault):
+    """A limit, or access to a virtual host."""
+
+
+class Unsupported(ConnectionFault):
+    """The command is part of AMQP but nobody implements it (immediate, prefetch_size)."""
+
+
+class InternalFault(ConnectionFault):
+    """The broker could not carry out a legal command."""
+
+
+def no_queue(name: str, vhost: str) -> NotFound:
+    return NotFound(f"no queue '{name}' in vhost '{vhost}'")
+
+
+def no_exchange(name: str, vhost: str) -> NotFound:
+    return NotFound(f"no exchange '{name}' in vhost '{vhost}'")

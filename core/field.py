@@ -1,0 +1,100 @@
+"""AMQP field values with the wire type they arrived with.
+
+A queue argument of type `short` is named as such in error texts, and a header must leave the
+broker with the type it came with, so a plain Python value is not enough. A `Field` is the wire
+letter and the value; a `Table` maps names to fields. Encoding them is `amqp/field_table.py`'s.
+
+Names are `str` decoded as UTF-8 with surrogateescape: any bytes survive the round trip.
+
+| kind | value | | kind | value |
+|---|---|---|---|---|
+| S x | bytes | | t | bool |
+| b B s u I i l L | int | | f d | float |
+| T | int, seconds since 1970 | | D | (scale, unscaled int) |
+| F | Table | | A | list of Field |
+| V | None | | | |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+
+class Field(NamedTuple):
+    """One value of a field table: the wire letter of its type, and the value as Python has it."""
+
+    kind: str
+    value: Any
+
+
+Table: TypeAlias = dict[str, Field]
+
+INTEGER_KINDS = frozenset("bBsuIilL")
+NUMBER_KINDS = INTEGER_KINDS | frozenset("fd")
+
+# The names the reference (amqp_semantics.md section 0) gives the types in error texts.
+KIND_NAMES: Mapping[str, str] = {
+    "S": "longstr",
+    "T": "timestamp",
+    "F": "table",
+    "A": "array",
+    "I": "signedint",
+    "i": "unsignedint",
+    "D": "decimal",
+    "b": "byte",
+    "B": "unsignedbyte",
+    "s": "short",
+    "u": "unsignedshort",
+    "l": "long",
+    "L": "long",
+    "f": "float",
+    "d": "double",
+    "t": "bool",
+    "x": "binary",
+    "V": "void",
+}
+
+
+def longstr(text: str) -> Field:
+    """A string field."""
+    return Field("S", text.encode("utf-8", "surrogateescape"))
+
+
+def long(number: int) -> Field:
+    """A signed 64-bit integer field."""
+    return Field("l", number)
+
+
+def to_text(value: bytes) -> str:
+    """Bytes of a name as the `str` the broker uses for names; any bytes survive."""
+    return value.decode("utf-8", "surrogateescape")
+
+
+def to_plain(table: Table) -> dict[str, Any]:
+    """The table as nested lists and dicts that MessagePack can hold; `from_plain` reverses it."""
+    return {name: _field_to_plain(field) for name, field in table.items()}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Table:
+    """The table `to_plain` was given."""
+    return {name: _field_from_plain(kind, value) for name, (kind, value) in plain.items()}
+
+
+def _field_to_plain(field: Field) -> list[Any]:
+    kind, value = field
+    if kind == "F":
+        return [kind, to_plain(value)]
+    if kind == "A":
+        return [kind, [_field_to_plain(item) for item in value]]
+    return [kind, value]
+
+
+def _field_from_plain(kind: str, value: Any) -> Field:
+    if kind == "F":
+        return Field(kind, from_plain(value))
+    if kind == "A":
+        return Field(kind, [_field_from_plain(*item) for item in value])
+    if kind == "D":
+        return Field(kind, tuple(value))
+    return Field(kind, value)

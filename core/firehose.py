@@ -1,0 +1,89 @@
+"""The firehose: copies of every publish and delivery of a virtual host to amq.rabbitmq.trace.
+
+Off unless an operator asks for it; not kept over a restart (amqp_semantics.md section 11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from warren.core.field import Field, Table, long, longstr
+from warren.core.message import Envelope
+from warren.core.ports import ContentCodec
+
+TRACE_EXCHANGE = "amq.rabbitmq.trace"
+
+
+class TracedQueue(Protocol):
+    name: str
+
+
+class TracedConnection(Protocol):
+    """Who published: what the trace says of a connection."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def user_name(self) -> str: ...
+
+
+class Publisher(Protocol):
+    """The virtual host, as the firehose uses it."""
+
+    name: str
+
+    def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None: ...
+
+
+class Firehose:
+    """Traces one virtual host."""
+
+    def __init__(self, vhost: Publisher, node_name: str, codec: ContentCodec) -> None:
+        self._vhost = vhost
+        self._node_name = node_name
+        self._codec = codec
+
+    def published(
+        self,
+        connection: TracedConnection,
+        channel: int,
+        envelope: Envelope,
+        body: bytes,
+        keys: Sequence[str],
+        queues: Sequence[TracedQueue],
+    ) -> None:
+        """A client published this, and it reached these queues."""
+        headers = self._headers(envelope, keys, channel, connection.name, connection.user_name)
+        headers["routed_queues"] = Field("A", [longstr(queue.name) for queue in queues])
+        self._copy(f"publish.{envelope.exchange}", headers, body)
+
+    def delivered(
+        self, queue: TracedQueue, envelope: Envelope, body: bytes, redelivered: bool
+    ) -> None:
+        """A client was handed this from the queue."""
+        if envelope.exchange == TRACE_EXCHANGE:
+            return
+        headers = self._headers(envelope, (envelope.routing_key,), 0, "", "none")
+        headers["redelivered"] = long(int(redelivered))
+        self._copy(f"deliver.{queue.name}", headers, body)
+
+    def _headers(
+        self, envelope: Envelope, keys: Sequence[str], channel: int, connection: str, user: str
+    ) -> Table:
+        return {
+            "exchange_name": longstr(envelope.exchange),
+            "routing_keys": Field("A", [longstr(key) for key in keys]),
+            "properties": Field("F", self._codec.as_table(envelope.header)),
+            "node": longstr(self._node_name),
+            "vhost": longstr(self._vhost.name),
+            "connection": longstr(connection or "<none>"),
+            "channel": long(channel),
+            "user": longstr(user),
+        }
+
+    def _copy(self, routing_key: str, headers: Table, body: bytes) -> None:
+        header = self._codec.content_header(len(body), headers)
+        envelope = Envelope(TRACE_EXCHANGE, routing_key[:255], header, False, 0, None)
+        self._vhost.publish(envelope, body, (routing_key[:255],))

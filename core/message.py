@@ -1,0 +1,72 @@
+"""What travels: an envelope shared by all copies of a publish, and one message per queue.
+
+An `Envelope` is everything about a publish except its body. A publisher that repeats exchange,
+routing key, properties and body size shares one envelope between all its messages, so reading
+facts out of the property bytes happens once. The raw content header is kept as it came, types
+and all; it is decoded only when a rule needs it, by the `ContentCodec` of the node.
+
+A `Message` is one entry of one queue: the shared envelope and body, plus what differs from queue
+to queue.
+"""
+
+from __future__ import annotations
+
+
+class Envelope:
+    """The immutable part of a publish that is not its body.
+
+    `header` is the payload of the content header frame: class, weight, body size (u64), flags
+    word and property bytes. It is for exactly one body size. `blind_keys` are the routing keys of
+    the BCC header, which is no longer in `header`.
+    """
+
+    __slots__ = (
+        "blind_keys",
+        "exchange",
+        "expiration_ms",
+        "header",
+        "persistent",
+        "priority",
+        "routing_key",
+    )
+
+    def __init__(
+        self,
+        exchange: str,
+        routing_key: str,
+        header: bytes,
+        persistent: bool,
+        priority: int,
+        expiration_ms: int | None,
+        blind_keys: tuple[str, ...] = (),
+    ) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.header = header
+        self.persistent = persistent
+        self.priority = priority
+        self.expiration_ms = expiration_ms
+        self.blind_keys = blind_keys
+
+
+class Message:
+    """A message in one queue.
+
+    `position` is its place in that queue for ever: requeueing puts it back there.
+    `expires_at` is on the clock of the node, or None.
+    """
+
+    __slots__ = ("body", "envelope", "expires_at", "position", "redelivered")
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        position: int,
+        expires_at: float | None,
+    ) -> None:
+        self.envelope = envelope
+        self.body = body
+        self.position = position
+        self.expires_at = expires_at
+        self.redelivered = False

@@ -1,0 +1,240 @@
+"""One node: everything its connections share, and what happens to all of them at once.
+
+Answerable for virtual hosts coming and going, counting connections and channels against limits,
+and for carrying changes of definitions (policies, permissions, users) to what is live. It is
+built, with its clock, store and monitors, by `warren/node.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import Protocol
+
+from warren.core.access import AccessControl, LoginRefused, User
+from warren.core.alarms import Alarms
+from warren.core.backing_queue import BackingQueue
+from warren.core.errors import NotAllowed
+from warren.core.field import Table, longstr
+from warren.core.firehose import Firehose
+from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
+from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
+from warren.core.policy import Policies
+from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
+from warren.core.records import GlobalParameterRecord, VirtualHostRecord
+from warren.core.reply_to import Replies
+from warren.core.vhost import VirtualHost
+
+log = logging.getLogger("warren.node")
+
+
+class Client(Protocol):
+    """A connection of a user to a virtual host, as the node sees it."""
+
+    user: User | None
+    vhost: VirtualHost | None
+
+    @property
+    def channel_count(self) -> int: ...
+
+    def force_close(self, reason: str) -> None: ...
+
+    def alarms_changed(self) -> None: ...
+
+
+class Node:
+    """The state of one running node."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock,
+        codec: ContentCodec,
+        metadata: MetadataStore,
+        access: AccessControl,
+        alarms: Alarms,
+        random: Random,
+        new_token: Callable[[], str],
+        new_backing_queue: Callable[[], BackingQueue],
+        server_properties: Table,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.codec = codec
+        self.metadata = metadata
+        self.access = access
+        self.alarms = alarms
+        self.replies = Replies()
+        self.new_token = new_token
+        self.policies = Policies(metadata)
+        self.vhost_limits = VhostLimits(metadata)
+        self.parameters = Parameters(metadata, self.vhost_limits, self.policies)
+        self.global_parameters = GlobalParameters(metadata)
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.clients: dict[Client, None] = {}
+        self._random = random
+        self._new_backing_queue = new_backing_queue
+        self._server_properties = server_properties
+        for stored in metadata.records(("vhost",)):
+            self._start_vhost(stored.key[1])
+        metadata.watch(("vhost",), self._vhost_changed)
+        metadata.watch(("user",), self._user_changed)
+        for kind in ("permission", "topic_permission"):
+            metadata.watch((kind,), self._permission_changed)
+        self.policies.watch(self._policies_changed)
+        alarms.subscribe(self._alarms_changed)
+
+    # Virtual hosts
+
+    def add_vhost(self, name: str, record: VirtualHostRecord | None = None) -> Commit:
+        """Make a virtual host, or change what is said about one."""
+        return self.metadata.transact([Write(("vhost", name), record or VirtualHostRecord())])
+
+    def delete_vhost(self, name: str) -> Commit:
+        """Delete a virtual host, all that is in it and all that is said about it."""
+        writes = [Write(("vhost", name), None)]
+        for kind in ("exchange", "queue", "binding", "policy", "operator_policy"):
+            writes += [Write(stored.key, None) for stored in self.metadata.records((kind, name))]
+        writes += self.access.writes_to_forget_vhost(name)
+        writes += self.parameters.writes_to_forget_vhost(name)
+        return self.metadata.transact(writes)
+
+    def trace(self, vhost: str, on: bool) -> None:
+        """Start or stop the firehose of a virtual host."""
+        traced = self.vhosts[vhost]
+        traced.trace_with(Firehose(traced, self.name, self.codec) if on else None)
+
+    def _start_vhost(self, name: str) -> None:
+        vhost = VirtualHost(
+            name,
+            clock=self.clock,
+            codec=self.codec,
+            store=self.metadata,
+            policies=self.policies,
+            limits=self.vhost_limits,
+            random=self._random,
+            new_backing_queue=self._new_backing_queue,
+        )
+        vhost.recover()
+        self.vhosts[name] = vhost
+
+    def _vhost_changed(self, key: Key, record: object | None) -> None:
+        name = key[1]
+        if record is not None:
+            if name not in self.vhosts:
+                self._start_vhost(name)
+            return
+        vhost = self.vhosts.pop(name, None)
+        if vhost is None:
+            return
+        vhost.stop()
+        reason = f"vhost '{name}' is deleted"
+        # Cancels of consumers are written first; they are scheduled, so the closes are too.
+        self.clock.call_soon(lambda: self._close_clients(lambda c: c.vhost is vhost, reason))
+
+    # Clients
+
+    def log_in(self, user: str, password: str | None, loopback: bool) -> User:
+        """The user with this password, or proved by a certificate where it is None.
+
+        Raises `LoginRefused`.
+        """
+        if password is None:
+            return self.access.authenticate_by_certificate(user, loopback)
+        return self.access.authenticate(user, password, loopback)
+
+    def login_refused(self, peer: str, refusal: LoginRefused) -> None:
+        log.warning("login refused peer=%s %s", peer, refusal.text)
+
+    def open_vhost(self, client: Client, user: User, name: str) -> VirtualHost:
+        """Let a client into a virtual host; the checks are in RabbitMQ's order.
+
+        Raises `NotAllowed`.
+        """
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise NotAllowed(f"vhost {name} not found")
+        if self.vhost_limits.get(name):
+            in_vhost = sum(other.vhost is vhost for other in self.clients)
+            self.vhost_limits.check_connection(name, user.name, in_vhost)
+        limits = self.access.user_limits(user.name)
+        if limits:
+            check_user_connection(limits, user.name, len(self._clients_of(user)))
+        if not self.access.vhost_allowed(user, name):
+            raise NotAllowed(f"access to vhost '{name}' refused for user '{user.name}'")
+        self.clients[client] = None
+        return vhost
+
+    def check_channel_limit(self, user: User) -> None:
+        """Raise `NotAllowed` when the user may have no further channel."""
+        limits = self.access.user_limits(user.name)
+        if limits:
+            opened = sum(client.channel_count for client in self._clients_of(user))
+            check_user_channel(limits, user.name, opened)
+
+    def connection_ended(self, client: Client) -> None:
+        self.clients.pop(client, None)
+
+    def heartbeat_missed(self, peer: str, heartbeat_s: int) -> None:
+        log.warning("heartbeats missed, closing peer=%s heartbeat_s=%d", peer, heartbeat_s)
+
+    def close_all(self, reason: str) -> None:
+        """The node stops: tell every client."""
+        self._close_clients(lambda client: True, reason)
+
+    def server_properties(self) -> Table:
+        """What connection.start says of the node, without the capabilities."""
+        named = self.metadata.get(("global_parameter", CLUSTER_NAME))
+        name = self.name
+        if named is not None and isinstance(named.record, GlobalParameterRecord):
+            name = str(named.record.value)
+        return {**self._server_properties, "cluster_name": longstr(name)}
+
+    def _clients_of(self, user: User) -> list[Client]:
+        return [
+            client
+            for client in self.clients
+            if client.user is not None and client.user.name == user.name
+        ]
+
+    def _close_clients(self, which: Callable[[Client], bool], reason: str) -> None:
+        for client in [client for client in self.clients if which(client)]:
+            client.force_close(reason)
+
+    # Changes of definitions
+
+    def _user_changed(self, key: Key, record: object | None) -> None:
+        if record is None:
+            name = key[1]
+            self._close_clients(
+                lambda client: client.user is not None and client.user.name == name,
+                f"user '{name}' is deleted",
+            )
+
+    def _permission_changed(self, key: Key, _record: object | None) -> None:
+        vhost = self.vhosts.get(key[2])
+        if vhost is not None:
+            vhost.topology.generation += 1
+
+    def _policies_changed(self, vhost: str) -> None:
+        if vhost in self.vhosts:
+            self.vhosts[vhost].apply_policies()
+
+    def _alarms_changed(self) -> None:
+        for client in list(self.clients):
+            client.alarms_changed()
+
+
+def default_server_properties(version: str, platform: str) -> Table:
+    """Product and version are RabbitMQ's: clients choose features by them."""
+    return {
+        "product": longstr("RabbitMQ"),
+        "version": longstr("3.10.8"),
+        "platform": longstr(f"Warren {version} ({platform})"),
+        "copyright": longstr("Copyright (c) 2026 The Warren authors"),
+        "information": longstr("Licensed under the MIT licence."),
+    }
+
+

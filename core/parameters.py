@@ -1,0 +1,190 @@
+"""Runtime parameters: values of a component in a virtual host, and global ones of the cluster.
+
+Answerable for policies_and_parameters.md section 2. A component has to be known, and says which
+values it takes. Policies and operator policies are parameters to RabbitMQ; here they have their
+own records, and these calls refuse the ones and pass the others on, as RabbitMQ's do.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from warren.core.limits import COMPONENT as VHOST_LIMITS
+from warren.core.limits import NAME as VHOST_LIMITS_NAME
+from warren.core.limits import VhostLimits
+from warren.core.policy import Policies, Policy
+from warren.core.ports import Commit, Key, MetadataStore, Write
+from warren.core.records import GlobalParameterRecord, ParameterRecord
+from warren.core.validation import (
+    NotThere,
+    ValidationFailed,
+    is_storable,
+    term,
+)
+
+CLUSTER_NAME = "cluster_name"
+INTERNAL_CLUSTER_ID = "internal_cluster_id"
+MISSING = "Parameter does not exist"
+
+
+class Parameter(NamedTuple):
+    """A parameter as it is listed."""
+
+    component: str
+    vhost: str
+    name: str
+    value: Any
+
+
+class Parameters:
+    """The runtime parameters of all virtual hosts, kept in the metadata store."""
+
+    def __init__(self, store: MetadataStore, limits: VhostLimits, policies: Policies) -> None:
+        self._store = store
+        self._limits = limits
+        self._policies = policies
+
+    def set(self, component: str, vhost: str, name: str, value: Any) -> Commit:
+        """Raises `ValidationFailed` or `NoSuchVhost`."""
+        if component == "operator_policy":
+            return self._set_operator_policy(vhost, name, value)
+        _check_component(component)
+        if name != VHOST_LIMITS_NAME:
+            raise ValidationFailed(f"name of {component} should be {VHOST_LIMITS_NAME}, not {name}")
+        return self._limits.replace(vhost, value)
+
+    def clear(self, component: str, vhost: str, name: str) -> Commit:
+        """Raises `ValidationFailed`, or `NotThere` when there is no such parameter."""
+        if component == "operator_policy":
+            return self._policies.clear(vhost, name, operator=True)
+        if component == "policy":
+            raise ValidationFailed("policies may not be cleared using this method")
+        key = _key(component, vhost, name)
+        if self._store.get(key) is None:
+            raise NotThere(MISSING)
+        return self._store.transact([Write(key, None)])
+
+    def get(self, component: str, vhost: str, name: str) -> Any:
+        """The value; raises `NotThere`."""
+        if component == "operator_policy":
+            return _as_parameter(self._policies.get(vhost, name, operator=True)).value
+        stored = self._store.get(_key(component, vhost, name))
+        if stored is None:
+            raise NotThere(MISSING)
+        assert isinstance(stored.record, ParameterRecord)
+        return stored.record.value
+
+    def all(self, component: str | None = None, vhost: str | None = None) -> list[Parameter]:
+        """The parameters of the component and of the virtual host; policies are not among them."""
+        found = [*self._stored(), *map(_as_parameter, self._policies.all(operator=True))]
+        return sorted(
+            (
+                parameter
+                for parameter in found
+                if component in (None, parameter.component) and vhost in (None, parameter.vhost)
+            ),
+            key=lambda parameter: parameter[:3],
+        )
+
+    def writes_to_forget_vhost(self, vhost: str) -> list[Write]:
+        """What belongs into the transaction that deletes a virtual host, policies included."""
+        keys = [_key(*parameter[:3]) for parameter in self._stored() if parameter.vhost == vhost]
+        for kind in ("policy", "operator_policy"):
+            keys += [stored.key for stored in self._store.records((kind, vhost))]
+        return [Write(key, None) for key in keys]
+
+    def _stored(self) -> Iterator[Parameter]:
+        for key, record, _ in self._store.records(("parameter",)):
+            assert isinstance(record, ParameterRecord)
+            _, component, vhost, name = key
+            yield Parameter(component, vhost, name, record.value)
+
+    def _set_operator_policy(self, vhost: str, name: str, value: Any) -> Commit:
+        if not isinstance(value, dict):
+            raise ValidationFailed(f"{name} not a list {term(value)}")
+        known = {"pattern", "definition", "priority", "apply-to"}
+        for key in ("pattern", "definition"):
+            if key not in value:
+                raise ValidationFailed(f'Key "{key}" not found in {name}')
+        unknown = {key: item for key, item in value.items() if key not in known}
+        if unknown:
+            raise ValidationFailed(f"Unrecognised terms {term(unknown)} in {name}")
+        return self._policies.set(
+            vhost,
+            name,
+            value["pattern"],
+            value["definition"],
+            value.get("priority", 0),
+            value.get("apply-to", "all"),
+            operator=True,
+        )
+
+
+class GlobalParameters:
+    """Values that belong to the cluster and to no virtual host; any JSON goes."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    def set(self, name: str, value: Any) -> Commit:
+        """Raises `ValidationFailed` for what the store cannot hold."""
+        _check_storable(value)
+        record = GlobalParameterRecord(value)
+        return self._store.transact([Write(("global_parameter", name), record)])
+
+    def clear(self, name: str) -> Commit:
+        """Raises `NotThere`."""
+        self.get(name)
+        return self._store.transact([Write(("global_parameter", name), None)])
+
+    def get(self, name: str) -> Any:
+        """Raises `NotThere`."""
+        stored = self._store.get(("global_parameter", name))
+        if stored is None:
+            raise NotThere(MISSING)
+        assert isinstance(stored.record, GlobalParameterRecord)
+        return stored.record.value
+
+    def all(self) -> Iterator[tuple[str, Any]]:
+        """Names and values by name."""
+        for key, record, _ in self._store.records(("global_parameter",)):
+            assert isinstance(record, GlobalParameterRecord)
+            yield key[1], record.value
+
+    def cluster_id(self, random_bytes: Callable[[int], bytes]) -> str:
+        """The identity of the cluster, made up when it has none yet."""
+        try:
+            identity: str = self.get(INTERNAL_CLUSTER_ID)
+        except NotThere:
+            token = urlsafe_b64encode(random_bytes(16)).decode("ascii").rstrip("=")
+            identity = f"rabbitmq-cluster-id-{token}"
+            self.set(INTERNAL_CLUSTER_ID, identity)
+        return identity
+
+
+def _key(component: str, vhost: str, name: str) -> Key:
+    return ("parameter", component, vhost, name)
+
+
+def _check_component(component: str) -> None:
+    if component == "policy":
+        raise ValidationFailed("policies may not be set using this method")
+    if component != VHOST_LIMITS:
+        raise ValidationFailed(f"component {component} not found")
+
+
+def _check_storable(value: Any) -> None:
+    if not is_storable(value):
+        raise ValidationFailed("integers of more than 64 bits cannot be stored")
+
+
+def _as_parameter(policy: Policy) -> Parameter:
+    value = {
+        "apply-to": policy.apply_to,
+        "definition": dict(policy.definition),
+        "pattern": policy.pattern,
+        "priority": policy.priority,
+    }
+    return Parameter("operator_policy", policy.vhost, policy.name, value)

@@ -1,0 +1,188 @@
+"""What may stand in the definition of a policy, and the text that refuses what may not.
+
+Answerable for the keys of policies_and_parameters.md section 1.2. Keys of quorum queues and
+streams are accepted, since exports of RabbitMQ hold them; a classic queue is not matched by a
+policy that has any. Values are JSON's: `"5"` is no length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from warren.core.validation import ValidationFailed, is_integer, is_storable, pairs, string, term
+
+Valid: TypeAlias = Callable[[Any], bool]
+
+OPERATOR_KEYS = frozenset(
+    {
+        "expires",
+        "message-ttl",
+        "max-length",
+        "max-length-bytes",
+        "delivery-limit",
+        "max-in-memory-length",
+        "max-in-memory-bytes",
+    }
+)
+# A policy with any of these is not meant for classic queues (section 1.1).
+NOT_FOR_CLASSIC_QUEUES = frozenset(
+    {
+        "max-age",
+        "stream-max-segment-size-bytes",
+        "queue-leader-locator",
+        "initial-cluster-size",
+        "delivery-limit",
+        "dead-letter-strategy",
+        "max-in-memory-length",
+        "max-in-memory-bytes",
+    }
+)
+STREAM_SEGMENT_BYTES_MAX = 3_000_000_000
+MAX_AGE = re.compile(r"\A[0-9]+[YMDhms]\Z")
+
+
+def _at_least(least: int) -> Valid:
+    return lambda value: is_integer(value) and value >= least
+
+
+def _one_of(*choices: object) -> Valid:
+    return lambda value: not isinstance(value, bool | float) and value in choices
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+# Key: what is valid, and how the refusal goes on after the value.
+KEYS: Mapping[str, tuple[Valid, str]] = {
+    "alternate-exchange": (_text, "is not a valid alternate exchange name"),
+    "dead-letter-exchange": (_text, "is not a valid dead letter exchange name"),
+    "dead-letter-routing-key": (_text, "is not a valid dead letter routing key"),
+    "message-ttl": (_at_least(0), "is not a valid message TTL"),
+    "expires": (_at_least(1), "is not a valid queue expiry"),
+    "max-length": (_at_least(0), "is not a valid maximum length"),
+    "max-length-bytes": (_at_least(0), "is not a valid maximum length in bytes"),
+    "overflow": (
+        _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
+        "is not a valid overflow value",
+    ),
+    "queue-mode": (_one_of("default", "lazy"), "is not a valid queue-mode value"),
+    "queue-version": (_one_of(1, 2), "is not a valid queue-version value"),
+    "queue-master-locator": (
+        _one_of("client-local", "min-masters", "random"),
+        "invalid queue-master-locator value",
+    ),
+    "delivery-limit": (_at_least(0), "is not a valid delivery limit"),
+    "max-in-memory-length": (_at_least(0), "is not a valid maximum memory in bytes"),
+    "max-in-memory-bytes": (_at_least(0), "is not a valid maximum memory in bytes"),
+    "dead-letter-strategy": (
+        _one_of("at-most-once", "at-least-once"),
+        "is not a valid dead letter strategy",
+    ),
+    "queue-leader-locator": (
+        _one_of("client-local", "balanced", "random", "least-leaders"),
+        "is not a valid queue leader locator value",
+    ),
+    "initial-cluster-size": (_at_least(0), "is not a valid cluster size"),
+    "max-age": (
+        lambda value: isinstance(value, str) and MAX_AGE.search(value) is not None,
+        "is not a valid max age",
+    ),
+    "stream-max-segment-size-bytes": (
+        lambda value: is_integer(value) and 0 <= value <= STREAM_SEGMENT_BYTES_MAX,
+        "is not a valid segment size",
+    ),
+}
+HA_KEYS = frozenset(
+    {
+        "ha-mode",
+        "ha-params",
+        "ha-sync-mode",
+        "ha-sync-batch-size",
+        "ha-promote-on-shutdown",
+        "ha-promote-on-failure",
+    }
+)
+HA_CHOICES: Mapping[str, tuple[str, str]] = {
+    "ha-sync-mode": ("manual", "automatic"),
+    "ha-promote-on-shutdown": ("always", "when-synced"),
+    "ha-promote-on-failure": ("always", "when-synced"),
+}
+
+
+def check_definition(definition: Any, *, operator: bool) -> None:
+    """Raise `ValidationFailed` with the first problem; values count before unknown keys."""
+    if definition == {} or definition == []:
+        raise ValidationFailed("no policy provided")
+    if not isinstance(definition, dict):
+        raise ValidationFailed(f"parse error while reading policy: {term(definition)}")
+    unknown = {}
+    for key, value in definition.items():
+        if operator and key not in OPERATOR_KEYS:
+            unknown[key] = value
+        elif key in KEYS:
+            _check_value(key, value)
+        elif key not in HA_KEYS:
+            unknown[key] = value
+    if not operator:
+        _check_ha(definition)
+    if unknown:
+        raise ValidationFailed(f"{pairs(unknown)} are not recognised policy settings")
+
+
+def _check_value(key: str, value: Any) -> None:
+    valid, refusal = KEYS[key]
+    if not valid(value) or not is_storable(value):
+        raise ValidationFailed(f"{term(value)} {refusal}")
+
+
+def _check_ha(definition: Mapping[str, Any]) -> None:
+    if not definition.keys() & HA_KEYS:
+        return
+    if "ha-mode" not in definition:
+        raise ValidationFailed(
+            "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
+        )
+    _check_ha_params(definition["ha-mode"], definition)
+    for key, choices in HA_CHOICES.items():
+        if key in definition and not _one_of(*choices)(definition[key]):
+            first, second = map(string, choices)
+            raise ValidationFailed(
+                f"{key} must be {first} or {second}, got {term(definition[key])}"
+            )
+    batch_size = definition.get("ha-sync-batch-size", 1)
+    if not _at_least(1)(batch_size) or not is_storable(batch_size):
+        raise ValidationFailed(
+            f"ha-sync-batch-size takes an integer greater than 0, {term(batch_size)} given"
+        )
+
+
+def _check_ha_params(mode: Any, definition: Mapping[str, Any]) -> None:
+    given = "ha-params" in definition
+    params = definition.get("ha-params")
+    shown = term(params) if given else "none"
+    match mode:
+        case "all":
+            if given:
+                raise ValidationFailed('ha-mode="all" does not take parameters')
+        case "exactly":
+            if not _at_least(1)(params) or not is_storable(params):
+                raise ValidationFailed(f'ha-mode="exactly" takes an integer, {shown} given')
+        case "nodes":
+            _check_ha_nodes(params, shown)
+        case _:
+            raise ValidationFailed(f"{term(mode)} is not a valid ha-mode value")
+
+
+def _check_ha_nodes(params: Any, shown: str) -> None:
+    if not isinstance(params, list):
+        raise ValidationFailed(f'ha-mode="nodes" takes a list, {shown} given')
+    if not params:
+        raise ValidationFailed('ha-mode="nodes" list must be non-empty')
+    for node in params:
+        if not isinstance(node, str):
+            raise ValidationFailed(
+                f'ha-mode="nodes" takes a list of strings, {term(node)} was not a string'
+            )

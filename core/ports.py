@@ -1,0 +1,132 @@
+"""The outside as `core` sees it: clock, definitions store, content codec.
+
+Nothing in `core` opens a file, reads a clock or knows AMQP's byte formats; it is handed these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from warren.core.field import Table
+
+Key: TypeAlias = tuple[str, ...]
+"""Path of a definition: its kind first, then what identifies it: ("queue", vhost, name)."""
+
+
+class Timer(Protocol):
+    """A call that will be made once, unless cancelled."""
+
+    def cancel(self) -> None: ...
+
+
+class Clock(Protocol):
+    """Time and the calling of functions later."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+        ...
+
+    def wall_time(self) -> float:
+        """Seconds since 1970, for what people and headers show."""
+        ...
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer: ...
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        """Run the callback once what is ready now has been served."""
+        ...
+
+
+class ContentCodec(Protocol):
+    """Reads and edits raw content headers (`Envelope.header`)."""
+
+    def headers(self, header: bytes) -> Table:
+        """The `headers` property; empty when there is none."""
+        ...
+
+    def property_text(self, header: bytes, name: str) -> bytes | None:
+        """`correlation_id`, `message_id` or `timestamp` as the bytes it hashes by."""
+        ...
+
+    def as_table(self, header: bytes) -> Table:
+        """All properties of the header as a table, under their names."""
+        ...
+
+    def content_header(self, body_size: int, headers: Table) -> bytes:
+        """A header for a body of that size with no property but these headers."""
+        ...
+
+    def for_dead_letter(self, header: bytes, headers: Table) -> bytes:
+        """A header with these headers in place of its own, and without `expiration`."""
+        ...
+
+
+class Write(NamedTuple):
+    """One change of a definition: a record to put under the key, or None to delete it."""
+
+    key: Key
+    record: object | None
+
+
+class Precondition(NamedTuple):
+    """The version the key must have for a transaction to go through; 0: it must not exist."""
+
+    key: Key
+    version: int
+
+
+class Stored(NamedTuple):
+    """A definition as the store has it. Versions count the writes of that key, from 1."""
+
+    key: Key
+    record: object
+    version: int
+
+
+class Commit(Protocol):
+    """A transaction on its way to disk."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop once durable; at once if it is already."""
+        ...
+
+
+class Conflict(Exception):
+    """A precondition of a transaction did not hold; nothing was written."""
+
+
+class MetadataStore(Protocol):
+    """Typed definitions with versions, written in transactions, one writer at a time.
+
+    `transact` applies to what `get` and `records` return at once and returns a `Commit` that
+    completes when the change survives a crash. Commits complete in order. A failing disk never
+    completes a commit: the store keeps the change, says so in the log and tries again.
+    """
+
+    def get(self, key: Key) -> Stored | None: ...
+
+    def records(self, prefix: Key) -> Iterator[Stored]:
+        """All definitions whose key starts with the prefix, in key order."""
+        ...
+
+    def transact(
+        self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
+    ) -> Commit:
+        """Write all or nothing. Raises `Conflict` when a precondition does not hold."""
+        ...
+
+    def uncommitted(self) -> Commit | None:
+        """The youngest commit that is not durable yet."""
+        ...
+
+    def watch(self, prefix: Key, callback: Callable[[Key, object | None], None]) -> Callable[[], None]:
+        """Report each change under the prefix as it is applied; call the result to stop."""
+        ...
+
+    def close(self) -> None:
+        """Commit what is pending and release the store."""
+        ...

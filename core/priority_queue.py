@@ -1,0 +1,95 @@
+"""A backing queue with priorities: one backing queue per level.
+
+Higher levels are fetched first; inside a level order is by position. A message above the highest
+level counts as the highest, one without priority as level 0 (amqp_semantics.md section 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from warren.core.backing_queue import BackingQueue
+from warren.core.message import Envelope, Message
+from warren.core.settlement import PublishConfirms
+
+
+class PriorityQueue:
+    """Implements `BackingQueue` over one backing queue for each of 0..max_priority."""
+
+    def __init__(self, max_priority: int, new_level: Callable[[], BackingQueue]) -> None:
+        self._levels = [new_level() for _ in range(max_priority + 1)]
+        self._fetch_order = self._levels[::-1]
+        self.length = 0
+        self.defers_confirms = self._levels[0].defers_confirms
+
+    @property
+    def ready_bytes(self) -> int:
+        return sum(level.ready_bytes for level in self._levels)
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        self.length += 1
+        self._level(envelope).publish(envelope, body, expires_at, confirms, publish_seq)
+
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message:
+        level = self._level(envelope)
+        return level.publish_delivered(envelope, body, expires_at, confirms, publish_seq)
+
+    def fetch(self) -> Message | None:
+        for level in self._fetch_order:
+            if level.length:
+                self.length -= 1
+                return level.fetch()
+        return None
+
+    def fetch_expired(self, now: float, limit: int) -> list[Message]:
+        expired: list[Message] = []
+        for level in self._fetch_order:
+            expired += level.fetch_expired(now, limit - len(expired))
+        self.length -= len(expired)
+        return expired
+
+    def next_expiry(self) -> float | None:
+        due = [level.next_expiry() for level in self._levels]
+        return min((at for at in due if at is not None), default=None)
+
+    def ack(self, messages: Iterable[Message]) -> None:
+        for level, of_level in self._by_level(messages):
+            level.ack(of_level)
+
+    def requeue(self, messages: Iterable[Message]) -> None:
+        for level, of_level in self._by_level(messages):
+            self.length += len(of_level)
+            level.requeue(of_level)
+
+    def purge(self) -> int:
+        self.length = 0
+        return sum(level.purge() for level in self._levels)
+
+    def delete(self) -> None:
+        self.length = 0
+        for level in self._levels:
+            level.delete()
+
+    def _level(self, envelope: Envelope) -> BackingQueue:
+        return self._levels[min(envelope.priority, len(self._levels) - 1)]
+
+    def _by_level(self, messages: Iterable[Message]) -> Iterable[tuple[BackingQueue, list[Message]]]:
+        grouped: dict[int, list[Message]] = {}
+        highest = len(self._levels) - 1
+        for message in messages:
+            grouped.setdefault(min(message.envelope.priority, highest), []).append(message)
+        return [(self._levels[level], of_level) for level, of_level in grouped.items()]

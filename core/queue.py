@@ -1,0 +1,506 @@
+"""A queue: who gets a message, and what becomes of one that nobody gets.
+
+Answerable for consumers, acknowledgement, expiry, length limits and deletion of one queue. Not
+for keeping messages (the backing queue), for routing, for permissions, or for what a consumer
+does with what it is handed.
+
+The rules are those of amqp_semantics.md section 4. `publish` is the hottest call of the broker:
+what few queues need is behind `_rules`, a flag that is false for a queue without time limits,
+length limits and tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Protocol
+
+from warren.core.backing_queue import BackingQueue
+from warren.core.consumers import Blocked, Consumer, ConsumerRing
+from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
+from warren.core.field import Table
+from warren.core.message import Envelope, Message
+from warren.core.queue_arguments import QueueSettings
+from warren.core.ports import Clock, Timer
+from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+
+DELIVERY_SLICE = 512
+"""Messages handed over before other work gets a turn; about a millisecond."""
+
+DELIVERY_SLICE_BYTES = 1 << 20
+"""Body bytes handed over before the sockets get a turn."""
+
+EXPIRY_SLICE = 1000
+"""Expired messages dropped before other work gets a turn; a few milliseconds with dead letters."""
+
+
+class DeathReason(StrEnum):
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+
+
+class QueueOwner(Protocol):
+    """What a queue asks of its virtual host."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
+        """Publish the message to the queue's dead letter exchange."""
+        ...
+
+    def queue_unused(self, queue: Queue) -> None:
+        """The queue has lost its last user and is to be deleted."""
+        ...
+
+
+class DeliveryTrace(Protocol):
+    """Told of each delivery while the virtual host is traced."""
+
+    def delivered(self, queue: Queue, envelope: Envelope, body: bytes, redelivered: bool) -> None: ...
+
+
+class Queue:
+    """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive."""
+
+    __slots__ = (
+        "_expiry_at",
+        "_expiry_timer",
+        "_has_expiring",
+        "_resume_scheduled",
+        "_rules",
+        "_trace",
+        "_unused_timer",
+        "_vhost",
+        "active_consumer",
+        "arguments",
+        "auto_delete",
+        "backing",
+        "consumers",
+        "deleted",
+        "durable",
+        "exclusive_owner",
+        "name",
+        "ring",
+        "settings",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        exclusive_owner: object | None,
+        arguments: Table,
+        settings: QueueSettings,
+        backing: BackingQueue,
+    ) -> None:
+        self._vhost = vhost
+        self.name = name
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.exclusive_owner = exclusive_owner
+        self.arguments = arguments
+        self.settings = settings
+        self.backing = backing
+        self.ring = ConsumerRing()
+        self.consumers: list[Consumer] = []
+        self.active_consumer: Consumer | None = None
+        self.unacked = 0
+        self.deleted = False
+        self._trace: DeliveryTrace | None = None
+        self._expiry_timer: Timer | None = None
+        self._expiry_at = 0.0
+        self._has_expiring = False
+        self._unused_timer: Timer | None = None
+        self._resume_scheduled = False
+        self._rules = False
+        self.apply_settings(settings)
+
+    def __len__(self) -> int:
+        """Ready messages."""
+        return self.backing.length
+
+    # Publishing
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        """Hand the message to a waiting consumer, or keep it.
+
+        `PENDING` is answered only when `confirms` is given: it will be told `publish_seq`.
+        """
+        if self._rules or envelope.expiration_ms is not None:
+            return self._publish_by_rules(envelope, body, confirms, publish_seq)
+        backing = self.backing
+        ready = self.ring.top
+        if ready and not backing.length:
+            consumer = ready[0]
+            if consumer.no_ack:
+                consumer.send(envelope, body, False)
+                if len(ready) > 1 and not consumer.blocked:
+                    ready.rotate(-1)
+                return SETTLED
+            message = backing.publish_delivered(envelope, body, None, confirms, publish_seq)
+            self.unacked += 1
+            consumer.take(message)
+            if len(ready) > 1 and not consumer.blocked:
+                ready.rotate(-1)
+        else:
+            backing.publish(envelope, body, None, confirms, publish_seq)
+        if confirms is not None and backing.defers_confirms and envelope.persistent:
+            return PENDING
+        return SETTLED
+
+    def _publish_by_rules(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        settings = self.settings
+        backing = self.backing
+        if settings.overflow != "drop-head" and self._would_overflow(len(body)):
+            if settings.overflow == "reject-publish-dlx":
+                self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.MAXLEN)
+            return REJECTED
+        ttl_ms = _smaller(settings.message_ttl_ms, envelope.expiration_ms)
+        expires_at = None if ttl_ms is None else self._vhost.clock.now() + ttl_ms / 1000
+        if self._has_expiring:
+            self._drop_expired(EXPIRY_SLICE)
+        ready = self.ring.top
+        if ready and not backing.length:
+            consumer = ready[0]
+            if consumer.no_ack:
+                self._send(consumer, envelope, body, False)
+            else:
+                message = backing.publish_delivered(
+                    envelope, body, expires_at, confirms, publish_seq
+                )
+                self._hand_over(consumer, message)
+            if len(ready) > 1 and not consumer.blocked:
+                ready.rotate(-1)
+            if consumer.no_ack:
+                return SETTLED
+        elif ttl_ms == 0:
+            self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.EXPIRED)
+            return SETTLED
+        else:
+            backing.publish(envelope, body, expires_at, confirms, publish_seq)
+            if settings.overflow == "drop-head":
+                self._drop_excess()
+            if expires_at is not None:
+                self._has_expiring = True
+                self._arm_expiry()
+        if confirms is not None and backing.defers_confirms and envelope.persistent:
+            return PENDING
+        return SETTLED
+
+    # Consuming
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Subscribe. Raises `AccessRefused` when someone holds the queue for themselves.
+
+        The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
+        """
+        in_exclusive_use = any(other.exclusive for other in self.consumers)
+        wants_all = consumer.exclusive and (self.consumers or self.settings.single_active_consumer)
+        if in_exclusive_use or wants_all:
+            raise AccessRefused(
+                f"queue '{self.name}' in vhost '{self._vhost.name}' in exclusive use"
+            )
+        self._stop_unused_timer()
+        self.consumers.append(consumer)
+        if not consumer.blocked:
+            self.ring.add(consumer)
+        if self.settings.single_active_consumer:
+            if self.active_consumer is None:
+                self.active_consumer = consumer
+            else:
+                consumer.block(Blocked.NOT_ACTIVE)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Unsubscribe. Its unacknowledged messages stay with the channel."""
+        self.consumers.remove(consumer)
+        if not consumer.blocked:
+            self.ring.remove(consumer)
+        # Out of the ring for good: an acknowledgement still to come must not bring it back.
+        consumer.blocked |= Blocked.NOT_ACTIVE
+        if consumer is self.active_consumer:
+            self._activate_next()
+        if not self.consumers and not self.deleted:
+            if self.auto_delete:
+                self._vhost.queue_unused(self)
+            else:
+                self.touch()
+
+    def deliver(self) -> None:
+        """Hand ready messages to whoever can take them, a slice at a time."""
+        backing = self.backing
+        if not backing.length:
+            return
+        if self._has_expiring and not self._drop_expired(EXPIRY_SLICE):
+            self._resume_soon()
+            return
+        ring = self.ring
+        messages_left = DELIVERY_SLICE
+        bytes_left = DELIVERY_SLICE_BYTES
+        ready = ring.top
+        while ready:
+            if messages_left <= 0 or bytes_left <= 0:
+                self._resume_soon()
+                return
+            message = backing.fetch()
+            if message is None:
+                break
+            consumer = ready[0]
+            messages_left -= 1
+            bytes_left -= len(message.body)
+            if consumer.no_ack:
+                self._send(consumer, message.envelope, message.body, message.redelivered)
+                backing.ack((message,))
+            else:
+                self._hand_over(consumer, message)
+            if consumer.blocked:
+                ready = ring.top
+            elif len(ready) > 1:
+                ready.rotate(-1)
+            if self._has_expiring and backing.length and not self._drop_expired(EXPIRY_SLICE):
+                self._resume_soon()
+                return
+
+    def get(self, no_ack: bool) -> Message | None:
+        """Fetch one message for basic.get; it is unacknowledged unless `no_ack`."""
+        self.touch()
+        if self._has_expiring:
+            self._drop_expired(self.backing.length + 1)
+        message = self.backing.fetch()
+        if message is None:
+            return None
+        if self._trace is not None:
+            self._trace.delivered(self, message.envelope, message.body, message.redelivered)
+        if no_ack:
+            self.backing.ack((message,))
+        else:
+            self.unacked += 1
+        if self._has_expiring:
+            self._arm_expiry()
+        return message
+
+    def ack(self, messages: list[Message]) -> None:
+        """These messages were acknowledged."""
+        if self.deleted:
+            return
+        self.unacked -= len(messages)
+        self.backing.ack(messages)
+
+    def reject(self, messages: Iterable[Message]) -> None:
+        """These messages were rejected for good: dead-letter them, oldest first."""
+        if self.deleted:
+            return
+        for message in sorted(messages, key=lambda message: message.position):
+            self.unacked -= 1
+            self._drop(message, DeathReason.REJECTED)
+
+    def requeue(self, messages: list[Message]) -> None:
+        """Put these messages back where they were."""
+        if self.deleted:
+            return
+        self.unacked -= len(messages)
+        for message in messages:
+            message.redelivered = True
+        self.backing.requeue(messages)
+        if self._has_expiring:
+            self._drop_expired(EXPIRY_SLICE)
+        if self.settings.overflow == "drop-head":
+            self._drop_excess()
+        self.deliver()
+
+    def purge(self) -> int:
+        """Drop all ready messages; returns how many."""
+        count = self.backing.purge()
+        self._has_expiring = False
+        return count
+
+    # Life
+
+    def check_access(self, connection: object) -> None:
+        """Raise `ResourceLocked` when the queue belongs to another connection."""
+        if self.exclusive_owner is not None and self.exclusive_owner is not connection:
+            raise self.locked()
+
+    def locked(self) -> ResourceLocked:
+        return ResourceLocked(
+            f"cannot obtain exclusive access to locked queue '{self.name}' in vhost "
+            f"'{self._vhost.name}'. It could be originally declared on another connection or the "
+            "exclusive property value does not match that of the original declaration."
+        )
+
+    def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
+        """Raise `PreconditionFailed` when a conditional delete must not go through."""
+        described = f"queue '{self.name}' in vhost '{self._vhost.name}'"
+        if if_empty and self.backing.length:
+            raise PreconditionFailed(f"{described} not empty")
+        if if_unused and self.consumers:
+            raise PreconditionFailed(f"{described} in use")
+
+    def delete(self) -> int:
+        """End the queue: forget its messages, cancel its consumers. Returns the ready messages."""
+        count = self.backing.length
+        self.deleted = True
+        self._stop_unused_timer()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        self.backing.delete()
+        self.unacked = 0
+        for consumer in list(self.consumers):
+            self.remove_consumer(consumer)
+            consumer.cancelled()
+        return count
+
+    def touch(self) -> None:
+        """Start the `expires` period anew: the queue was declared, got from, or lost a consumer."""
+        self._stop_unused_timer()
+        expires_ms = self.settings.expires_ms
+        if expires_ms is not None and not self.consumers and not self.deleted:
+            self._unused_timer = self._vhost.clock.call_later(expires_ms / 1000, self._unused)
+
+    def apply_settings(self, settings: QueueSettings) -> None:
+        """Follow a changed policy (policies_and_parameters.md section 1.4)."""
+        expires_changed = self.settings.expires_ms != settings.expires_ms
+        self.settings = settings
+        self._find_rules()
+        if expires_changed or self._unused_timer is None:
+            self.touch()
+        if settings.overflow == "drop-head":
+            self._drop_excess()
+
+    def trace_with(self, trace: DeliveryTrace | None) -> None:
+        """Report deliveries to this trace from now on; None stops it."""
+        self._trace = trace
+        self._find_rules()
+
+    def _find_rules(self) -> None:
+        settings = self.settings
+        self._rules = (
+            settings.message_ttl_ms is not None
+            or settings.max_length is not None
+            or settings.max_length_bytes is not None
+            or self._trace is not None
+        )
+
+    def _unused(self) -> None:
+        self._unused_timer = None
+        if not self.consumers:
+            self._vhost.queue_unused(self)
+
+    def _stop_unused_timer(self) -> None:
+        if self._unused_timer is not None:
+            self._unused_timer.cancel()
+            self._unused_timer = None
+
+    def _activate_next(self) -> None:
+        """The next single active consumer: the highest priority waiting, oldest among equals."""
+        self.active_consumer = max(self.consumers, key=lambda c: c.priority, default=None)
+        if self.active_consumer is not None and self.active_consumer.unblock(Blocked.NOT_ACTIVE):
+            self._resume_soon()
+
+    # Handing over
+
+    def _send(self, consumer: Consumer, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        consumer.send(envelope, body, redelivered)
+        if self._trace is not None:
+            self._trace.delivered(self, envelope, body, redelivered)
+
+    def _hand_over(self, consumer: Consumer, message: Message) -> None:
+        self.unacked += 1
+        consumer.take(message)
+        if self._trace is not None:
+            self._trace.delivered(self, message.envelope, message.body, message.redelivered)
+
+    def _resume_soon(self) -> None:
+        if not self._resume_scheduled:
+            self._resume_scheduled = True
+            self._vhost.clock.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._resume_scheduled = False
+        if not self.deleted:
+            self.deliver()
+
+    # Length limits
+
+    def _would_overflow(self, body_size: int) -> bool:
+        settings = self.settings
+        return (
+            settings.max_length is not None and self.backing.length + 1 > settings.max_length
+        ) or (
+            settings.max_length_bytes is not None
+            and self.backing.ready_bytes + body_size > settings.max_length_bytes
+        )
+
+    def _drop_excess(self) -> None:
+        max_length = self.settings.max_length
+        max_bytes = self.settings.max_length_bytes
+        backing = self.backing
+        while backing.length and (
+            (max_length is not None and backing.length > max_length)
+            or (max_bytes is not None and backing.ready_bytes > max_bytes)
+        ):
+            message = backing.fetch()
+            assert message is not None
+            self._drop(message, DeathReason.MAXLEN)
+
+    def _drop(self, message: Message, reason: DeathReason) -> None:
+        if self.settings.dead_letter_exchange is not None:
+            self._vhost.dead_letter(self, message, reason)
+        self.backing.ack((message,))
+
+    # Expiry
+
+    def _drop_expired(self, limit: int) -> bool:
+        """Drop up to `limit` expired messages. False when there may be more."""
+        expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
+        for message in expired:
+            self._drop(message, DeathReason.EXPIRED)
+        self._arm_expiry()
+        return len(expired) < limit
+
+    def _arm_expiry(self) -> None:
+        """Keep one timer, set no later than the earliest expiry among the heads."""
+        earliest = self.backing.next_expiry()
+        if earliest is None:
+            if not self.backing.length:
+                self._has_expiring = False
+            return
+        if self._expiry_timer is not None:
+            if self._expiry_at <= earliest:
+                return
+            self._expiry_timer.cancel()
+        self._expiry_at = earliest
+        delay_s = max(0.0, earliest - self._vhost.clock.now())
+        self._expiry_timer = self._vhost.clock.call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry_timer = None
+        if not self._drop_expired(EXPIRY_SLICE):
+            self._resume_soon()
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

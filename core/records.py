@@ -1,0 +1,90 @@
+"""Definitions as the metadata store keeps them: one struct per kind of entity.
+
+Keys: ("vhost", name) · ("user", name) · ("permission", user, vhost) ·
+("topic_permission", user, vhost, exchange) · ("exchange", vhost, name) · ("queue", vhost, name) ·
+("binding", vhost, source, kind, destination, routing_key, fingerprint) ·
+("policy", vhost, name) · ("operator_policy", vhost, name) · ("parameter", component, vhost, name) ·
+("global_parameter", name).
+
+`arguments` are tables in the plain form of `field.to_plain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+
+class VirtualHostRecord(msgspec.Struct, frozen=True):
+    description: str = ""
+    tags: list[str] = []
+    default_queue_type: str | None = None
+
+
+class UserRecord(msgspec.Struct, frozen=True):
+    password_hash: bytes
+    hashing_algorithm: str = "rabbit_password_hashing_sha256"
+    tags: list[str] = []
+    limits: dict[str, int] = {}
+
+
+class PermissionRecord(msgspec.Struct, frozen=True):
+    configure: str
+    write: str
+    read: str
+
+
+class TopicPermissionRecord(msgspec.Struct, frozen=True):
+    write: str
+    read: str
+
+
+class ExchangeRecord(msgspec.Struct, frozen=True):
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: dict[str, Any]
+
+
+class QueueRecord(msgspec.Struct, frozen=True):
+    auto_delete: bool
+    arguments: dict[str, Any]
+
+
+class BindingRecord(msgspec.Struct, frozen=True):
+    arguments: dict[str, Any]
+
+
+class PolicyRecord(msgspec.Struct, frozen=True):
+    """`age` numbers the policies of a virtual host as they were first set; it breaks ties."""
+
+    pattern: str
+    apply_to: str
+    definition: dict[str, Any]
+    priority: int | float
+    age: int = 0
+
+
+class ParameterRecord(msgspec.Struct, frozen=True):
+    value: Any
+
+
+class GlobalParameterRecord(msgspec.Struct, frozen=True):
+    value: Any
+
+
+RECORD_TYPES: Mapping[str, type[msgspec.Struct]] = {
+    "vhost": VirtualHostRecord,
+    "user": UserRecord,
+    "permission": PermissionRecord,
+    "topic_permission": TopicPermissionRecord,
+    "exchange": ExchangeRecord,
+    "queue": QueueRecord,
+    "binding": BindingRecord,
+    "policy": PolicyRecord,
+    "operator_policy": PolicyRecord,
+    "parameter": ParameterRecord,
+    "global_parameter": GlobalParameterRecord,
+}

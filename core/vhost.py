@@ -1,0 +1,584 @@
+"""A virtual host: its exchanges, queues and bindings, and the rules between them.
+
+Every change of what a publish would resolve to bumps `topology.generation`, which is how the
+caches of the connections notice. Durable entities are written to the metadata store in the same
+call; the caller asks the store when they are on disk (`MetadataStore.uncommitted`).
+
+The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. Permissions are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from random import Random
+
+from warren.core import dead_letter, queue_arguments
+from warren.core.backing_queue import BackingQueue
+from warren.core.binding import Binding
+from warren.core.errors import CommandInvalid, PreconditionFailed, no_exchange, no_queue
+from warren.core.exchange import EXCHANGE_TYPES, Exchange, make_exchange
+from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
+from warren.core.firehose import Firehose
+from warren.core.limits import VhostLimits
+from warren.core.message import Envelope, Message
+from warren.core.policy import Policies
+from warren.core.ports import Clock, ContentCodec, Key, MetadataStore, Write
+from warren.core.priority_queue import PriorityQueue
+from warren.core.queue import DeathReason, Queue
+from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
+from warren.core.routing import route
+
+DEFAULT_EXCHANGE = ""
+TRACE_EXCHANGE = "amq.rabbitmq.trace"
+ALTERNATE_EXCHANGE = "alternate-exchange"
+
+PREDECLARED = (
+    (DEFAULT_EXCHANGE, "direct", False),
+    ("amq.direct", "direct", False),
+    ("amq.fanout", "fanout", False),
+    ("amq.topic", "topic", False),
+    ("amq.headers", "headers", False),
+    ("amq.match", "headers", False),
+    (TRACE_EXCHANGE, "topic", True),
+)
+"""Name, type and whether internal of the exchanges every virtual host has."""
+
+
+class Topology:
+    """Counts the changes of what a publish resolves to."""
+
+    __slots__ = ("generation",)
+
+    def __init__(self) -> None:
+        self.generation = 0
+
+
+class VirtualHost:
+    """One virtual host. `new_backing_queue` makes what holds the messages of one queue."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock,
+        codec: ContentCodec,
+        store: MetadataStore,
+        policies: Policies,
+        limits: VhostLimits,
+        random: Random,
+        new_backing_queue: Callable[[], BackingQueue],
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.topology = Topology()
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        self.firehose: Firehose | None = None
+        self._codec = codec
+        self._store = store
+        self._policies = policies
+        self._limits = limits
+        self._random = random
+        self._new_backing_queue = new_backing_queue
+        self._bindings_to: dict[tuple[str, str], dict[Binding, None]] = {}
+        self._exclusive: dict[object, dict[str, Queue]] = {}
+        self._dying: deque[tuple[Queue, Message, DeathReason]] = deque()
+        self._burying = False
+        for exchange, kind, internal in PREDECLARED:
+            self._add_exchange(
+                exchange, kind, durable=True, auto_delete=False, internal=internal, arguments={}
+            )
+
+    def recover(self) -> None:
+        """Bring back the durable entities the store has."""
+        for stored in self._store.records(("exchange", self.name)):
+            exchange = stored.record
+            assert isinstance(exchange, ExchangeRecord)
+            self._add_exchange(
+                stored.key[2],
+                exchange.type,
+                durable=True,
+                auto_delete=exchange.auto_delete,
+                internal=exchange.internal,
+                arguments=from_plain(exchange.arguments),
+            )
+        for stored in self._store.records(("queue", self.name)):
+            queue = stored.record
+            assert isinstance(queue, QueueRecord)
+            self._add_queue(
+                stored.key[2],
+                durable=True,
+                exclusive_owner=None,
+                auto_delete=queue.auto_delete,
+                arguments=from_plain(queue.arguments),
+            )
+        for stored in self._store.records(("binding", self.name)):
+            record = stored.record
+            assert isinstance(record, BindingRecord)
+            _, _, source, kind, destination, routing_key, _ = stored.key
+            assert kind == "queue" or kind == "exchange"
+            arguments = from_plain(record.arguments)
+            self._add_binding(Binding(source, kind, destination, routing_key, arguments))
+
+    # Exchanges
+
+    def exchange(self, name: str) -> Exchange:
+        """Raises `NotFound`."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise no_exchange(name, self.name)
+        return exchange
+
+    def check_exchange_type(self, kind: str) -> None:
+        """Raise `CommandInvalid` when there is no such type."""
+        if kind not in EXCHANGE_TYPES:
+            raise CommandInvalid(f"unknown exchange type '{kind}'")
+
+    def declare_exchange(
+        self,
+        name: str,
+        kind: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+    ) -> Exchange:
+        """Make an exchange that does not exist yet."""
+        exchange = self._add_exchange(
+            name,
+            kind,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+        )
+        if durable:
+            record = ExchangeRecord(kind, auto_delete, internal, to_plain(arguments))
+            self._store.transact([Write(("exchange", self.name, name), record)])
+        return exchange
+
+    def check_exchange_equivalent(
+        self,
+        exchange: Exchange,
+        kind: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+    ) -> None:
+        """Raise `PreconditionFailed` when a declaration contradicts the exchange there is."""
+        described = f"exchange '{exchange.name}' in vhost '{self.name}'"
+        for name, received, current in (
+            ("type", kind, exchange.type),
+            ("durable", durable, exchange.durable),
+            ("auto_delete", auto_delete, exchange.auto_delete),
+            ("internal", internal, exchange.internal),
+        ):
+            if received != current:
+                raise _inequivalent(name, described, _shown(received), _shown(current))
+        received_alternate = arguments.get(ALTERNATE_EXCHANGE)
+        current_alternate = exchange.arguments.get(ALTERNATE_EXCHANGE)
+        if received_alternate != current_alternate:
+            both = received_alternate is not None and current_alternate is not None
+            raise _inequivalent(
+                ALTERNATE_EXCHANGE,
+                described,
+                _shown_argument(received_alternate, both),
+                _shown_argument(current_alternate, both),
+            )
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+        """Delete the exchange and its bindings; one that does not exist is no error."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            return
+        if if_unused and exchange.bindings:
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+        self._delete_exchange(exchange)
+
+    # Queues
+
+    def queue(self, name: str) -> Queue:
+        """Raises `NotFound`."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise no_queue(name, self.name)
+        return queue
+
+    def check_queue_limit(self, name: str) -> None:
+        """Raise `PreconditionFailed` when the virtual host may have no further queue."""
+        self._limits.check_queue(self.name, name, len(self.queues))
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: Table,
+    ) -> Queue:
+        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments."""
+        queue = self._add_queue(
+            name,
+            durable=durable,
+            exclusive_owner=exclusive_owner,
+            auto_delete=auto_delete,
+            arguments=arguments,
+        )
+        if durable:
+            record = QueueRecord(auto_delete, to_plain(arguments))
+            self._store.transact([Write(("queue", self.name, name), record)])
+        return queue
+
+    def check_queue_equivalent(
+        self,
+        queue: Queue,
+        connection: object,
+        *,
+        exclusive: bool,
+        durable: bool,
+        auto_delete: bool,
+        arguments: Table,
+    ) -> None:
+        """Raise when a declaration contradicts the queue there is.
+
+        `ResourceLocked` where exclusiveness differs, `PreconditionFailed` for all else.
+        """
+        owner = connection if exclusive else None
+        if queue.exclusive_owner is not owner:
+            raise queue.locked()
+        described = f"queue '{queue.name}' in vhost '{self.name}'"
+        for name, received, current in (
+            ("durable", durable, queue.durable),
+            ("auto_delete", auto_delete, queue.auto_delete),
+        ):
+            if received != current:
+                raise _inequivalent(name, described, _shown(received), _shown(current))
+        queue_arguments.check_equivalent(queue.name, self.name, arguments, queue.arguments)
+
+    def delete_queue(self, queue: Queue) -> int:
+        """Delete the queue and its bindings. Returns how many messages were ready."""
+        return self._delete_queues([queue])
+
+    def delete_exclusive_queues(self, connection: object) -> None:
+        """The connection ends, and its exclusive queues with it."""
+        owned = self._exclusive.get(connection)
+        if owned:
+            self._delete_queues(list(owned.values()))
+
+    def queue_unused(self, queue: Queue) -> None:
+        """`QueueOwner`: an auto-delete or expired queue goes."""
+        if not queue.deleted:
+            self._delete_queues([queue])
+
+    # Bindings
+
+    def bind(self, binding: Binding, connection: object) -> None:
+        """Bind. The same binding again is no error.
+
+        Raises `NotFound`, `ResourceLocked`, or what the exchange has against the binding.
+        """
+        source = self.exchange(binding.source)
+        if binding.destination_kind == "queue":
+            self.queue(binding.destination).check_access(connection)
+        else:
+            self.exchange(binding.destination)
+        source.check_binding(binding)
+        if self._add_binding(binding) and self._durable(binding):
+            self._store.transact(
+                [Write(self._binding_key(binding), BindingRecord(to_plain(binding.arguments)))]
+            )
+
+    def unbind(self, binding: Binding, connection: object) -> None:
+        """Unbind. What does not exist is no error."""
+        if binding.destination_kind == "queue":
+            queue = self.queues.get(binding.destination)
+            if queue is not None:
+                queue.check_access(connection)
+        self._remove_bindings([binding])
+
+    def bindings(self) -> Iterator[Binding]:
+        """All bindings but the implicit ones of the default exchange."""
+        for exchange in self.exchanges.values():
+            yield from exchange.bindings
+
+    def bindings_to(self, kind: str, name: str) -> list[Binding]:
+        """The bindings that lead to this queue or exchange."""
+        return list(self._bindings_to.get((kind, name), ()))
+
+    # Publishing
+
+    def queues_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None:
+        """The queues for this key, or None when the message decides too."""
+        routed = route(
+            self.exchanges.get,
+            exchange,
+            (routing_key,),
+            dict,
+            lambda name: None,
+            self.queues.__contains__,
+        )
+        return self._queues(routed.queues) if routed.by_key_only else None
+
+    def queues_for(
+        self, exchange: Exchange, routing_keys: Sequence[str], header: bytes
+    ) -> tuple[Queue, ...]:
+        """The queues for a message with these keys and this content header."""
+        routed = route(
+            self.exchanges.get,
+            exchange,
+            routing_keys,
+            lambda: self._codec.headers(header),
+            lambda name: self._codec.property_text(header, name),
+            self.queues.__contains__,
+        )
+        return self._queues(routed.queues)
+
+    def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
+        """Publish for the broker itself: nobody is asked and nobody is told."""
+        exchange = self.exchanges.get(envelope.exchange)
+        if exchange is not None:
+            for queue in self.queues_for(exchange, routing_keys, envelope.header):
+                queue.publish(envelope, body, None, 0)
+
+    def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
+        """`QueueOwner`: a message died. One death at a time, however they cascade."""
+        if queue.settings.dead_letter_exchange is None:
+            return
+        self._dying.append((queue, message, reason))
+        if self._burying:
+            return
+        self._burying = True
+        try:
+            while self._dying:
+                self._bury(*self._dying.popleft())
+        finally:
+            self._burying = False
+
+    def _bury(self, queue: Queue, message: Message, reason: DeathReason) -> None:
+        exchange = self.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
+        if exchange is None:
+            return
+        envelope, keys, headers = dead_letter.dead_lettered(
+            message.envelope,
+            queue.name,
+            reason,
+            queue.settings,
+            self.clock.wall_time(),
+            self._codec,
+        )
+        for target in self.queues_for(exchange, keys, envelope.header):
+            if not dead_letter.goes_in_circles(headers, target.name, reason):
+                target.publish(envelope, message.body, None, 0)
+
+    # Policies and tracing
+
+    def apply_policies(self) -> None:
+        """A policy of the virtual host changed: every queue and exchange follows."""
+        for queue in list(self.queues.values()):
+            queue.apply_settings(self._settings(queue.name, queue.arguments))
+        for exchange in self.exchanges.values():
+            exchange.alternate = self._alternate(exchange)
+        self.topology.generation += 1
+
+    def trace_with(self, firehose: Firehose | None) -> None:
+        """Start or stop copying every publish and delivery to amq.rabbitmq.trace."""
+        self.firehose = firehose
+        for queue in self.queues.values():
+            queue.trace_with(firehose)
+        self.topology.generation += 1
+
+    def stop(self) -> None:
+        """The virtual host is deleted: its queues end, and with them their consumers."""
+        for queue in list(self.queues.values()):
+            queue.delete()
+        self.queues.clear()
+        self.exchanges.clear()
+        self._bindings_to.clear()
+        self._exclusive.clear()
+        self.topology.generation += 1
+
+    # What keeps the maps in step
+
+    def _add_exchange(
+        self,
+        name: str,
+        kind: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+    ) -> Exchange:
+        exchange = make_exchange(
+            kind,
+            name,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            arguments=arguments,
+            random=self._random,
+        )
+        self.exchanges[name] = exchange
+        exchange.alternate = self._alternate(exchange)
+        self.topology.generation += 1
+        return exchange
+
+    def _add_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: Table,
+    ) -> Queue:
+        settings = self._settings(name, arguments)
+        backing: BackingQueue
+        if settings.max_priority is None:
+            backing = self._new_backing_queue()
+        else:
+            backing = PriorityQueue(settings.max_priority, self._new_backing_queue)
+        queue = Queue(
+            self,
+            name,
+            durable=durable,
+            auto_delete=auto_delete,
+            exclusive_owner=exclusive_owner,
+            arguments=arguments,
+            settings=settings,
+            backing=backing,
+        )
+        if self.firehose is not None:
+            queue.trace_with(self.firehose)
+        self.queues[name] = queue
+        if exclusive_owner is not None:
+            self._exclusive.setdefault(exclusive_owner, {})[name] = queue
+        self.topology.generation += 1
+        return queue
+
+    def _add_binding(self, binding: Binding) -> bool:
+        if not self.exchanges[binding.source].add(binding):
+            return False
+        destination = (binding.destination_kind, binding.destination)
+        self._bindings_to.setdefault(destination, {})[binding] = None
+        self.topology.generation += 1
+        return True
+
+    def _delete_queues(self, queues: Iterable[Queue]) -> int:
+        ready = 0
+        writes: list[Write] = []
+        orphans: list[Binding] = []
+        for queue in queues:
+            if self.queues.pop(queue.name, None) is None:
+                continue
+            if queue.exclusive_owner is not None:
+                owned = self._exclusive[queue.exclusive_owner]
+                del owned[queue.name]
+                if not owned:
+                    del self._exclusive[queue.exclusive_owner]
+            if queue.durable:
+                writes.append(Write(("queue", self.name, queue.name), None))
+            orphans += self.bindings_to("queue", queue.name)
+            ready += queue.delete()
+        self.topology.generation += 1
+        self._remove_bindings(orphans, writes)
+        return ready
+
+    def _delete_exchange(self, exchange: Exchange) -> None:
+        del self.exchanges[exchange.name]
+        writes: list[Write] = []
+        if exchange.durable:
+            writes.append(Write(("exchange", self.name, exchange.name), None))
+        for binding in exchange.bindings:
+            self._forget_destination(binding)
+            self._unstore(binding, exchange.durable, writes)
+        self.topology.generation += 1
+        self._remove_bindings(self.bindings_to("exchange", exchange.name), writes)
+
+    def _remove_bindings(self, bindings: Iterable[Binding], writes: list[Write] | None = None) -> None:
+        """Remove bindings; auto-delete exchanges that lose their last one go too."""
+        writes = [] if writes is None else writes
+        unused: dict[str, Exchange] = {}
+        for binding in bindings:
+            source = self.exchanges.get(binding.source)
+            if source is None or not source.remove(binding):
+                continue
+            self._forget_destination(binding)
+            self._unstore(binding, source.durable, writes)
+            self.topology.generation += 1
+            if source.auto_delete and not source.bindings:
+                unused[source.name] = source
+        if writes:
+            self._store.transact(writes)
+        for exchange in unused.values():
+            if exchange.name in self.exchanges:
+                self._delete_exchange(exchange)
+
+    def _forget_destination(self, binding: Binding) -> None:
+        destination = (binding.destination_kind, binding.destination)
+        bindings = self._bindings_to[destination]
+        del bindings[binding]
+        if not bindings:
+            del self._bindings_to[destination]
+
+    def _unstore(self, binding: Binding, source_durable: bool, writes: list[Write]) -> None:
+        key = self._binding_key(binding)
+        if source_durable and self._store.get(key) is not None:
+            writes.append(Write(key, None))
+
+    def _durable(self, binding: Binding) -> bool:
+        """A binding survives a restart if both its ends do."""
+        if not self.exchanges[binding.source].durable:
+            return False
+        if binding.destination_kind == "queue":
+            return self.queues[binding.destination].durable
+        return self.exchanges[binding.destination].durable
+
+    def _binding_key(self, binding: Binding) -> Key:
+        return (
+            "binding",
+            self.name,
+            binding.source,
+            binding.destination_kind,
+            binding.destination,
+            binding.routing_key,
+            binding.fingerprint,
+        )
+
+    def _queues(self, names: Iterable[str]) -> tuple[Queue, ...]:
+        queues = self.queues
+        return tuple([queues[name] for name in names if name in queues])
+
+    def _settings(self, name: str, arguments: Table) -> queue_arguments.QueueSettings:
+        declared = queue_arguments.parse(name, self.name, arguments)
+        return self._policies.queue_settings(self.name, name, declared)
+
+    def _alternate(self, exchange: Exchange) -> str | None:
+        argument = exchange.arguments.get(ALTERNATE_EXCHANGE)
+        if argument is not None:
+            return to_text(argument.value)
+        return self._policies.alternate_exchange(self.name, exchange.name)
+
+
+def _inequivalent(name: str, described: str, received: str, current: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"inequivalent arg '{name}' for {described}: received {received} but current is {current}"
+    )
+
+
+def _shown(value: str | bool) -> str:
+    if isinstance(value, bool):
+        return f"'{str(value).lower()}'"
+    return f"'{value}'"
+
+
+def _shown_argument(argument: Field | None, both: bool) -> str:
+    if argument is None:
+        return "none"
+    text = to_text(argument.value) if argument.kind == "S" else str(argument.value)
+    return f"'{text}'" if both else f"the value '{text}' of type '{KIND_NAMES[argument.kind]}'"

@@ -1,0 +1,1 @@
+"""What an operator touches: the `warren` command line and the load generator."""

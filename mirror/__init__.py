@@ -1,0 +1,1 @@
+"""Replication of queues between nodes. Empty until clustering is built."""

@@ -1,0 +1,1 @@
+"""The only code that touches disk: definitions in LMDB today, message storage next."""

@@ -1,0 +1,182 @@
+"""The directory a node keeps everything in: whose it is, which format, and that it is ours alone.
+
+Two files stand in it besides what the stores put there:
+
+- `identity.json`: `{"format": 1, "node_id": "<32 hex digits>"}`. The identity of a node is here
+  and not in the name of its host, so a data directory can move.
+- `lock`: held with flock(2) while a process uses the directory; the kernel lets go of it however
+  the process ends.
+
+A directory that is refused is left exactly as it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+FORMAT_VERSION = 1
+IDENTITY_FILE = "identity.json"
+LOCK_FILE = "lock"
+# What a directory may hold and still count as empty: our own lock and a first start that did
+# not get further, and what mkfs leaves in the root of a file system.
+NOT_OURS_BUT_HARMLESS = frozenset({LOCK_FILE, f"{IDENTITY_FILE}.new", "lost+found"})
+
+
+class DataDirectoryRefused(Exception):
+    """The data directory cannot be used; the text says why and what to do."""
+
+
+class NewerFormat(DataDirectoryRefused):
+    """Written by a newer version of Warren."""
+
+
+class DirectoryInUse(DataDirectoryRefused):
+    """Another process has it open."""
+
+
+class NotADataDirectory(DataDirectoryRefused):
+    """Holds something, but no identity file that can be read."""
+
+
+class DataDirectory:
+    """An open data directory; nobody else can open it until it is closed."""
+
+    def __init__(self, path: Path, node_id: str, lock_fd: int) -> None:
+        self.path = path
+        self.node_id = node_id
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def open(cls, path: Path) -> DataDirectory:
+        """Open the directory, creating it when it does not exist or is empty.
+
+        Raises `DataDirectoryRefused`, or OSError when the file system does not let us.
+        """
+        if path.exists():
+            _read_identity(path)
+        else:
+            create_directory(path)
+        lock_fd = _lock(path)
+        try:
+            node_id = _read_identity(path) or _write_identity(path)
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return cls(path, node_id, lock_fd)
+
+    def subdirectory(self, name: str) -> Path:
+        """A directory inside for one store, created durably when missing."""
+        path = self.path / name
+        if not path.exists():
+            create_directory(path)
+        return path
+
+    def close(self) -> None:
+        """Let others open it."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def create_directory(path: Path) -> None:
+    """Create a directory, and its parents, so that they are there after a crash.
+
+    Only the owner may look inside: definitions hold password hashes.
+    """
+    missing = [path, *(parent for parent in path.parents if not parent.exists())]
+    for directory in reversed(missing):
+        directory.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(directory.parent)
+    sync_directory(path)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise DirectoryInUse(
+            f"data directory {path} is in use by another process;"
+            " stop that node or choose another directory"
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _read_identity(path: Path) -> str | None:
+    """The node's identity; None when the directory is still empty."""
+    try:
+        text = (path / IDENTITY_FILE).read_text("utf-8")
+    except FileNotFoundError:
+        _expect_empty(path)
+        return None
+    except NotADirectoryError:
+        raise NotADataDirectory(f"{path} is not a directory") from None
+    return _parse_identity(path, text)
+
+
+def _expect_empty(path: Path) -> None:
+    others = sorted(set(os.listdir(path)) - NOT_OURS_BUT_HARMLESS)
+    if others:
+        raise NotADataDirectory(
+            f"{path} has no {IDENTITY_FILE} but holds other files ({others[0]});"
+            " choose an empty directory or one a node has used"
+        )
+
+
+def _parse_identity(path: Path, text: str) -> str:
+    try:
+        identity = json.loads(text)
+        version, node_id = identity["format"], identity["node_id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotADataDirectory(f"{path / IDENTITY_FILE} cannot be read: {error!r}") from None
+    if type(version) is not int or type(node_id) is not str:
+        raise NotADataDirectory(f"{path / IDENTITY_FILE} holds no format number and node id")
+    if version > FORMAT_VERSION:
+        raise NewerFormat(
+            f"data directory {path} has format {version}, this version of Warren reads up to"
+            f" {FORMAT_VERSION}; start it with the version that wrote it"
+        )
+    return node_id
+
+
+def _write_identity(path: Path) -> str:
+    node_id = secrets.token_hex(16)
+    text = json.dumps({"format": FORMAT_VERSION, "node_id": node_id}) + "\n"
+    unfinished = path / f"{IDENTITY_FILE}.new"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, path / IDENTITY_FILE)
+    sync_directory(path)
+    return node_id

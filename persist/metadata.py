@@ -1,0 +1,270 @@
+"""Definitions on disk: the metadata store of a single node, on LMDB.
+
+Answerable for the durability of definitions. All reads and all decisions are made in memory
+(`core/definition_table.py`); LMDB holds a copy that is read once, when the store is opened.
+
+Guarantees. A commit completes when its transaction was committed by LMDB with a real sync. The
+transactions of a batch go into one LMDB transaction, in order, so what is found after a crash is
+a prefix of the history: whole transactions, none missing in the middle. A failing disk completes
+nothing; the environment is opened anew and the batch written again until that works.
+
+Format. The environment is the directory `metadata` of the data directory.
+
+- Key: each part of the key as UTF-8 (surrogates passed, so that any `str` has one encoding),
+  with 00 written as 00 FF, closed by 00 01. Keys so encoded sort like the tuples they stand
+  for. A key longer than 510 bytes is its first 479 and the BLAKE2b-256 digest of the whole:
+  exactly 511 bytes, LMDB's limit, which no shorter key has.
+- Value: MessagePack of [value format, parts of the key, version, escaped, record]. The parts are
+  there because a digest cannot be read back. MessagePack holds no surrogates: a record that has
+  some, such as an argument name of arbitrary bytes, is written with `escaped` set, and each
+  character of its strings then stands for one byte.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import lmdb
+import msgspec
+
+from warren.core.definition_table import Change, DefinitionTable
+from warren.core.ports import Commit, Key, Stored
+from warren.core.records import RECORD_TYPES
+from warren.persist.data_directory import (
+    DataDirectory,
+    DataDirectoryRefused,
+    NewerFormat,
+    sync_directory,
+)
+from warren.persist.group_commit import CallLater, GroupCommit, PendingCommit, SyncThread
+
+logger = logging.getLogger(__name__)
+
+VALUE_FORMAT = 1
+DIRECTORY = "metadata"
+KEY_BYTES_MAX = 511
+DIGEST_BYTES = 32
+# Address space, not memory or disk: LMDB's file is as long as what was written.
+MAP_BYTES_FIRST = 64 << 20
+# What x86-64 gives a process; a store that needs more is beyond help.
+MAP_BYTES_MAX = 1 << 46
+
+Puts: TypeAlias = Sequence[tuple[bytes, bytes | None]]
+OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
+
+
+class DamagedMetadata(DataDirectoryRefused):
+    """What is on disk is not what this store writes."""
+
+
+def open_environment(path: Path, map_bytes: int) -> lmdb.Environment:
+    """LMDB as this store wants it: synced at each commit, one unnamed database."""
+    return lmdb.open(str(path), map_size=map_bytes, max_dbs=0, mode=0o600, readahead=False)
+
+
+class LmdbMetadataStore(DefinitionTable):
+    """Definitions that survive a crash; implements `core.ports.MetadataStore`.
+
+    `call_on_loop` is the loop's `call_soon_threadsafe`, `call_later` that of the node's clock.
+    Without a `sync_thread` the batches are written where `call_on_loop` and the caller run: for
+    simulations. The store closes the thread it was given, not the directory.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        *,
+        call_on_loop: Callable[[Callable[[], None]], object],
+        call_later: CallLater,
+        sync_thread: SyncThread | None,
+        open_environment: OpenEnvironment = open_environment,
+        map_bytes_first: int = MAP_BYTES_FIRST,
+    ) -> None:
+        super().__init__()
+        self._sync_thread = sync_thread
+        self._database = _Database(
+            directory.subdirectory(DIRECTORY), open_environment, map_bytes_first
+        )
+        try:
+            self._load(self._database.read())
+        except BaseException:
+            self._database.close()
+            raise
+        self._group: GroupCommit[Puts] = GroupCommit(
+            self._database.write,
+            run=sync_thread.run if sync_thread is not None else _run_here,
+            call_on_loop=call_on_loop,
+            call_later=call_later,
+            on_failure=self._report_failure,
+            on_recovery=self._report_recovery,
+        )
+        self._closed = False
+
+    def uncommitted(self) -> PendingCommit | None:
+        return self._group.uncommitted()
+
+    def close(self) -> None:
+        """Commit what is pending and release the store.
+
+        If the disk refuses to the last, says in the log how many transactions were lost.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if self._sync_thread is not None:
+            self._sync_thread.close()
+        lost = self._group.close()
+        if lost:
+            logger.error("metadata_lost transactions=%d path=%s", lost, self._database.path)
+        self._database.close()
+
+    def _persist(self, changes: Sequence[Change]) -> Commit:
+        return self._group.submit([_put(change) for change in changes])
+
+    def _report_failure(self, error: Exception) -> None:
+        logger.error(
+            "metadata_write_failed path=%s error=%r action=retrying", self._database.path, error
+        )
+
+    def _report_recovery(self) -> None:
+        logger.info("metadata_write_recovered path=%s", self._database.path)
+
+
+class _Database:
+    """The LMDB environment: written by one thread at a time, opened anew after an error."""
+
+    def __init__(self, path: Path, open_environment: OpenEnvironment, map_bytes: int) -> None:
+        self.path = path
+        self._open_environment = open_environment
+        self._map_bytes = max(map_bytes, 2 * _file_bytes(path))
+        self._environment: lmdb.Environment | None = None
+
+    def read(self) -> Iterator[Stored]:
+        try:
+            with self._opened().begin() as transaction:
+                for key, value in transaction.cursor():
+                    yield _decode(key, value)
+        except lmdb.Error as error:
+            raise DamagedMetadata(f"metadata in {self.path} cannot be read: {error!r}") from None
+
+    def write(self, batch: Sequence[Puts]) -> None:
+        """Commit a batch; on return it is on disk, after an error none of it counts."""
+        while True:
+            try:
+                self._write_once(batch)
+                return
+            except lmdb.MapFullError:
+                self._enlarge()
+            except BaseException:
+                # After a failed sync LMDB refuses all use of the environment.
+                self.close()
+                raise
+
+    def close(self) -> None:
+        environment, self._environment = self._environment, None
+        if environment is not None:
+            environment.close()
+
+    def _opened(self) -> lmdb.Environment:
+        if self._environment is None:
+            self._environment = self._open_environment(self.path, self._map_bytes)
+            # LMDB syncs its file, not the entry of the file in the directory.
+            sync_directory(self.path)
+        return self._environment
+
+    def _write_once(self, batch: Sequence[Puts]) -> None:
+        with self._opened().begin(write=True) as transaction:
+            for puts in batch:
+                for key, value in puts:
+                    if value is None:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, value)
+
+    def _enlarge(self) -> None:
+        if self._map_bytes >= MAP_BYTES_MAX:
+            raise OSError(f"metadata in {self.path} would need more than {MAP_BYTES_MAX} bytes")
+        self._map_bytes *= 2
+        self._opened().set_mapsize(self._map_bytes)
+
+
+def _run_here(job: Callable[[], None]) -> None:
+    job()
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return (path / "data.mdb").stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _put(change: Change) -> tuple[bytes, bytes | None]:
+    key, stored = change
+    return encode_key(key), None if stored is None else _encode(stored)
+
+
+def encode_key(key: Key) -> bytes:
+    """The LMDB key of a definition."""
+    whole = b"".join(_part(part).replace(b"\0", b"\0\xff") + b"\0\1" for part in key)
+    if len(whole) < KEY_BYTES_MAX:
+        return whole
+    digest = blake2b(whole, digest_size=DIGEST_BYTES).digest()
+    return whole[: KEY_BYTES_MAX - DIGEST_BYTES] + digest
+
+
+def _part(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _encode(stored: Stored) -> bytes:
+    parts = [_part(part) for part in stored.key]
+    head = (VALUE_FORMAT, parts, stored.version)
+    try:
+        return msgspec.msgpack.encode((*head, False, stored.record))
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(stored.record, builtin_types=(bytes,))
+        return msgspec.msgpack.encode((*head, True, _each_string(plain, _escape)))
+
+
+def _decode(key: bytes, value: bytes) -> Stored:
+    """One definition. Raises `NewerFormat` or `DamagedMetadata`."""
+    try:
+        value_format, *rest = msgspec.msgpack.decode(value)
+        if value_format > VALUE_FORMAT:
+            raise NewerFormat(
+                f"a definition has format {value_format}, this version of Warren reads up to"
+                f" {VALUE_FORMAT}; start it with the version that wrote it"
+            )
+        parts, version, escaped, plain = rest
+        path = tuple(str(part, "utf-8", "surrogatepass") for part in parts)
+        if escaped:
+            plain = _each_string(plain, _unescape)
+        record = msgspec.convert(plain, RECORD_TYPES[path[0]])
+    except (msgspec.MsgspecError, UnicodeError, ValueError, TypeError, LookupError) as error:
+        raise DamagedMetadata(f"definition {key!r} cannot be read: {error!r}") from None
+    if encode_key(path) != key:
+        raise DamagedMetadata(f"definition {key!r} says it is {path!r}")
+    return Stored(path, record, version)
+
+
+def _each_string(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(name): _each_string(item, change) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_each_string(item, change) for item in value]
+    return value
+
+
+def _escape(text: str) -> str:
+    return text.encode("utf-8", "surrogatepass").decode("latin-1")
+
+
+def _unescape(text: str) -> str:
+    return text.encode("latin-1").decode("utf-8", "surrogatepass")

@@ -1,0 +1,1 @@
+"""Reading message stores from Spark. Empty until the export is built."""

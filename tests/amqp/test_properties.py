@@ -1,0 +1,245 @@
+"""Content headers: facts are found without decoding, edits leave all other bytes as they were."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands, header
+
+from warren.amqp.field_table import encode_table
+from warren.amqp.properties import (
+    EXPIRATION_MS_MAX,
+    NO_FACTS,
+    PROPERTIES,
+    AmqpContentCodec,
+    Facts,
+    InvalidExpiration,
+    MalformedProperties,
+    headers,
+    parse_expiration,
+    property_bytes,
+    replace,
+    scan,
+)
+from warren.core.field import Field, Table, longstr
+
+FLAGS = {name: flag for name, flag, _ in PROPERTIES}
+TYPES = {name: wire_type for name, _, wire_type in PROPERTIES}
+
+shortstrs = st.binary(max_size=255)
+header_tables = st.dictionaries(
+    st.text(max_size=4),
+    st.one_of(
+        st.integers(-128, 127).map(lambda number: Field("b", number)),
+        st.binary(max_size=6).map(lambda value: Field("S", value)),
+        st.just(Field("V", None)),
+    ),
+    max_size=3,
+)
+STRATEGIES: dict[str, st.SearchStrategy[bytes]] = {
+    "shortstr": shortstrs.map(lambda value: bytes((len(value),)) + value),
+    "octet": st.binary(min_size=1, max_size=1),
+    "timestamp": st.binary(min_size=8, max_size=8),
+    "table": header_tables.map(encode_table),
+}
+encoded_properties = st.fixed_dictionaries(
+    {}, optional={name: STRATEGIES[wire_type] for name, wire_type in TYPES.items()}
+)
+
+
+def content_header(
+    properties: dict[str, bytes], body_size: int = 5, more_flags: tuple[int, ...] = ()
+) -> bytes:
+    flags = sum(FLAGS[name] for name in properties)
+    words = [*(word | 1 for word in (flags, *more_flags)[:-1]), (flags, *more_flags)[-1]]
+    return struct.pack(f">HHQ{len(words)}H", 60, 0, body_size, *words) + b"".join(
+        properties[name] for name, _, _ in PROPERTIES if name in properties
+    )
+
+
+def value_of(name: str, encoded: bytes) -> bytes:
+    return encoded[1:] if TYPES[name] == "shortstr" else encoded
+
+
+@given(encoded_properties)
+def test_the_scan_finds_what_is_there(properties: dict[str, bytes]) -> None:
+    raw = content_header(properties)
+    facts = scan(raw)
+    for name in ("expiration", "reply_to", "user_id"):
+        expected = value_of(name, properties[name]) if name in properties else None
+        assert getattr(facts, name) == expected
+    for name in ("delivery_mode", "priority"):
+        assert getattr(facts, name) == (properties[name][0] if name in properties else None)
+    if "headers" in properties:
+        assert facts.headers is not None
+        start, length = facts.headers
+        assert raw[start : start + length] == properties["headers"]
+    else:
+        assert facts.headers is None
+        assert headers(raw) == {}
+
+
+@given(encoded_properties)
+def test_every_property_is_found_by_its_name(properties: dict[str, bytes]) -> None:
+    raw = content_header(properties)
+    for name in TYPES:
+        expected = value_of(name, properties[name]) if name in properties else None
+        assert property_bytes(raw, name) == expected
+
+
+@given(encoded_properties)
+def test_a_cut_header_is_malformed_at_every_length(properties: dict[str, bytes]) -> None:
+    raw = content_header(properties)
+    for length in range(len(raw)):
+        for read in (scan, headers, replace, lambda cut: property_bytes(cut, "timestamp")):
+            with pytest.raises(MalformedProperties):
+                read(raw[:length])
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_give_only_the_declared_error(raw: bytes) -> None:
+    try:
+        facts = scan(raw)
+    except MalformedProperties:
+        with pytest.raises(MalformedProperties):
+            replace(raw)
+        return
+    assert replace(raw) == raw
+    try:
+        table = headers(raw)
+    except MalformedProperties:
+        return
+    assert facts.headers is not None or table == {}
+
+
+def test_headers_that_are_no_table_are_malformed() -> None:
+    raw = content_header({"headers": struct.pack(">I", 3) + b"\x01a?"})
+    assert scan(raw).headers == (14, 7)
+    with pytest.raises(MalformedProperties, match="unknown field type"):
+        headers(raw)
+
+
+def test_a_header_without_facts_gives_the_shared_constant() -> None:
+    assert scan(content_header({})) is NO_FACTS
+    assert scan(content_header({"content_type": b"\x01a", "app_id": b"\x00"})) is NO_FACTS
+
+
+def test_pamqp_headers_are_read() -> None:
+    raw = header.ContentHeader(
+        0,
+        5,
+        commands.Basic.Properties(
+            content_type="text/plain",
+            headers={"key": "value"},
+            delivery_mode=2,
+            priority=3,
+            correlation_id="c",
+            reply_to="r",
+            expiration="100",
+            timestamp=datetime.fromtimestamp(1234567890, UTC),
+            user_id="guest",
+        ),
+    ).marshal()
+    facts = scan(raw)
+    assert facts._replace(headers=None) == Facts(2, 3, b"100", b"r", b"guest", None)
+    assert headers(raw) == {"key": longstr("value")}
+    codec = AmqpContentCodec()
+    assert codec.property_text(raw, "timestamp") == b"1234567890"
+    assert codec.property_text(raw, "correlation_id") == b"c"
+    assert codec.property_text(raw, "message_id") is None
+    assert codec.headers(raw) == headers(raw)
+
+
+@given(encoded_properties, header_tables, shortstrs)
+def test_an_edit_changes_what_it_names_and_nothing_else(
+    properties: dict[str, bytes], table: Table, reply_to: bytes
+) -> None:
+    raw = content_header(properties)
+    edited = replace(raw, headers=table, reply_to=reply_to, expiration=None)
+    expected = {name: value for name, value in properties.items() if name != "expiration"}
+    expected["reply_to"] = bytes((len(reply_to),)) + reply_to
+    names = sorted(table, key=str.encode)
+    expected["headers"] = encode_table({name: table[name] for name in names})
+    assert edited == content_header(expected)
+    assert list(headers(edited)) == names
+
+
+@given(encoded_properties)
+def test_removing_everything_editable_leaves_the_rest(properties: dict[str, bytes]) -> None:
+    edited = replace(content_header(properties), headers=None, reply_to=None, expiration=None)
+    kept = {
+        name: value
+        for name, value in properties.items()
+        if name not in ("headers", "reply_to", "expiration")
+    }
+    assert edited == content_header(kept)
+
+
+@given(encoded_properties, st.binary(max_size=3))
+def test_further_flags_words_and_bytes_at_the_end_are_kept(
+    properties: dict[str, bytes], rest: bytes
+) -> None:
+    raw = content_header(properties, more_flags=(0x8000, 0x0002)) + rest
+    plain = content_header(properties)
+    assert scan(raw)._replace(headers=None) == scan(plain)._replace(headers=None)
+    assert headers(raw) == headers(plain)
+    edited = {**properties, "expiration": b"\x0210"}
+    expected = content_header(edited, more_flags=(0x8000, 0x0002)) + rest
+    assert replace(raw, expiration=b"10") == expected
+
+
+def test_a_dead_lettered_message_has_its_headers_and_no_expiration() -> None:
+    raw = content_header({"content_type": b"\x01a", "expiration": b"\x0210", "priority": b"\x04"})
+    edited = AmqpContentCodec().for_dead_letter(
+        raw, {"x-b": Field("s", 1), "x-a": Field("V", None)}
+    )
+    assert list(headers(edited).items()) == [("x-a", Field("V", None)), ("x-b", Field("s", 1))]
+    assert scan(edited).expiration is None
+    assert scan(edited).priority == 4
+    assert property_bytes(edited, "content_type") == b"a"
+
+
+def test_a_reply_to_of_256_bytes_cannot_be_written() -> None:
+    with pytest.raises(ValueError, match="256 bytes"):
+        replace(content_header({}), reply_to=b"a" * 256)
+
+
+@pytest.mark.parametrize(
+    ("raw", "milliseconds"),
+    [(b"0", 0), (b"10", 10), (b"+10", 10), (b"007", 7), (b"315360000000", EXPIRATION_MS_MAX)],
+)
+def test_a_decimal_number_is_an_expiration(raw: bytes, milliseconds: int) -> None:
+    assert parse_expiration(raw) == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"abc", "no_integer"),
+        (b"", "no_integer"),
+        (b" 10", "no_integer"),
+        (b"+", "no_integer"),
+        (b"1.5", '{leftover_string,".5"}'),
+        (b"1_0", '{leftover_string,"_0"}'),
+        (b'1"', '{leftover_string,"\\""}'),
+        (b"1\xff", "{leftover_string,[255]}"),
+        (b"-1", "{value_negative,-1}"),
+        (b"315360000001", "{value_too_large,315360000001}"),
+    ],
+)
+def test_everything_else_is_refused_with_the_reason(raw: bytes, reason: str) -> None:
+    with pytest.raises(InvalidExpiration) as error:
+        parse_expiration(raw)
+    assert error.value.reason == reason
+
+
+@given(st.binary(max_size=255))
+def test_arbitrary_expirations_give_only_the_declared_error(raw: bytes) -> None:
+    try:
+        assert 0 <= parse_expiration(raw) <= EXPIRATION_MS_MAX
+    except InvalidExpiration as error:
+        assert error.reason
