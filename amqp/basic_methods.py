@@ -10,10 +10,10 @@ from warren.amqp.consumer import ChannelConsumer
 from warren.amqp.methods import make
 from warren.amqp.queue_methods import named_queue
 from warren.amqp.reply_consumer import ReplyConsumer
+from warren.amqp.verdict import Verdict
 from warren.core.errors import NotAllowed, PreconditionFailed, Unsupported
 from warren.core.field import INTEGER_KINDS, KIND_NAMES, Table
 from warren.core.reply_to import REPLY_TO_NAME
-from warren.amqp.verdict import Verdict
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def qos(channel: Channel, method: commands.Basic.Qos) -> None:
     if method.prefetch_size:
         raise Unsupported(f"prefetch_size!=0 ({method.prefetch_size})")
+    channel.reply(make(commands.Basic.QosOk))
     if method.global_:
         channel.set_limit(method.prefetch_count)
     else:
         # As in RabbitMQ, this also ends a limit of the whole channel.
         channel.prefetch = method.prefetch_count
         channel.set_limit(0)
-    channel.reply(make(commands.Basic.QosOk))
 
 
 def consume(channel: Channel, method: commands.Basic.Consume) -> None:
@@ -65,7 +65,7 @@ def consume(channel: Channel, method: commands.Basic.Consume) -> None:
 
 
 def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
-    tag = method.consumer_tag
+    tag = method.consumer_tag or ""
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
         consumer.queue.remove_consumer(consumer)
@@ -102,17 +102,17 @@ def get(channel: Channel, method: commands.Basic.Get) -> None:
 
 
 def ack(channel: Channel, method: commands.Basic.Ack) -> None:
-    channel.ack(method.delivery_tag, method.multiple)
+    channel.ack(method.delivery_tag or 0, method.multiple)
 
 
 def nack(channel: Channel, method: commands.Basic.Nack) -> None:
     verdict = Verdict.REQUEUE if method.requeue else Verdict.REJECT
-    channel.judge(method.delivery_tag, method.multiple, verdict)
+    channel.judge(method.delivery_tag or 0, method.multiple, verdict)
 
 
 def reject(channel: Channel, method: commands.Basic.Reject) -> None:
     verdict = Verdict.REQUEUE if method.requeue else Verdict.REJECT
-    channel.judge(method.delivery_tag, False, verdict)
+    channel.judge(method.delivery_tag or 0, False, verdict)
 
 
 def recover(channel: Channel, method: commands.Basic.Recover) -> None:

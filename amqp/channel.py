@@ -22,12 +22,12 @@ from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import Prepared, PublishRun, is_reply, run_head
 from warren.amqp.verdict import Verdict
+from warren.core.access import Kind, Permission, TopicPermission
 from warren.core.consumers import Blocked
 from warren.core.errors import CommandInvalid, PreconditionFailed
 from warren.core.message import Envelope, Message
 from warren.core.ports import Timer
 from warren.core.queue import Queue
-
 
 if TYPE_CHECKING:
     from warren.amqp.connection import Connection
@@ -151,14 +151,14 @@ class Channel:
         assert vhost is not None
         return vhost
 
-    def check(self, kind: str, name: str, permission: str) -> None:
+    def check(self, kind: Kind, name: str, permission: Permission) -> None:
         """Raise `AccessRefused` unless the user has this permission on the queue or exchange."""
         connection = self.connection
         assert connection.user is not None
         access = connection.node.access
         access.check_resource(connection.user, self.vhost.name, kind, name, permission)
 
-    def check_topic(self, exchange: str, routing_key: str, permission: str) -> None:
+    def check_topic(self, exchange: str, routing_key: str, permission: TopicPermission) -> None:
         """Raise `AccessRefused` unless the user may use this key with this topic exchange."""
         connection = self.connection
         assert connection.user is not None
@@ -234,9 +234,7 @@ class Channel:
 
     def _unexpected_content(self) -> UnexpectedFrame:
         if self.expects is METHOD:
-            return UnexpectedFrame(
-                "expected method frame, got non method frame instead", NO_IDS
-            )
+            return UnexpectedFrame("expected method frame, got non method frame instead", NO_IDS)
         return self.unexpected_method()
 
     @property
@@ -266,7 +264,9 @@ class Channel:
             queues = routes.queues_for(prepared)
         firehose = routes.vhost.firehose
         if firehose is not None:
-            firehose.published(connection, self.number, prepared.envelope, body, prepared.keys, queues)
+            firehose.published(
+                connection, self.number, prepared.envelope, body, prepared.keys, queues
+            )
         if self.transaction is not None:
             self.transaction.publish(prepared, queues, body)
             return None
@@ -524,5 +524,3 @@ class Channel:
 
 def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
     return PreconditionFailed(f"unknown delivery tag {delivery_tag}")
-
-

@@ -18,9 +18,7 @@ the commit is on disk (`hold_output`); what is written later stands behind it.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pamqp import commands
@@ -51,20 +49,23 @@ from warren.amqp.frames import (
     HEARTBEAT_FRAME,
     METHOD,
     OVERHEAD,
+    binary_text,
     described,
     frame,
 )
-from warren.amqp.frames import binary_text
+from warren.amqp.heartbeat import Heartbeat
+from warren.amqp.held_output import HeldOutput
 from warren.amqp.methods import (
     MalformedMethod,
+    MalformedText,
     Method,
     UnknownMethod,
     decode_method,
     encode_method,
     make,
-    method_id,
 )
-from warren.amqp.publishing import PublishRoutes, PublishRun
+from warren.amqp.peer import CAPABILITIES, ConnectionSettings, Peer, client_name
+from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes, PublishRun
 from warren.amqp.state import HANDLERS, State
 from warren.core.access import LoginRefused, User
 from warren.core.errors import (
@@ -73,9 +74,9 @@ from warren.core.errors import (
     CommandInvalid,
     InternalFault,
 )
-from warren.core.field import Field, Table, longstr, to_text
+from warren.core.field import Field, Table
 from warren.core.node import Node
-from warren.core.ports import Commit, Timer
+from warren.core.ports import Timer
 from warren.core.vhost import VirtualHost
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
@@ -88,60 +89,11 @@ FAILURE_DELAY_S = 3.0
 CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
-HELD_OUTPUT_MAX = 256 * 1024
-"""Octets that may wait for a commit before reading stops; some 8,000 replies."""
-
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC_ACK = 60 << 16 | 80
 _CHANNEL_OPEN = 20 << 16 | 10
 _LONG = struct.Struct(">I")
 _TAG_AND_BITS = struct.Struct(">QB")
-
-CAPABILITIES = (
-    "publisher_confirms",
-    "exchange_exchange_bindings",
-    "basic.nack",
-    "consumer_cancel_notify",
-    "connection.blocked",
-    "consumer_priorities",
-    "authentication_failure_close",
-    "per_consumer_qos",
-    "direct_reply_to",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end. `certificate_names` are the user names its TLS certificate gives."""
-
-    host: str
-    port: int
-    local_host: str
-    local_port: int
-    tls: bool = False
-    certificate_name: str | None = None
-
-    @property
-    def name(self) -> str:
-        return f"{self.host}:{self.port} -> {self.local_host}:{self.local_port}"
-
-    @property
-    def loopback(self) -> bool:
-        return self.host.startswith("127.") or self.host in ("::1", "::ffff:127.0.0.1")
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionSettings:
-    """What the node offers its peers; the defaults are RabbitMQ's."""
-
-    channel_max: int = 2047
-    frame_max: int = 131072
-    heartbeat_s: int = 60
-    handshake_timeout_s: float = 10.0
-    max_message_size: int = 134_217_728
-    consumer_timeout_s: float | None = 1800.0
-    default_prefetch: int = 0
-    mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
 
 
 class Shell(Protocol):
@@ -174,17 +126,10 @@ class Connection:
         "_confirming",
         "_deadline",
         "_frame_size_max",
-        "_gate",
-        "_heard",
-        "_heartbeat_timer",
         "_held",
-        "_held_size",
         "_pauses",
-        "_quiet_checks",
-        "_receive_timer",
         "_run",
         "_sasl",
-        "_sent",
         "_shell",
         "_topology",
         "capabilities",
@@ -194,6 +139,7 @@ class Connection:
         "connected_at",
         "flush_requested",
         "frame_max",
+        "heartbeat",
         "heartbeat_s",
         "node",
         "output",
@@ -235,25 +181,33 @@ class Connection:
         self.socket_writable = True
         self._shell = shell
         self._confirming: dict[int, Channel] = {}
-        self._gate: Commit | None = None
-        self._held: deque[tuple[Commit | None, bytes]] = deque()
-        self._held_size = 0
+        self._held = HeldOutput(self.request_flush)
         self._blocked_notified = False
         # Time
-        self._heard = False
-        self._sent = False
-        self._quiet_checks = 0
-        self._heartbeat_timer: Timer | None = None
-        self._receive_timer: Timer | None = None
+        self.heartbeat = Heartbeat(
+            node.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
+        )
         self._deadline: Timer | None = node.clock.call_later(
             settings.handshake_timeout_s, self._abort
         )
+
+    @property
+    def name(self) -> str:
+        return client_name(self.client_properties) or self.peer.name
+
+    @property
+    def user_name(self) -> str:
+        return self.user.name if self.user is not None else ""
+
+    @property
+    def channel_count(self) -> int:
+        return len(self.channels) + len(self._closing_channels)
 
     # Reading
 
     def receive_data(self, data: bytes) -> None:
         """Take octets from the peer and do what they ask for."""
-        self._heard = True
+        self.heartbeat.heard = True
         if self._buffer:
             data = self._buffer + data
             self._buffer = b""
@@ -283,7 +237,7 @@ class Connection:
                     pos = self._repeat(run, data, pos, end)
                 else:
                     self._run = None
-            if end - pos < OVERHEAD:
+            if end - pos < HEAD.size:
                 return pos
             kind, number, size = HEAD.unpack_from(data, pos)
             stop = pos + 7 + size
@@ -389,6 +343,8 @@ class Connection:
             method = decode_method(payload)
         except UnknownMethod as error:
             raise CommandInvalid("unimplemented method") from error
+        except MalformedText as error:
+            raise FrameError(MALFORMED_TEXT) from error
         except MalformedMethod as error:
             raise FrameError(f"cannot decode {binary_text(payload)}") from error
         channel.receive(method)
@@ -405,10 +361,13 @@ class Connection:
                 self._closing_channels.discard(number)
                 self.send(number, make(commands.Channel.CloseOk))
             return
+        if index == commands.Channel.CloseOk.index:
+            # Both sides closed at once, and the client answers ours after we answered its own.
+            return
         if index != _CHANNEL_OPEN:
             raise ChannelError("expected 'channel.open'")
         assert self.user is not None and self.vhost is not None
-        opened = len(self.channels) + len(self._closing_channels)
+        opened = self.channel_count
         if self.channel_max and opened >= self.channel_max:
             raise TooManyChannels(
                 f"number of channels opened ({opened}) has reached the negotiated channel_max "
@@ -532,7 +491,7 @@ class Connection:
             return False
         self.state = State.AWAITING_START_OK
         properties = self.node.server_properties()
-        flags: Table = {name: Field("t", True) for name in sorted(CAPABILITIES)}
+        flags: Table = {name: Field("t", True) for name in CAPABILITIES}
         properties["capabilities"] = Field("F", flags)
         offered = sasl.offered(self.settings.mechanisms, self.peer.tls)
         self.send(
@@ -567,7 +526,7 @@ class Connection:
             self._fail()
 
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
-        self.client_properties = _table(method.client_properties)
+        self.client_properties = _as_table(method.client_properties)
         capabilities = self.client_properties.get("capabilities")
         if capabilities is not None and capabilities.kind == "F":
             self.capabilities = frozenset(
@@ -644,10 +603,7 @@ class Connection:
         self.channel_max = channel_max
         self.heartbeat_s = method.heartbeat
         self.state = State.AWAITING_OPEN
-        if self.heartbeat_s:
-            clock = self.node.clock
-            self._heartbeat_timer = clock.call_later(self.heartbeat_s / 2, self._heartbeat)
-            self._receive_timer = clock.call_later(self.heartbeat_s, self._check_heard)
+        self.heartbeat.start(self.heartbeat_s)
 
     def _open(self, method: commands.Connection.Open) -> None:
         assert self.user is not None
@@ -701,29 +657,18 @@ class Connection:
         del self.channels[number]
 
     def _stop_timers(self) -> None:
-        for timer in (self._deadline, self._heartbeat_timer, self._receive_timer):
-            if timer is not None:
-                timer.cancel()
-        self._deadline = self._heartbeat_timer = self._receive_timer = None
+        self.heartbeat.stop()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
-    # Heartbeats (amqp_semantics.md section 1.5)
+    def _send_heartbeat(self) -> None:
+        self.output.append(HEARTBEAT_FRAME)
+        self.request_flush()
 
-    def _heartbeat(self) -> None:
-        if not self._sent:
-            self.output.append(HEARTBEAT_FRAME)
-            self.request_flush()
-        self._sent = False
-        self._heartbeat_timer = self.node.clock.call_later(self.heartbeat_s / 2, self._heartbeat)
-
-    def _check_heard(self) -> None:
-        """Two silent checks in a row end the connection, unless we are the ones not reading."""
-        self._quiet_checks = 0 if self._heard or self._pauses else self._quiet_checks + 1
-        self._heard = False
-        if self._quiet_checks >= 2:
-            self.node.heartbeat_missed(self.peer.name, self.heartbeat_s)
-            self._abort()
-            return
-        self._receive_timer = self.node.clock.call_later(self.heartbeat_s, self._check_heard)
+    def _give_up(self) -> None:
+        self.node.heartbeat_missed(self.peer.name, self.heartbeat_s)
+        self._abort()
 
     # Writing
 
@@ -749,48 +694,28 @@ class Connection:
         """Hold what is written from now on until the definitions written so far are on disk."""
         commit = self.node.metadata.uncommitted()
         if commit is not None:
-            if self._gate is None:
-                self._hold_what_precedes()
-            self._gate = commit
+            self._held.hold(commit, self.output)
 
-    def _hold_what_precedes(self) -> None:
-        """What was written before the gate need not wait for it, only for earlier gates."""
-        if self.output:
-            self._held.append((None, b"".join(self.output)))
-            self._held_size += len(self._held[-1][1])
-            self.output.clear()
-
-    def take_output(self) -> bytes:
-        """The octets that may go to the peer now."""
+    def take_output(self) -> list[bytes]:
+        """The octets that may go to the peer now, in parts."""
         self.flush_requested = False
         output = self.output
         if self._confirming:
             for channel in self._confirming.values():
                 output.append(channel.report_confirms())
             self._confirming.clear()
-        data = b"".join(output)
-        output.clear()
-        if self._gate is None and not self._held:
-            if data:
-                self._sent = True
-            return data
-        gate, self._gate = self._gate, None
-        if data:
-            self._held.append((gate, data))
-            self._held_size += len(data)
-        if gate is not None:
-            gate.then(self.request_flush)
-        released = []
-        while self._held and (self._held[0][0] is None or self._held[0][0].done):
-            released.append(self._held.popleft()[1])
-            self._held_size -= len(released[-1])
-        if self._held_size > HELD_OUTPUT_MAX:
-            self.pause("commits")
+        if self._held.active:
+            parts = self._held.release(output)
+            if self._held.full:
+                self.pause("commits")
+            else:
+                self.resume("commits")
         else:
-            self.resume("commits")
-        if released:
-            self._sent = True
-        return b"".join(released)
+            parts = output[:]
+            output.clear()
+        if parts:
+            self.heartbeat.sent = True
+        return parts
 
     # Back-pressure
 
@@ -843,12 +768,6 @@ class Connection:
         self.resume("alarm")
 
 
-def _table(value: Any) -> Table:
+def _as_table(value: Any) -> Table:
     table: Table = value
     return table
-
-
-def client_name(properties: Table) -> str | None:
-    """The name the client gave its connection."""
-    name = properties.get("connection_name")
-    return to_text(name.value) if name is not None and name.kind == "S" else None

@@ -98,10 +98,7 @@ class ChannelConsumer(Consumer):
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         """Write a delivery and, if its like may follow, keep what does not change."""
-        if (
-            envelope.exchange is not self._exchange
-            or envelope.routing_key is not self._routing_key
-        ):
+        if envelope.exchange is not self._exchange or envelope.routing_key is not self._routing_key:
             self._address(envelope)
         channel = self._channel
         flag = b"\x01" if redelivered else b"\x00"
@@ -145,6 +142,9 @@ def delivery_frames(
     channel: int, method: bytes, header: bytes, body: bytes, frame_max: int
 ) -> bytes:
     """A method that carries content (basic.return, basic.get-ok), with its content."""
-    return HEAD.pack(METHOD, channel, len(method)) + method + END + content_frames(
-        channel, header, body, frame_max
+    return (
+        HEAD.pack(METHOD, channel, len(method))
+        + method
+        + END
+        + content_frames(channel, header, body, frame_max)
     )

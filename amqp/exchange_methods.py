@@ -8,7 +8,7 @@ from pamqp import commands
 
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
-from warren.core.binding import Binding
+from warren.core.binding import Binding, DestinationKind
 from warren.core.errors import AccessRefused, PreconditionFailed
 from warren.core.field import KIND_NAMES, Table, to_text
 
@@ -83,7 +83,7 @@ def refuse_default(name: str) -> None:
 
 
 def check_binding(
-    channel: Channel, kind: str, destination: str, source: str, routing_key: str
+    channel: Channel, kind: DestinationKind, destination: str, source: str, routing_key: str
 ) -> None:
     """The permissions for binding and unbinding."""
     channel.check(kind, destination, "write")

@@ -6,7 +6,7 @@ marshalling is not used: it refuses names that RabbitMQ takes (a narrow pattern,
 wants ticket 0, loses the types of table fields and knows no access.request (amqp_semantics.md
 section 0). So instances are made here without `__init__` and `validate`.
 
-Values: short strings are `str` (UTF-8 with surrogateescape: any bytes survive), long strings
+Values: short strings are `str` (what is not UTF-8 is refused, as by RabbitMQ), long strings
 `bytes`, tables `core.field.Table`, bits `bool`, the rest `int`. The encoder also takes `str` for a
 long string and `bytes` for a short one.
 
@@ -44,6 +44,10 @@ class MalformedMethod(ValueError):
     def __init__(self, payload: bytes) -> None:
         super().__init__(f"cannot decode a method payload of {len(payload)} bytes")
         self.payload = payload
+
+
+class MalformedText(MalformedMethod):
+    """A short string that is not UTF-8; RabbitMQ takes no other in methods."""
 
 
 class AccessRequest(base.Frame):
@@ -116,8 +120,8 @@ METHODS: Mapping[int, type[Method]] = {
 def decode_method(payload: bytes) -> Method:
     """The method in the payload of a method frame.
 
-    Raises `UnknownMethod` or `MalformedMethod`. Bytes after the last argument are an error, as in
-    RabbitMQ; unused bits of a bit octet are not.
+    Raises `UnknownMethod`, `MalformedMethod` or its `MalformedText`. Bytes after the last argument
+    are an error, as in RabbitMQ; unused bits of a bit octet are not.
     """
     if len(payload) < 4:
         raise MalformedMethod(payload)
@@ -131,6 +135,8 @@ def decode_method(payload: bytes) -> Method:
         for name, argument in _plan(kind.index).arguments:
             value, offset = argument.read(payload, offset)
             setattr(method, name, value)
+    except UnicodeDecodeError as error:
+        raise MalformedText(payload) from error
     except (IndexError, struct.error, TableError) as error:
         raise MalformedMethod(payload) from error
     if offset != len(payload):
@@ -275,7 +281,7 @@ def _read_shortstr(payload: bytes, offset: int) -> tuple[str, int]:
     end = start + payload[offset]
     if end > len(payload):
         raise IndexError("a short string runs past the end of its payload")
-    return payload[start:end].decode("utf-8", "surrogateescape"), end
+    return payload[start:end].decode("utf-8"), end
 
 
 def _write_shortstr(out: bytearray, value: str | bytes) -> None:

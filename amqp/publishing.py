@@ -17,6 +17,7 @@ from warren.amqp import properties
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.errors import FrameError
 from warren.amqp.frames import BODY, HEAD, HEADER, METHOD, binary_text, frame
+from warren.amqp.names import clean_name
 from warren.core.access import User
 from warren.core.dead_letter import carbon_copies
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
@@ -37,6 +38,8 @@ PREPARED_MAX = 64
 
 _PER_MESSAGE_PROPERTIES = 0x0400 | 0x0080 | 0x0040
 """Correlation id, message id, timestamp: who sets them hardly sends the same header twice."""
+
+MALFORMED_TEXT = "Malformed UTF-8 in shortstr"
 
 _MANDATORY = 1
 _IMMEDIATE = 2
@@ -187,7 +190,7 @@ class PublishRoutes:
         except properties.MalformedProperties as error:
             raise FrameError(f"cannot decode {binary_text(header)}") from error
         lasting = True
-        keys = (route.routing_key,)
+        keys: tuple[str, ...] = (route.routing_key,)
         blind_keys: tuple[str, ...] = ()
         expiration_ms = None
         if facts is not properties.NO_FACTS:
@@ -225,7 +228,7 @@ class PublishRoutes:
 
     def _check_user_id(self, user_id: bytes) -> None:
         claimed = to_text(user_id)
-        if claimed != self._user.name and not self._user.may_impersonate:
+        if claimed != self._user.name and not self._user.impersonator:
             raise PreconditionFailed(
                 f"user_id property set to '{claimed}' but authenticated user was "
                 f"'{self._user.name}'"
@@ -247,7 +250,7 @@ def is_reply(route: Route) -> bool:
 
 
 def _decode(arguments: bytes) -> tuple[str, str, int]:
-    """Exchange, routing key and bits; RabbitMQ strips CR and LF from names."""
+    """Exchange, routing key and bits."""
     try:
         at = 3 + arguments[2]
         exchange = arguments[3:at]
@@ -258,17 +261,17 @@ def _decode(arguments: bytes) -> tuple[str, str, int]:
         raise FrameError(f"cannot decode {binary_text(arguments)}") from error
     if end + 1 != len(arguments):
         raise FrameError(f"cannot decode {binary_text(arguments)}")
-    name = to_text(exchange).replace("\r", "").replace("\n", "")
-    return name, to_text(routing_key), bits
+    try:
+        return clean_name(exchange.decode()), routing_key.decode(), bits
+    except UnicodeDecodeError as error:
+        raise FrameError(MALFORMED_TEXT) from error
 
 
 def _expiration_ms(raw: bytes) -> int:
     try:
         return properties.parse_expiration(raw)
     except properties.InvalidExpiration as error:
-        raise PreconditionFailed(
-            f"invalid expiration '{to_text(raw)}': {error.reason}"
-        ) from error
+        raise PreconditionFailed(f"invalid expiration '{to_text(raw)}': {error.reason}") from error
 
 
 def _copies(header: bytes) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:

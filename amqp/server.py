@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from warren.amqp.connection import Connection, ConnectionSettings, Peer
+from warren.amqp.connection import Connection
+from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.state import State
 from warren.core.node import Node
 
@@ -26,6 +27,9 @@ WRITE_BUFFER_HIGH = 256 * 1024
 OUTPUT_MAX = 16 * 1024 * 1024
 """Octets a socket may owe its reader before we stop reading from it too. It is far above the
 other limit so that a client that writes and reads in one thread is not locked out."""
+
+LARGE_PART = 4096
+"""Average size in octets from which parts are written as they are."""
 
 BACKLOG = 4096
 """Connections the kernel may hold while the loop is busy; thousands reconnect at once."""
@@ -132,11 +136,18 @@ class AmqpProtocol(asyncio.Protocol):
         connection = self._connection
         if connection is None:
             return
-        data = connection.take_output()
-        if data and not self._transport.is_closing():
-            self._transport.write(data)
-            if len(data) > WRITE_BUFFER_HIGH:
-                self._check_owed(connection)
+        parts = connection.take_output()
+        transport = self._transport
+        if not parts or transport.is_closing():
+            return
+        size = sum(map(len, parts))
+        if size > LARGE_PART * len(parts):
+            # Copying large bodies into one buffer costs more than a vectored write.
+            transport.writelines(parts)
+        else:
+            transport.write(b"".join(parts))
+        if size > WRITE_BUFFER_HIGH:
+            self._check_owed(connection)
 
     def force_close(self, reason: str) -> None:
         if self._connection is not None:
@@ -147,9 +158,7 @@ class AmqpProtocol(asyncio.Protocol):
             connection.pause("output")
 
     def _start(self, peer: Peer) -> None:
-        self._connection = Connection(
-            self._listener.node, self._listener.settings, self, peer
-        )
+        self._connection = Connection(self._listener.node, self._listener.settings, self, peer)
 
     def _internal_error(self, connection: Connection) -> None:
         """A fault of ours in serving this peer: log it, and end this peer only."""

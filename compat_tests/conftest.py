@@ -12,7 +12,8 @@ from warren.compat_tests.admin import Admin
 from warren.compat_tests.broker import DEFAULT_URL, Broker, parse_url
 from warren.compat_tests.factory import Raw
 from warren.compat_tests.names import Names
-from warren.compat_tests.raw_client import RawChannel, RawClient, Silence, SocketClosed, Surprise
+from warren.compat_tests.raw_client import RawChannel, RawClient
+from warren.compat_tests.raw_connection import Silence, SocketClosed, Surprise
 
 RUN = uuid.uuid4().hex[:6]
 TESTS = itertools.count(1)

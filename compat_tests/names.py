@@ -1,7 +1,10 @@
 """Names no other test and no other run uses, and their removal when the test is over."""
 
+import time
+
 from warren.compat_tests.broker import Broker
-from warren.compat_tests.raw_client import RawClient
+from warren.compat_tests.raw_client import RawChannel, RawClient
+from warren.compat_tests.raw_connection import PATIENCE_S, Surprise
 
 
 class Names:
@@ -24,8 +27,23 @@ class Names:
         try:
             channel = client.channel()
             for name in self.given:
-                channel.call("queue.delete", queue=name)
+                delete_queue(channel, name)
                 channel.call("exchange.delete", exchange=name)
             client.close()
         finally:
             client.abandon()
+
+
+def delete_queue(channel: RawChannel, name: str) -> None:
+    """Deletes the queue, after its owner is gone if it was exclusive to one just closed."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        channel.send("queue.delete", queue=name)
+        method = channel.next_method()
+        if method.name == "queue.delete-ok":
+            return
+        if method.name != "channel.close" or time.monotonic() > deadline:
+            raise Surprise(f"wanted queue {name} to be deleted, got {method}")
+        channel.send("channel.close-ok")
+        channel.call("channel.open")
+        time.sleep(0.01)

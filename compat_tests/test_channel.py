@@ -5,7 +5,8 @@ import pytest
 from warren.compat_tests.factory import Raw
 from warren.compat_tests.methods import encode_header
 from warren.compat_tests.names import Names
-from warren.compat_tests.raw_client import HEADER, RawChannel, RawClient
+from warren.compat_tests.raw_client import RawChannel, RawClient
+from warren.compat_tests.raw_connection import HEADER
 
 AREA = "Channels"
 

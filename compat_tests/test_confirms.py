@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from warren.compat_tests.names import Names
-from warren.compat_tests.raw_client import RawChannel, Surprise
+from warren.compat_tests.raw_client import RawChannel
+from warren.compat_tests.raw_connection import Surprise
 
 AREA = "Publisher confirms"
 

@@ -7,7 +7,8 @@ import pytest
 from warren.compat_tests.admin import Admin
 from warren.compat_tests.factory import Raw
 from warren.compat_tests.names import Names
-from warren.compat_tests.raw_client import PATIENCE_S, RawChannel, RawClient, Silence
+from warren.compat_tests.raw_client import RawChannel, RawClient
+from warren.compat_tests.raw_connection import PATIENCE_S, Silence
 
 AREA = "Connection: closing"
 

@@ -7,15 +7,8 @@ import pytest
 
 from warren.compat_tests.factory import Raw
 from warren.compat_tests.methods import encode_header, encode_method
-from warren.compat_tests.raw_client import (
-    BODY,
-    HEADER,
-    HEARTBEAT,
-    METHOD,
-    RawChannel,
-    RawClient,
-    SocketClosed,
-)
+from warren.compat_tests.raw_client import RawChannel, RawClient
+from warren.compat_tests.raw_connection import BODY, HEADER, HEARTBEAT, METHOD, SocketClosed
 
 AREA = "Frames"
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from warren.compat_tests.factory import Raw
-from warren.compat_tests.raw_client import HEARTBEAT, Silence, SocketClosed
+from warren.compat_tests.raw_connection import HEARTBEAT, Silence, SocketClosed
 
 AREA = "Connection: heartbeats"
 

@@ -10,7 +10,8 @@ import pytest
 
 from warren.compat_tests.admin import Admin, Refused
 from warren.compat_tests.factory import Raw
-from warren.compat_tests.raw_client import PATIENCE_S, RawChannel, Surprise
+from warren.compat_tests.raw_client import RawChannel
+from warren.compat_tests.raw_connection import PATIENCE_S, Surprise
 
 AREA = "Policies"
 

@@ -7,7 +7,8 @@ import pytest
 from warren.compat_tests.field_table import Typed
 from warren.compat_tests.methods import encode_header
 from warren.compat_tests.names import Names
-from warren.compat_tests.raw_client import BODY, HEADER, RawChannel
+from warren.compat_tests.raw_client import RawChannel
+from warren.compat_tests.raw_connection import BODY, HEADER
 
 AREA = "Publishing"
 

@@ -10,7 +10,7 @@ from warren.compat_tests.raw_client import RawChannel
 AREA = "Queues: time to live and length limits"
 
 # Long enough that a round trip surely fits in, short enough to wait for.
-SHORT_MS = 150
+SHORT_MS = 300
 
 
 def wait_out(ttl_ms: int = SHORT_MS) -> None:

@@ -51,8 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def sentence(report: pytest.TestReport) -> str:
     """`test_x.py::test_a_nack[tx]` reads `a nack (tx)`; failing setups say so."""
-    name = report.nodeid.rpartition("::")[2].removeprefix("test_")
-    words, bracket, parameter = name.partition("[")
+    path, bracket, parameter = report.nodeid.partition("[")
+    words = path.rpartition("::")[2].removeprefix("test_")
     text = words.replace("_", " ") + (f" ({parameter[:-1]})" if bracket else "")
     return text if report.when == "call" else f"{text} [during {report.when}]"
 

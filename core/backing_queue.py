@@ -22,11 +22,13 @@ class BackingQueue(Protocol):
     length: int
     """Ready messages. A plain attribute: it is read for every publish."""
 
-    ready_bytes: int
-    """Body bytes of the ready messages."""
-
     defers_confirms: bool
     """Whether a persistent publish with a `confirms` is settled later, by `confirms.settle`."""
+
+    @property
+    def ready_bytes(self) -> int:
+        """Body bytes of the ready messages."""
+        ...
 
     def publish(
         self,

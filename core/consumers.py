@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
 from enum import IntFlag
 from typing import TYPE_CHECKING
 

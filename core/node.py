@@ -236,5 +236,3 @@ def default_server_properties(version: str, platform: str) -> Table:
         "copyright": longstr("Copyright (c) 2026 The Warren authors"),
         "information": longstr("Licensed under the MIT licence."),
     }
-
-

@@ -123,7 +123,9 @@ class MetadataStore(Protocol):
         """The youngest commit that is not durable yet."""
         ...
 
-    def watch(self, prefix: Key, callback: Callable[[Key, object | None], None]) -> Callable[[], None]:
+    def watch(
+        self, prefix: Key, callback: Callable[[Key, object | None], None]
+    ) -> Callable[[], None]:
         """Report each change under the prefix as it is applied; call the result to stop."""
         ...
 

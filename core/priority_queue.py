@@ -87,7 +87,9 @@ class PriorityQueue:
     def _level(self, envelope: Envelope) -> BackingQueue:
         return self._levels[min(envelope.priority, len(self._levels) - 1)]
 
-    def _by_level(self, messages: Iterable[Message]) -> Iterable[tuple[BackingQueue, list[Message]]]:
+    def _by_level(
+        self, messages: Iterable[Message]
+    ) -> Iterable[tuple[BackingQueue, list[Message]]]:
         grouped: dict[int, list[Message]] = {}
         highest = len(self._levels) - 1
         for message in messages:

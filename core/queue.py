@@ -11,7 +11,7 @@ length limits and tracing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import Protocol
 
@@ -20,8 +20,8 @@ from warren.core.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from warren.core.field import Table
 from warren.core.message import Envelope, Message
-from warren.core.queue_arguments import QueueSettings
 from warren.core.ports import Clock, Timer
+from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 
 DELIVERY_SLICE = 512
@@ -61,7 +61,9 @@ class QueueOwner(Protocol):
 class DeliveryTrace(Protocol):
     """Told of each delivery while the virtual host is traced."""
 
-    def delivered(self, queue: Queue, envelope: Envelope, body: bytes, redelivered: bool) -> None: ...
+    def delivered(
+        self, queue: Queue, envelope: Envelope, body: bytes, redelivered: bool
+    ) -> None: ...
 
 
 class Queue:
@@ -299,7 +301,7 @@ class Queue:
             self._arm_expiry()
         return message
 
-    def ack(self, messages: list[Message]) -> None:
+    def ack(self, messages: Collection[Message]) -> None:
         """These messages were acknowledged."""
         if self.deleted:
             return
@@ -321,6 +323,8 @@ class Queue:
         self.unacked -= len(messages)
         for message in messages:
             message.redelivered = True
+            if message.expires_at is not None:
+                self._has_expiring = True
         self.backing.requeue(messages)
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)

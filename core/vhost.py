@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
+from typing import cast
 
 from warren.core import dead_letter, queue_arguments
 from warren.core.backing_queue import BackingQueue
-from warren.core.binding import Binding
+from warren.core.binding import Binding, DestinationKind
 from warren.core.errors import CommandInvalid, PreconditionFailed, no_exchange, no_queue
 from warren.core.exchange import EXCHANGE_TYPES, Exchange, make_exchange
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
@@ -117,9 +118,10 @@ class VirtualHost:
             record = stored.record
             assert isinstance(record, BindingRecord)
             _, _, source, kind, destination, routing_key, _ = stored.key
-            assert kind == "queue" or kind == "exchange"
             arguments = from_plain(record.arguments)
-            self._add_binding(Binding(source, kind, destination, routing_key, arguments))
+            self._add_binding(
+                Binding(source, cast(DestinationKind, kind), destination, routing_key, arguments)
+            )
 
     # Exchanges
 
@@ -500,7 +502,9 @@ class VirtualHost:
         self.topology.generation += 1
         self._remove_bindings(self.bindings_to("exchange", exchange.name), writes)
 
-    def _remove_bindings(self, bindings: Iterable[Binding], writes: list[Write] | None = None) -> None:
+    def _remove_bindings(
+        self, bindings: Iterable[Binding], writes: list[Write] | None = None
+    ) -> None:
         """Remove bindings; auto-delete exchanges that lose their last one go too."""
         writes = [] if writes is None else writes
         unused: dict[str, Exchange] = {}

@@ -1,1 +1,20 @@
 """Warren: an AMQP 0-9-1 broker that RabbitMQ clients use unchanged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Broker", "__version__"]
+
+if TYPE_CHECKING:
+    from warren.embedded import Broker
+
+
+def __getattr__(name: str) -> Any:
+    """`from warren import Broker` loads the broker; importing a subpackage does not."""
+    if name == "Broker":
+        from warren.embedded import Broker
+
+        return Broker
+    raise AttributeError(f"module 'warren' has no attribute {name!r}")

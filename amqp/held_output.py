@@ -1,0 +1,63 @@
+"""Output that waits for definitions to be on disk.
+
+A reply such as queue.declare-ok for a durable queue promises that the queue survives a crash. The
+reply is written at once, but stands behind a gate until the commit is done; so does everything
+written after it, which keeps the order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from warren.core.ports import Commit
+
+HELD_OCTETS_MAX = 256 * 1024
+"""Octets that may wait before the peer is read no further; some 8,000 replies."""
+
+
+class HeldOutput:
+    """The gates of one connection, and what stands behind each. `wake` asks for a flush."""
+
+    __slots__ = ("_gate", "_octets", "_segments", "_wake")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._gate: Commit | None = None
+        self._segments: deque[tuple[Commit | None, bytes]] = deque()
+        self._octets = 0
+
+    @property
+    def full(self) -> bool:
+        return self._octets > HELD_OCTETS_MAX
+
+    @property
+    def active(self) -> bool:
+        """Whether output has to pass through `release`."""
+        return self._gate is not None or bool(self._segments)
+
+    def hold(self, commit: Commit, written: list[bytes]) -> None:
+        """Hold what is written after `written` until the commit is done."""
+        if self._gate is None:
+            self._append(written)
+        self._gate = commit
+
+    def release(self, written: list[bytes]) -> list[bytes]:
+        """Take what was written, and return what may go out by now, in order."""
+        gate = self._gate
+        self._append(written)
+        self._gate = None
+        if gate is not None:
+            gate.then(self._wake)
+        released = []
+        while self._segments and (self._segments[0][0] is None or self._segments[0][0].done):
+            released.append(self._segments.popleft()[1])
+            self._octets -= len(released[-1])
+        return released
+
+    def _append(self, written: list[bytes]) -> None:
+        if written:
+            octets = b"".join(written)
+            written.clear()
+            self._segments.append((self._gate, octets))
+            self._octets += len(octets)

@@ -1,0 +1,85 @@
+"""Which resources run short, and on which nodes: while any does, nobody may publish.
+
+Answerable for amqp_semantics.md section 1.7 and storage_internals.md section d.4 as far as the
+set of alarms goes: who raises them is the monitors', blocking is the connections'. An alarm of any
+node counts on every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Resource(StrEnum):
+    """What can run short, in the order in which reasons are given."""
+
+    MEMORY = "memory"
+    DISK = "disk"
+
+
+class Alarm(NamedTuple):
+    """A resource that runs short on a node."""
+
+    resource: Resource
+    node: str
+
+
+class Alarms:
+    """The alarms in effect, as known to `node`.
+
+    `raised` says whether there are any. It is a plain attribute: every publish looks at it.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.raised = False
+        self._node = node
+        self._in_effect: set[Alarm] = set()
+        self._subscribers: dict[object, Callable[[], None]] = {}
+
+    def report(self, resource: Resource, short: bool, node: str | None = None) -> None:
+        """A node, our own unless given, runs short of the resource, or does not any more."""
+        alarm = Alarm(resource, node if node is not None else self._node)
+        if short:
+            self._become(self._in_effect | {alarm})
+        else:
+            self._become(self._in_effect - {alarm})
+
+    def node_down(self, node: str) -> None:
+        """The node is gone, and its alarms with it."""
+        self._become({alarm for alarm in self._in_effect if alarm.node != node})
+
+    def in_effect(self) -> list[Alarm]:
+        """All alarms, by node and resource."""
+        return sorted(
+            self._in_effect, key=lambda alarm: (alarm.node, list(Resource).index(alarm[0]))
+        )
+
+    def local(self) -> list[Alarm]:
+        """The alarms of our own node."""
+        return [alarm for alarm in self.in_effect() if alarm.node == self._node]
+
+    def reason(self) -> str:
+        """What blocked publishers are told; empty without an alarm."""
+        short = {alarm.resource for alarm in self._in_effect}
+        return " & ".join(f"low on {resource}" for resource in Resource if resource in short)
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after each change; call the result to stop."""
+        token = object()
+        self._subscribers[token] = callback
+
+        def stop() -> None:
+            self._subscribers.pop(token, None)
+
+        return stop
+
+    def _become(self, alarms: set[Alarm]) -> None:
+        if alarms == self._in_effect:
+            return
+        self._in_effect = alarms
+        self.raised = bool(alarms)
+        for token, callback in list(self._subscribers.items()):
+            if token in self._subscribers:
+                callback()

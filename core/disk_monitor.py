@@ -1,0 +1,73 @@
+"""Watches the free space of the data directory and raises the disk alarm below the limit.
+
+Answerable for storage_internals.md section d.3. The next look comes after half the time in which a
+fast disk could fill up to the limit, so that publishers are stopped before it is full; a file
+system that cannot be asked is asked again every two minutes, and after ten times no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from warren.core.alarms import Alarms, Resource
+from warren.core.memory_monitor import Absolute, Limit, limit_bytes
+
+DEFAULT_LIMIT = Absolute(50_000_000)
+INTERVAL_MIN_S = 0.1
+INTERVAL_MAX_S = 10.0
+# The fastest a disk is taken to fill up.
+FAST_BYTES_PER_S = 250_000_000
+RETRY_S = 120.0
+RETRIES_MAX = 10
+
+
+class DiskMonitor:
+    """Compares the free space with the limit; `Periodic` drives `check`.
+
+    `free_bytes()` raises OSError when it does not know; `total_memory_bytes()` is asked for a limit
+    that is a share of the memory. `enabled` turns false when the monitor has given up.
+    """
+
+    def __init__(
+        self,
+        free_bytes: Callable[[], int],
+        alarms: Alarms,
+        limit: Limit = DEFAULT_LIMIT,
+        *,
+        total_memory_bytes: Callable[[], int],
+    ) -> None:
+        self.limit = limit
+        self.free_bytes: int | None = None
+        self.enabled = True
+        self._ask_free_bytes = free_bytes
+        self._total_memory_bytes = total_memory_bytes
+        self._alarms = alarms
+        self._failures = 0
+
+    @property
+    def limit_bytes(self) -> int:
+        if isinstance(self.limit, Absolute):
+            return self.limit.octets
+        return limit_bytes(self.limit, self._total_memory_bytes())
+
+    def check(self, now: float) -> float | None:
+        """Look once; returns the seconds until the next time, None when there is none."""
+        try:
+            free = self._ask_free_bytes()
+        except OSError:
+            return self._failed()
+        self._failures = 0
+        self.enabled = True
+        self.free_bytes = free
+        spare = free - self.limit_bytes
+        self._alarms.report(Resource.DISK, spare < 0)
+        if spare < 0:
+            return INTERVAL_MAX_S
+        return min(max(spare / FAST_BYTES_PER_S / 2, INTERVAL_MIN_S), INTERVAL_MAX_S)
+
+    def _failed(self) -> float | None:
+        """An alarm that is on stays on: nobody has seen that there is space again."""
+        self.free_bytes = None
+        self._failures += 1
+        self.enabled = self._failures <= RETRIES_MAX
+        return RETRY_S if self.enabled else None

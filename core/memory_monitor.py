@@ -1,0 +1,131 @@
+"""Watches the memory of the process and raises the memory alarm above the watermark.
+
+Answerable for storage_internals.md section d.1: every second the resident set is compared with the
+watermark, a fraction of the machine's memory or a number of bytes; above it the alarm is on, below
+it is off, without hysteresis. What a control group allows counts as the machine's memory.
+
+Files are read through `read_file`, which raises OSError for one that is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TypeAlias
+
+from warren.core.alarms import Alarms, Resource
+
+ReadFile: TypeAlias = Callable[[str], str]
+
+INTERVAL_S = 1.0
+# What is assumed of a system that does not say.
+TOTAL_UNKNOWN_BYTES = 1 << 30
+
+CGROUP = PurePosixPath("/sys/fs/cgroup")
+CGROUP_V1_MEMORY = CGROUP / "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """A share of the memory of the machine; 0 keeps the memory alarm on for ever."""
+
+    of_total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Absolute:
+    """A number of bytes."""
+
+    octets: int
+
+
+Limit: TypeAlias = Fraction | Absolute
+
+DEFAULT_WATERMARK = Fraction(0.4)
+
+
+def limit_bytes(limit: Limit, total_bytes: int) -> int:
+    """The limit in bytes on a machine with so much memory."""
+    return limit.octets if isinstance(limit, Absolute) else int(limit.of_total * total_bytes)
+
+
+class MemoryMonitor:
+    """Compares the memory in use with the watermark; `Periodic` drives `check`.
+
+    `used_bytes` is None as long as the system does not say.
+    """
+
+    def __init__(
+        self, read_file: ReadFile, alarms: Alarms, watermark: Limit = DEFAULT_WATERMARK
+    ) -> None:
+        self.watermark = watermark
+        self.used_bytes: int | None = None
+        self.total_bytes = TOTAL_UNKNOWN_BYTES
+        self._read_file = read_file
+        self._alarms = alarms
+
+    @property
+    def limit_bytes(self) -> int:
+        return limit_bytes(self.watermark, self.total_bytes)
+
+    def check(self, now: float) -> float:
+        """Look once; returns the seconds until the next time."""
+        self.total_bytes = total_memory(self._read_file)
+        self.used_bytes = resident_memory(self._read_file)
+        if self.used_bytes is not None:
+            self._alarms.report(Resource.MEMORY, self.used_bytes > self.limit_bytes)
+        return INTERVAL_S
+
+
+def resident_memory(read_file: ReadFile) -> int | None:
+    """The resident set of this process, or None if the system does not say."""
+    return _kilobytes(read_file, "/proc/self/status", "VmRSS:")
+
+
+def total_memory(read_file: ReadFile) -> int:
+    """The memory of the machine, or what the control group of this process may use of it."""
+    total = _kilobytes(read_file, "/proc/meminfo", "MemTotal:")
+    limits = [] if total is None else [total]
+    for path in _cgroup_limit_files(read_file):
+        text = _read(read_file, path).strip()
+        # "max" is version 2's word for no limit; version 1 shows a number beyond any memory.
+        if text.isdecimal():
+            limits.append(int(text))
+    return min(limits, default=TOTAL_UNKNOWN_BYTES)
+
+
+def _cgroup_limit_files(read_file: ReadFile) -> Iterator[str]:
+    """Limits of the process's groups and of all groups around them.
+
+    Inside a container the path of the group may be one of the host, which is not there; the root
+    of the hierarchy is then the container's own group.
+    """
+    for line in _read(read_file, "/proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            root, name = CGROUP, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = CGROUP_V1_MEMORY, "memory.limit_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/")
+        while group.is_relative_to(root):
+            yield str(group / name)
+            group = group.parent
+
+
+def _kilobytes(read_file: ReadFile, path: str, label: str) -> int | None:
+    for line in _read(read_file, path).splitlines():
+        if line.startswith(label):
+            words = line[len(label) :].split()
+            return int(words[0]) * 1024 if words and words[0].isdecimal() else None
+    return None
+
+
+def _read(read_file: ReadFile, path: str) -> str:
+    try:
+        return read_file(path)
+    except OSError:
+        return ""

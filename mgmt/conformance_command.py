@@ -1,0 +1,30 @@
+"""`warren conformance`: the conformance suite against any broker."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("url")
+@click.option(
+    "--management",
+    metavar="URL",
+    help="RabbitMQ's HTTP API of the same broker; without it, tests that need an "
+    "administrator are skipped.",
+)
+@click.argument("pytest_args", nargs=-1, type=click.UNPROCESSED)
+def conformance(url: str, management: str | None, pytest_args: tuple[str, ...]) -> None:
+    """Run the conformance suite against the broker at URL and print a verdict per area.
+
+    PYTEST_ARGS are passed on, such as -k NAME or -m "not slow".
+    """
+    try:
+        from warren.compat_tests.runner import run
+    except ImportError as error:
+        raise click.ClickException(
+            f"{error.name} is missing; install it with: pip install 'warren[conformance]'"
+        ) from error
+    sys.exit(run(url, management, list(pytest_args)))

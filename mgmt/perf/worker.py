@@ -1,0 +1,287 @@
+"""A process with producers or with consumers, told by the conductor what to do when.
+
+    worker ─Ready─▶  ◀─START─  ─Started─▶  ─Progress─▶ ... ◀─STOP─  ─Ended─▶
+
+`Failed` can come at any time instead, and is the last word. A worker whose producers have sent
+all ends without `STOP`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum
+from multiprocessing.connection import Connection
+from time import monotonic_ns
+from typing import Any, TypeAlias
+
+import uvloop
+from pamqp import commands
+
+from warren.amqp.methods import make
+from warren.mgmt.perf.client import Link, connect
+from warren.mgmt.perf.consumer import Consumer
+from warren.mgmt.perf.errors import PerfError
+from warren.mgmt.perf.measure import NS_PER_MS, Tally
+from warren.mgmt.perf.producer import Producer
+from warren.mgmt.perf.publication import Publications
+from warren.mgmt.perf.scenario import Scenario
+from warren.mgmt.perf.sender import Pacer, Sender, Unconfirmed
+from warren.mgmt.perf.settlement import Settlement, Work
+
+OPENING_MAX = 32
+"""Connections a worker opens at a time; brokers keep short backlogs."""
+
+PROGRESS_S = 0.2
+"""How often a worker reports. It bounds how late the end of a run is noticed, not its figures."""
+
+ENDING_S_MAX = 5.0
+"""How long confirms and the last answer may take after the order to stop."""
+
+
+class Role(Enum):
+    PRODUCERS = "producers"
+    CONSUMERS = "consumers"
+
+
+class Order(Enum):
+    START = "start"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The work of one process: producers or consumers by their numbers, from 0."""
+
+    scenario: Scenario
+    role: Role
+    members: range
+
+
+@dataclass(slots=True)
+class Ready:
+    """All connections are open."""
+
+
+@dataclass(slots=True)
+class Started:
+    """Producers send, consumers are known to the broker."""
+
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """What happened since the last report; how many connections the broker blocks."""
+
+    tally: Tally
+    blocked: int
+
+
+@dataclass(slots=True)
+class Ended:
+    tally: Tally
+
+
+@dataclass(slots=True)
+class Failed:
+    reason: str
+
+
+Report: TypeAlias = Ready | Started | Progress | Ended | Failed
+
+
+def work(share: Share, pipe: Connection) -> None:
+    """The main function of the process."""
+    try:
+        uvloop.run(_work(share, pipe))
+    except PerfError as error:
+        pipe.send(Failed(str(error)))
+    except (BrokenPipeError, ConnectionResetError):
+        # The conductor is gone, and with it everybody who could be told.
+        pass
+    finally:
+        pipe.close()
+
+
+class Worker:
+    """The orders from the pipe, the reports into it, and the connections in between."""
+
+    def __init__(self, share: Share, pipe: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        self._share = share
+        self._pipe = pipe
+        self._loop = loop
+        self._tally = Tally()
+        self._links: list[Link] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._started: asyncio.Future[None] = loop.create_future()
+        self._stopped: asyncio.Future[None] = loop.create_future()
+        self._failed: asyncio.Future[None] = loop.create_future()
+
+    async def run(self) -> None:
+        self._loop.add_reader(self._pipe.fileno(), self._take_order)
+        try:
+            if self._share.role is Role.PRODUCERS:
+                await self._run_producers()
+            else:
+                await self._run_consumers()
+            self._pipe.send(Ended(self._tally.take()))
+        finally:
+            self._loop.remove_reader(self._pipe.fileno())
+            if self._timer is not None:
+                self._timer.cancel()
+            await asyncio.gather(*(link.close() for link in self._links))
+
+    async def _run_producers(self) -> None:
+        scenario = self._share.scenario
+        connections = [
+            producer * scenario.producer_connections + number
+            for producer in self._share.members
+            for number in range(scenario.producer_connections)
+        ]
+        await self._open(len(connections))
+        if scenario.confirm_window:
+            await asyncio.gather(*(_select_confirms(link) for link in self._links))
+        if not await self._wait_for_start():
+            return
+        now_ns = monotonic_ns()
+        producers = [
+            _producer(scenario, link, connection, self._tally, now_ns)
+            for link, connection in zip(self._links, connections, strict=True)
+        ]
+        self._pipe.send(Started(now_ns))
+        self._report_progress()
+        for producer in producers:
+            producer.start()
+        reading = asyncio.gather(*(producer.wait_until_read() for producer in producers))
+        if await self._unless_stopped(reading):
+            return
+        for producer in producers:
+            producer.stop()
+        await asyncio.wait({reading}, timeout=ENDING_S_MAX)
+        if reading.done():
+            reading.result()
+        else:
+            reading.cancel()
+
+    async def _run_consumers(self) -> None:
+        scenario = self._share.scenario
+        await self._open(len(self._share.members))
+        if not await self._wait_for_start():
+            return
+        now_ns = monotonic_ns()
+        consumers = [
+            _consumer(scenario, link, number, self._tally)
+            for link, number in zip(self._links, self._share.members, strict=True)
+        ]
+        if await self._unless_stopped(
+            asyncio.gather(*(consumer.start() for consumer in consumers))
+        ):
+            self._pipe.send(Started(now_ns))
+            self._report_progress()
+            await self._unless_stopped(self._stopped)
+        for consumer in consumers:
+            consumer.stop()
+
+    async def _open(self, count: int) -> None:
+        opening = asyncio.Semaphore(OPENING_MAX)
+
+        async def open_one() -> None:
+            async with opening:
+                link = await connect(self._share.scenario.address)
+            self._links.append(link)
+            link.failed.add_done_callback(self._take_failure)
+
+        await asyncio.gather(*(open_one() for _ in range(count)))
+
+    async def _wait_for_start(self) -> bool:
+        """False if the order is to stop before anything began."""
+        self._pipe.send(Ready())
+        return await self._unless_stopped(self._started)
+
+    async def _unless_stopped(self, awaited: asyncio.Future[Any]) -> bool:
+        """Wait; False if the order to stop came first. Raises what a connection failed with."""
+        await asyncio.wait(
+            {awaited, self._stopped, self._failed}, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self._failed.done():
+            awaited.cancel()
+            self._failed.result()
+        if not awaited.done():
+            return False
+        awaited.result()
+        return True
+
+    def _take_order(self) -> None:
+        try:
+            order: Order = self._pipe.recv()
+        except EOFError:
+            # The conductor is gone.
+            self._loop.remove_reader(self._pipe.fileno())
+            order = Order.STOP
+        ordered = self._started if order is Order.START else self._stopped
+        if not ordered.done():
+            ordered.set_result(None)
+
+    def _take_failure(self, failed: asyncio.Future[None]) -> None:
+        error = failed.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _report_progress(self) -> None:
+        blocked = sum(link.blocked for link in self._links)
+        self._pipe.send(Progress(self._tally.take(), blocked))
+        self._timer = self._loop.call_later(PROGRESS_S, self._report_progress)
+
+
+async def _work(share: Share, pipe: Connection) -> None:
+    await Worker(share, pipe).run()
+
+
+async def _select_confirms(link: Link) -> None:
+    await link.call(make(commands.Confirm.Select), commands.Confirm.SelectOk)
+
+
+def _producer(
+    scenario: Scenario, link: Link, connection: int, tally: Tally, now_ns: int
+) -> Producer:
+    """`connection` counts over all producers of the run."""
+    publications = Publications(
+        scenario.exchange,
+        scenario.routing_keys(connection // scenario.producer_connections),
+        scenario.sizes,
+        headers=scenario.headers,
+        persistent=scenario.persistent,
+        mandatory=scenario.mandatory,
+        frame_max=link.frame_max,
+    )
+    pacer = None
+    if scenario.rate:
+        # Each starts its share of an interval later, so that all together are even as well.
+        rate = scenario.rate / scenario.producer_connections
+        connections = scenario.producers * scenario.producer_connections
+        pacer = Pacer(rate, now_ns + int(connection / connections * 1e9 / rate))
+    sender = Sender(
+        publications,
+        tally,
+        messages=scenario.messages_of(connection),
+        pacer=pacer,
+        unconfirmed=Unconfirmed(scenario.confirm_window) if scenario.confirm_window else None,
+    )
+    return Producer(link, sender, tally)
+
+
+def _consumer(scenario: Scenario, link: Link, number: int, tally: Tally) -> Consumer:
+    return Consumer(
+        link,
+        scenario.consumer_queues(number),
+        tally,
+        prefetch=scenario.prefetch,
+        settlement=None
+        if scenario.auto_ack
+        else Settlement(scenario.ack_every, scenario.requeue_every),
+        work=Work(int(scenario.consumer_delay_ms * NS_PER_MS))
+        if scenario.consumer_delay_ms
+        else None,
+    )

@@ -1,0 +1,256 @@
+"""The configuration: its defaults, `rabbitmq.conf`, and the flags that come last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warren.config import Config, Listener, SslOptions, override
+from warren.core.memory_monitor import Absolute, Fraction
+from warren.rabbitmq_conf import KEYS, KEYS_WITHOUT_EFFECT, ConfigError, parse_config
+
+
+def config(text: str) -> Config:
+    loaded = parse_config(text)
+    assert loaded.warnings == []
+    return loaded.config
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text)
+    assert str(refused.value) == "\n".join(refused.value.problems)
+    return refused.value.problems
+
+
+def test_the_defaults_are_those_of_rabbitmq() -> None:
+    defaults = Config()
+    assert defaults.amqp_listeners == (("0.0.0.0", 5672),)
+    assert defaults.http_listeners == (("0.0.0.0", 15672),)
+    assert (defaults.channel_max, defaults.frame_max, defaults.heartbeat_s) == (2047, 131072, 60)
+    assert (defaults.handshake_timeout_ms, defaults.consumer_timeout_ms) == (10_000, 1_800_000)
+    assert defaults.max_message_size == 134_217_728 and defaults.connection_max is None
+    assert defaults.memory_watermark == Fraction(0.4)
+    assert defaults.disk_free_limit == Absolute(50_000_000)
+    assert (defaults.default_user, defaults.default_pass) == ("guest", "guest")
+    assert defaults.default_user_tags == ("administrator",)
+    assert defaults.loopback_users == {"guest"}
+    assert defaults.ssl == SslOptions() and not defaults.ssl.verify_peer
+    assert config("") == defaults
+
+
+def test_a_configuration_does_not_show_the_password() -> None:
+    assert "s3cret" not in repr(Config(default_pass="s3cret"))
+
+
+@pytest.mark.parametrize(
+    ("text", "attribute", "value"),
+    [
+        ("listeners.tcp.default = 5673", "amqp_listeners", (("0.0.0.0", 5673),)),
+        (
+            "listeners.tcp.10 = [::1]:5674\nlisteners.tcp.9 = 127.0.0.1:5673",
+            "amqp_listeners",
+            (("127.0.0.1", 5673), ("::1", 5674)),
+        ),
+        ("listeners.tcp.1 = :::5672", "amqp_listeners", (("::", 5672),)),
+        ("listeners.tcp = none", "amqp_listeners", ()),
+        (
+            "listeners.tcp = none\nlisteners.tcp.1 = localhost:1",
+            "amqp_listeners",
+            (("localhost", 1),),
+        ),
+        ("management.tcp.port = 8080", "http_listeners", (("0.0.0.0", 8080),)),
+        ("management.tcp.ip = 127.0.0.1", "http_listeners", (("127.0.0.1", 15672),)),
+        ("data_dir = /var/lib/warren", "data_dir", Path("/var/lib/warren")),
+        ("node_name = warren@one", "node_name", "warren@one"),
+        ("ssl_cert_login_from = common_name", "ssl_cert_login_from", "common_name"),
+        ("proxy_protocol = true", "proxy_protocol", True),
+        ("channel_max = 0", "channel_max", 0),
+        ("frame_max = 4096", "frame_max", 4096),
+        ("heartbeat = 0", "heartbeat_s", 0),
+        ("handshake_timeout = 20000", "handshake_timeout_ms", 20_000),
+        ("max_message_size = 536870912", "max_message_size", 536_870_912),
+        ("connection_max = 100", "connection_max", 100),
+        ("connection_max = 100\nconnection_max = infinity", "connection_max", None),
+        ("consumer_timeout = 3600000", "consumer_timeout_ms", 3_600_000),
+        ("consumer_timeout = infinity", "consumer_timeout_ms", None),
+        ("default_consumer_prefetch = 250", "default_consumer_prefetch", 250),
+        (
+            "auth_mechanisms.2 = PLAIN\nauth_mechanisms.1 = EXTERNAL",
+            "auth_mechanisms",
+            ("EXTERNAL", "PLAIN"),
+        ),
+        ("default_user = admin", "default_user", "admin"),
+        ("default_pass = 'a # b'", "default_pass", "a # b"),
+        ("default_pass = a=b", "default_pass", "a=b"),
+        ("default_vhost = prod", "default_vhost", "prod"),
+        ("default_permissions.write = ^a", "default_permissions", (".*", "^a", ".*")),
+        (
+            "default_user_tags.monitoring = true\ndefault_user_tags.administrator = false",
+            "default_user_tags",
+            ("monitoring",),
+        ),
+        ("loopback_users = none", "loopback_users", frozenset()),
+        ("loopback_users.guest = false", "loopback_users", frozenset()),
+        (r"loopback_users.a\.b = true", "loopback_users", frozenset({"a.b"})),
+        ("vm_memory_high_watermark.relative = 0.6", "memory_watermark", Fraction(0.6)),
+        ("vm_memory_high_watermark.absolute = 2GiB", "memory_watermark", Absolute(2 << 30)),
+        ("disk_free_limit.relative = 1.5", "disk_free_limit", Fraction(1.5)),
+        ("disk_free_limit.absolute = 5GB", "disk_free_limit", Absolute(5 * 10**9)),
+        ("log.console.level = debug", "log_level", "debug"),
+        ("log.default.level = error", "log_level", "error"),
+        ("log.default.level = error\nlog.console.level = debug", "log_level", "debug"),
+    ],
+)
+def test_every_key_has_its_effect(text: str, attribute: str, value: Any) -> None:
+    loaded = config(text)
+    assert getattr(loaded, attribute) == value
+    assert override(loaded) == loaded
+    changed = {
+        name for name in loaded.__slots__ if getattr(loaded, name) != getattr(Config(), name)
+    }
+    assert changed <= {attribute}
+
+
+def test_tls_has_its_options() -> None:
+    loaded = config(
+        """
+        listeners.ssl.default = 5671
+        ssl_options.cacertfile = /etc/ca.pem
+        ssl_options.certfile   = /etc/cert.pem
+        ssl_options.keyfile    = /etc/key.pem
+        ssl_options.verify     = verify_peer
+        ssl_options.fail_if_no_peer_cert = true
+        """
+    )
+    assert loaded.tls_listeners == (("0.0.0.0", 5671),)
+    assert loaded.ssl == SslOptions(
+        Path("/etc/ca.pem"), Path("/etc/cert.pem"), Path("/etc/key.pem"), True, True
+    )
+
+
+def test_tls_listeners_need_a_certificate() -> None:
+    assert problems("listeners.ssl.default = 5671") == [
+        "rabbitmq.conf: listeners.ssl needs ssl_options.certfile and ssl_options.keyfile"
+    ]
+
+
+def test_comments_blanks_and_order_do_not_matter() -> None:
+    loaded = config(
+        "\ufeff## a comment = 1\r\n\r\n  heartbeat=30   # seconds\r\n\theartbeat = 20#x\r\n"
+        "default_pass = 'x'  # quoted\r\n"
+    )
+    assert loaded.heartbeat_s == 20
+    assert loaded.default_pass == "x"
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("hearbeat", "heartbeat"),
+        ("listeners.tpc.default", "listeners.tcp.default"),
+        ("loopback_user.guest", "loopback_users.guest"),
+        ("vm_memory_high_watermark", "vm_memory_high_watermark.relative"),
+        ("log.console.lvl", "log.console.level"),
+        ("management.tcp.prot", "management.tcp.port"),
+        ("cluster_partition_handlin", "cluster_partition_handling"),
+    ],
+)
+def test_an_unknown_key_is_an_error_that_knows_a_better_one(key: str, nearest: str) -> None:
+    assert problems(f"\n{key} = 1") == [
+        f"rabbitmq.conf, line 2: unknown key {key}; the nearest known key is {nearest}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("heartbeat", "soon", "a number of seconds from 0 to 65535"),
+        ("heartbeat", "65536", "a number of seconds from 0 to 65535"),
+        ("heartbeat", "-1", "a number of seconds from 0 to 65535"),
+        ("frame_max", "4095", "0 or a number of bytes from 4096 on"),
+        ("max_message_size", "536870913", "a number of bytes from 1 to 536870912"),
+        ("connection_max", "many", "a number of connections, or infinity"),
+        ("consumer_timeout", "0", "a number of milliseconds above 0, or infinity"),
+        ("proxy_protocol", "yes", "true or false"),
+        ("listeners.tcp", "all", "none"),
+        ("listeners.tcp.1", "host", "a port, or an address and a port such as 127.0.0.1:5672"),
+        ("listeners.tcp.1", "a:70000", "a port, or an address and a port such as 127.0.0.1:5672"),
+        ("listeners.tcp.1", "1:2:x:5", "a port, or an address and a port such as 127.0.0.1:5672"),
+        ("ssl_options.verify", "maybe", "verify_peer or verify_none"),
+        ("auth_mechanisms.1", "MAGIC", "PLAIN, AMQPLAIN, EXTERNAL or RABBIT-CR-DEMO"),
+        ("default_permissions.read", "(", "a regular expression"),
+        ("vm_memory_high_watermark.relative", "40%", "a fraction such as 0.4"),
+        (
+            "vm_memory_high_watermark.absolute",
+            "2 gallons",
+            "an amount of bytes such as 512MB, 1GiB or 4096",
+        ),
+        (
+            "log.console.level",
+            "loud",
+            "debug, info, warning, error, critical or none",
+        ),
+    ],
+)
+def test_a_bad_value_is_named_with_its_line_and_what_was_wanted(
+    key: str, value: str, wanted: str
+) -> None:
+    assert problems(f"# first\n{key} = {value}\n") == [
+        f"rabbitmq.conf, line 2: {key} = {value}: {wanted} was wanted"
+    ]
+
+
+def test_all_problems_are_reported_together() -> None:
+    found = problems("nonsense\nheartbeat =\n= 5\nhearbeat = 1\nheartbeat = x")
+    assert [problem.split(": ")[0] for problem in found] == [
+        f"rabbitmq.conf, line {line}" for line in (1, 2, 3, 4, 5)
+    ]
+    assert found[0] == "rabbitmq.conf, line 1: 'nonsense' is not key = value"
+
+
+def test_keys_without_effect_are_warnings() -> None:
+    loaded = parse_config(
+        "queue_master_locator = min-masters\nheartbeat = 5\n"
+        "cluster_formation.peer_discovery_backend = etcd\nlog.file.level = debug\n"
+        "log.console.formatter.json.field_map = a\nmqtt.allow_anonymous = true",
+        source="etc/rabbitmq.conf",
+    )
+    assert loaded.config == Config(heartbeat_s=5)
+    assert loaded.warnings == [
+        "etc/rabbitmq.conf, line 1: queue_master_locator has no effect in Warren",
+        "etc/rabbitmq.conf, line 3: cluster_formation.peer_discovery_backend has no effect"
+        " in Warren",
+        "etc/rabbitmq.conf, line 4: log.file.level has no effect in Warren",
+        "etc/rabbitmq.conf, line 5: log.console.formatter.json.field_map has no effect in Warren",
+        "etc/rabbitmq.conf, line 6: mqtt.allow_anonymous has no effect in Warren",
+    ]
+
+
+def test_no_key_is_both_with_and_without_effect() -> None:
+    assert not set(KEYS) & set(KEYS_WITHOUT_EFFECT)
+
+
+class TestFlags:
+    def test_flags_come_last(self) -> None:
+        loaded = config("data_dir = /a\nnode_name = a\nlisteners.tcp.1 = 1\nheartbeat = 5")
+        overridden = override(
+            loaded, data_dir="/b", node_name="b", amqp="127.0.0.1:2", http="[::]:3"
+        )
+        assert overridden.data_dir == Path("/b")
+        assert overridden.node_name == "b"
+        assert overridden.amqp_listeners == (("127.0.0.1", 2),)
+        assert overridden.http_listeners == (("::", 3),)
+        assert overridden.heartbeat_s == 5
+
+    @pytest.mark.parametrize("address", ["", "host", "host:", "host:x", "[::1:5", "::5x"])
+    def test_an_address_that_is_none_is_refused(self, address: str) -> None:
+        with pytest.raises(ValueError):
+            override(Config(), amqp=address)
+
+
+def test_a_port_alone_means_every_interface() -> None:
+    assert Listener.parse("5672") == Listener("0.0.0.0", 5672)
+    assert Listener.parse("example.org:5672") == Listener("example.org", 5672)

@@ -1,0 +1,121 @@
+"""What a node is told when it starts. The defaults are RabbitMQ's where RabbitMQ has them.
+
+A `Config` is frozen and handed down at construction; nobody looks anything up later. It comes from
+`rabbitmq.conf` (`warren/rabbitmq_conf.py`), from the command line (`override`), or from Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, Self, TypeAlias, get_args
+
+from warren.core.disk_monitor import DEFAULT_LIMIT
+from warren.core.memory_monitor import DEFAULT_WATERMARK, Limit
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical", "none"]
+CertificateName: TypeAlias = Literal[
+    "distinguished_name", "common_name", "subject_alternative_name"
+]
+
+LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
+CERTIFICATE_NAMES: tuple[str, ...] = get_args(CertificateName)
+ANY_HOST = "0.0.0.0"
+
+
+class Listener(NamedTuple):
+    """An address to accept connections at; port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`5672`, `127.0.0.1:5672`, `[::1]:5672`, `:::5672` or `name:5672`; raises ValueError."""
+        host, colon, port = text.rpartition(":")
+        if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+            raise ValueError(f"a port from 0 to 65535 was wanted, not {port!r}")
+        if not colon:
+            return cls(ANY_HOST, int(port))
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        if not host or ":" in host:
+            host = str(ipaddress.IPv6Address(host))
+        return cls(host, int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class SslOptions:
+    """What TLS listeners present and demand."""
+
+    cacertfile: Path | None = None
+    certfile: Path | None = None
+    keyfile: Path | None = None
+    verify_peer: bool = False
+    fail_if_no_peer_cert: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything a node can be told.
+
+    Without a `data_dir` nothing is kept; without a `node_name` the node is named after its host.
+    """
+
+    data_dir: Path | None = Path("warren-data")
+    node_name: str | None = None
+
+    amqp_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, 5672),)
+    tls_listeners: tuple[Listener, ...] = ()
+    http_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, 15672),)
+    ssl: SslOptions = SslOptions()
+    ssl_cert_login_from: CertificateName = "distinguished_name"
+    proxy_protocol: bool = False
+
+    channel_max: int = 2047
+    frame_max: int = 131_072
+    heartbeat_s: int = 60
+    handshake_timeout_ms: int = 10_000
+    max_message_size: int = 134_217_728
+    connection_max: int | None = None
+    consumer_timeout_ms: int | None = 1_800_000
+    default_consumer_prefetch: int = 0
+    auth_mechanisms: tuple[str, ...] = ("PLAIN", "AMQPLAIN")
+
+    default_user: str = "guest"
+    default_pass: str = dataclasses.field(default="guest", repr=False)
+    default_vhost: str = "/"
+    default_permissions: tuple[str, str, str] = (".*", ".*", ".*")
+    default_user_tags: tuple[str, ...] = ("administrator",)
+    loopback_users: frozenset[str] = frozenset({"guest"})
+
+    memory_watermark: Limit = DEFAULT_WATERMARK
+    disk_free_limit: Limit = DEFAULT_LIMIT
+    log_level: LogLevel = "info"
+
+
+def override(
+    config: Config,
+    *,
+    data_dir: str | None = None,
+    node_name: str | None = None,
+    amqp: str | None = None,
+    http: str | None = None,
+) -> Config:
+    """The configuration with the flags of the command line, which come last.
+
+    Raises ValueError for an address that is none.
+    """
+    changes: dict[str, object] = {}
+    if data_dir is not None:
+        changes["data_dir"] = Path(data_dir)
+    if node_name is not None:
+        changes["node_name"] = node_name
+    if amqp is not None:
+        changes["amqp_listeners"] = (Listener.parse(amqp),)
+    if http is not None:
+        changes["http_listeners"] = (Listener.parse(http),)
+    # The checker knows the types of the fields, but not those of a dict's values.
+    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]

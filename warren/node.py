@@ -1,0 +1,238 @@
+"""Builds a running node from a configuration: the one place that knows all the parts.
+
+Everything below is wired here and nowhere else: clock, definitions store, access, alarms and
+their monitors, the node, its listeners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import secrets
+import socket
+import ssl
+from importlib import import_module
+from pathlib import Path
+from random import SystemRandom
+
+from warren import __version__
+from warren.amqp.certificate import LOGIN_FROM
+from warren.amqp.peer import ConnectionSettings
+from warren.amqp.properties import AmqpContentCodec
+from warren.amqp.server import Listener, ProxyReader, TlsFiles
+from warren.clock import LoopClock
+from warren.config import Config
+from warren.core.access import AccessControl, create_defaults
+from warren.core.alarms import Alarms
+from warren.core.disk_monitor import DiskMonitor
+from warren.core.memory_monitor import MemoryMonitor, total_memory
+from warren.core.memory_queue import MemoryQueue
+from warren.core.node import Node, default_server_properties
+from warren.core.periodic import Periodic
+from warren.core.ports import MetadataStore
+from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.persist.data_directory import DataDirectory
+from warren.persist.group_commit import SyncThread
+from warren.persist.metadata import LmdbMetadataStore
+
+log = logging.getLogger("warren.node")
+
+STOP_GRACE_S = 2.0
+"""How long clients may take to answer connection.close when the node stops."""
+
+
+class RunningNode:
+    """A node with open listeners. `amqp_ports` and `tls_ports` are in the order configured."""
+
+    def __init__(
+        self,
+        node: Node,
+        listener: Listener,
+        monitors: list[Periodic],
+        metadata: MetadataStore,
+        directory: DataDirectory | None,
+    ) -> None:
+        self.node = node
+        self.amqp_ports: list[int] = []
+        self.tls_ports: list[int] = []
+        self._listener = listener
+        self._monitors = monitors
+        self._metadata = metadata
+        self._directory = directory
+
+    @classmethod
+    async def start(cls, config: Config) -> RunningNode:
+        """Open the data directory and the listeners.
+
+        Raises `DataDirectoryRefused`, `OSError` for addresses and files, `ssl.SSLError`.
+        """
+        loop = asyncio.get_running_loop()
+        clock = LoopClock(loop)
+        directory, metadata = _open_metadata(config, loop, clock)
+        running: RunningNode | None = None
+        try:
+            running = cls._build(config, loop, clock, metadata, directory)
+            await running._listen(config)
+        except BaseException:
+            if running is not None:
+                await running.stop()
+            else:
+                _close(metadata, directory)
+            raise
+        return running
+
+    @classmethod
+    def _build(
+        cls,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        clock: LoopClock,
+        metadata: MetadataStore,
+        directory: DataDirectory | None,
+    ) -> RunningNode:
+        create_defaults(
+            metadata,
+            random_bytes=os.urandom,
+            user=config.default_user,
+            password=config.default_pass,
+            vhost=config.default_vhost,
+            tags=config.default_user_tags,
+            permissions=config.default_permissions,
+        )
+        name = config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
+        alarms = Alarms(name)
+        node = Node(
+            name,
+            clock=clock,
+            codec=AmqpContentCodec(),
+            metadata=metadata,
+            access=AccessControl(
+                metadata, random_bytes=os.urandom, loopback_users=config.loopback_users
+            ),
+            alarms=alarms,
+            random=SystemRandom(),
+            new_token=_new_token,
+            new_backing_queue=MemoryQueue,
+            server_properties=default_server_properties(
+                __version__, f"Python {platform.python_version()}"
+            ),
+        )
+        listener = Listener(
+            node,
+            _connection_settings(config),
+            loop=loop,
+            certificate_login=LOGIN_FROM[config.ssl_cert_login_from],
+            read_proxy_header=_proxy_reader(config),
+            connection_max=config.connection_max,
+        )
+        memory = MemoryMonitor(_read_file, alarms, config.memory_watermark)
+        monitors = [Periodic(clock, memory.check)]
+        if directory is not None:
+            path = directory.path
+            disk = DiskMonitor(
+                lambda: _free_bytes(path),
+                alarms,
+                config.disk_free_limit,
+                total_memory_bytes=lambda: total_memory(_read_file),
+            )
+            monitors.append(Periodic(clock, disk.check))
+        for monitor in monitors:
+            monitor.start()
+        return cls(node, listener, monitors, metadata, directory)
+
+    async def _listen(self, config: Config) -> None:
+        for host, port in config.amqp_listeners:
+            self.amqp_ports.append(await self._listener.listen(host, port))
+        if config.tls_listeners:
+            tls = _tls_files(config)
+            for host, port in config.tls_listeners:
+                self.tls_ports.append(await self._listener.listen(host, port, tls))
+
+    def reload_certificates(self) -> None:
+        self._listener.reload_certificates()
+
+    async def stop(self) -> None:
+        """Tell the clients, commit what is pending, release the data directory."""
+        for monitor in self._monitors:
+            monitor.stop()
+        await self._listener.stop(STOP_GRACE_S)
+        _close(self._metadata, self._directory)
+
+
+def _open_metadata(
+    config: Config, loop: asyncio.AbstractEventLoop, clock: LoopClock
+) -> tuple[DataDirectory | None, MetadataStore]:
+    if config.data_dir is None:
+        return None, VolatileMetadataStore()
+    directory = DataDirectory.open(config.data_dir)
+    try:
+        metadata = LmdbMetadataStore(
+            directory,
+            call_on_loop=loop.call_soon_threadsafe,
+            call_later=clock.call_later,
+            sync_thread=SyncThread("metadata-sync"),
+        )
+    except BaseException:
+        directory.close()
+        raise
+    return directory, metadata
+
+
+def _close(metadata: MetadataStore, directory: DataDirectory | None) -> None:
+    metadata.close()
+    if directory is not None:
+        directory.close()
+
+
+def _connection_settings(config: Config) -> ConnectionSettings:
+    return ConnectionSettings(
+        channel_max=config.channel_max,
+        frame_max=config.frame_max,
+        heartbeat_s=config.heartbeat_s,
+        handshake_timeout_s=config.handshake_timeout_ms / 1000,
+        max_message_size=config.max_message_size,
+        consumer_timeout_s=(
+            None if config.consumer_timeout_ms is None else config.consumer_timeout_ms / 1000
+        ),
+        default_prefetch=config.default_consumer_prefetch,
+        mechanisms=tuple(config.auth_mechanisms),
+    )
+
+
+def _tls_files(config: Config) -> TlsFiles:
+    assert config.ssl.certfile is not None and config.ssl.keyfile is not None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls = TlsFiles(context, Path(config.ssl.certfile), Path(config.ssl.keyfile))
+    tls.reload()
+    if config.ssl.cacertfile is not None:
+        context.load_verify_locations(config.ssl.cacertfile)
+    if config.ssl.verify_peer:
+        context.verify_mode = (
+            ssl.CERT_REQUIRED if config.ssl.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+        )
+    return tls
+
+
+def _proxy_reader(config: Config) -> ProxyReader | None:
+    """Loaded only where it is configured: the library costs start time."""
+    if not config.proxy_protocol:
+        return None
+    reader: ProxyReader = import_module("warren.amqp.proxy_header").read_proxy_header
+    return reader
+
+
+def _new_token() -> str:
+    """22 characters nobody can guess, safe in names and addresses."""
+    return secrets.token_urlsafe(16)
+
+
+def _read_file(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def _free_bytes(path: Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
