@@ -713,7 +713,7 @@ class Connection:
         else:
             parts = output[:]
             output.clear()
-        if parts:
+        if parts and parts[-1] is not HEARTBEAT_FRAME:
             self.heartbeat.sent = True
         return parts
 

@@ -55,7 +55,8 @@ class Heartbeat:
         """Begin with the interval negotiated; 0 means no heartbeats in either direction."""
         self._interval_s = interval_s
         if interval_s:
-            self._sending = self._clock.call_later(interval_s / 2, self._send_if_idle)
+            # The replies of the handshake do not count: the first heartbeat goes out in any case.
+            self._sending = self._clock.call_later(interval_s / 2, self._send_first)
             self._receiving = self._clock.call_later(interval_s, self._check_heard)
 
     def stop(self) -> None:
@@ -63,6 +64,10 @@ class Heartbeat:
             if timer is not None:
                 timer.cancel()
         self._sending = self._receiving = None
+
+    def _send_first(self) -> None:
+        self.sent = False
+        self._send_if_idle()
 
     def _send_if_idle(self) -> None:
         if not self.sent:

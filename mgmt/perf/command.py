@@ -32,22 +32,18 @@ FAILED = 1
 PUBLISHED = "published"
 
 
-class _Text(click.ParamType[Any]):
-    """An option read by one of the scenario's readers."""
+def _read_with(
+    read: Callable[[str], Any],
+) -> Callable[[click.Context, click.Parameter, str], Any]:
+    """The callback of an option that one of the scenario's readers reads."""
 
-    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(
-        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
-    ) -> Any:
-        if not isinstance(value, str):
-            return value
+    def callback(context: click.Context, parameter: click.Parameter, value: str) -> Any:
         try:
-            return self._read(value)
+            return read(value)
         except ScenarioError as error:
-            self.fail(str(error), parameter, context)
+            raise click.BadParameter(str(error), context, parameter) from error
+
+    return callback
 
 
 def _read_moment(text: str) -> float | str:
@@ -93,7 +89,8 @@ _AMOUNT = click.FloatRange(min=0, max=1e9)
     "-s",
     "--size",
     "sizes",
-    type=_Text("bytes", parse_sizes),
+    metavar="BYTES",
+    callback=_read_with(parse_sizes),
     default="100",
     show_default=True,
     help="Size of the body; several, as in 100,5000, are sent in turn.",
@@ -163,7 +160,7 @@ _AMOUNT = click.FloatRange(min=0, max=1e9)
 )
 @click.option(
     "--consume-after",
-    type=_Text("moment", _read_moment),
+    callback=_read_with(_read_moment),
     default="0",
     metavar="S|published",
     help="Start consumers after so many seconds, or when all is published.",
