@@ -8,9 +8,8 @@ amqp_semantics.md sections 2 and 5 to 8.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING
 
 from pamqp import commands
 
@@ -55,19 +54,6 @@ class Content(Enum):
 METHOD = Content.METHOD
 HEADER = Content.HEADER
 BODY = Content.BODY
-
-
-class Holder(Protocol):
-    """Who got a message: a consumer, or a basic.get."""
-
-    queue: Queue
-
-    def settled(self, count: int) -> None:
-        """So many of its messages were acknowledged, rejected or requeued."""
-        ...
-
-
-Unacked: TypeAlias = tuple[Message, Holder]
 
 
 ACK = Verdict.ACK
@@ -123,7 +109,7 @@ class Channel:
         self._chunks: list[bytes] = []
         # Deliveries
         self.consumers: dict[str, ChannelConsumer] = {}
-        self.unacked: dict[int, Unacked] = {}
+        self.unacked: dict[int, Message] = {}
         self.last_delivery_tag = 0
         self.prefetch = connection.settings.default_prefetch
         self.limit = 0
@@ -332,7 +318,8 @@ class Channel:
         """Number a message that basic.get fetched; returns its delivery tag."""
         self.last_delivery_tag += 1
         if not no_ack:
-            self.unacked[self.last_delivery_tag] = (message, Getter(queue))
+            message.holder = Getter(queue)
+            self.unacked[self.last_delivery_tag] = message
             self.watch_timeout()
         return self.last_delivery_tag
 
@@ -343,10 +330,10 @@ class Channel:
         if multiple or self.transaction is not None:
             self.judge(delivery_tag, multiple, ACK)
             return
-        unacked = self.unacked.pop(delivery_tag, None)
-        if unacked is None:
+        message = self.unacked.pop(delivery_tag, None)
+        if message is None:
             raise unknown_delivery_tag(delivery_tag)
-        message, holder = unacked
+        holder = message.holder
         queue = holder.queue
         queue.ack((message,))
         holder.settled(1)
@@ -360,73 +347,78 @@ class Channel:
 
         Raises `PreconditionFailed` for a tag that is not outstanding.
         """
+        first, last = self._judged(delivery_tag, multiple)
         if self.transaction is not None:
-            self.transaction.judge(self.take_unacked(delivery_tag, multiple), verdict)
+            self.transaction.judge(self._take(first, last), verdict)
             return
-        self.settle(self.take_unacked(delivery_tag, multiple).values(), verdict)
-
-    def take_unacked(self, delivery_tag: int, multiple: bool) -> dict[int, Unacked]:
-        """Remove what a verdict is about from the unacknowledged, by delivery tag."""
+        # Tags are consecutive: walking them up costs each tag once in the life of a channel.
         pop = self.unacked.pop
-        if not multiple:
-            unacked = pop(delivery_tag, None)
-            if unacked is None:
-                raise unknown_delivery_tag(delivery_tag)
-            return {delivery_tag: unacked}
-        if delivery_tag == 0:
+        messages = [
+            message for tag in range(first, last + 1) if (message := pop(tag, None)) is not None
+        ]
+        self.settle(messages, verdict)
+
+    def _judged(self, delivery_tag: int, multiple: bool) -> tuple[int, int]:
+        """The first and last tag a verdict is about."""
+        if delivery_tag == 0 and multiple:
             last = self.last_delivery_tag
         elif delivery_tag in self.unacked:
             last = delivery_tag
         else:
             raise unknown_delivery_tag(delivery_tag)
-        # Tags are consecutive: walking them up costs each tag once in the life of a channel.
+        if not multiple:
+            return last, last
         first, self._lowest_unacked = self._lowest_unacked, last + 1
+        return first, last
+
+    def _take(self, first: int, last: int) -> dict[int, Message]:
+        """Remove what is outstanding between two tags, by tag."""
+        pop = self.unacked.pop
         return {
-            tag: unacked
+            tag: message
             for tag in range(first, last + 1)
-            if (unacked := pop(tag, None)) is not None
+            if (message := pop(tag, None)) is not None
         }
 
-    def put_back(self, unacked: dict[int, Unacked]) -> None:
-        """Undo `take_unacked`, after a rollback."""
+    def put_back(self, unacked: dict[int, Message]) -> None:
+        """Make messages outstanding again, after a rollback."""
         self.unacked.update(unacked)
         self.unacked = dict(sorted(self.unacked.items()))
         self._lowest_unacked = min(self.unacked, default=self._lowest_unacked)
 
-    def settle(self, unacked: Iterable[Unacked], verdict: Verdict) -> None:
+    def settle(self, messages: list[Message], verdict: Verdict) -> None:
         """Carry out a verdict on messages that are no longer outstanding here."""
-        by_holder: dict[Holder, list[Message]] = {}
-        for message, holder in unacked:
-            messages = by_holder.get(holder)
-            if messages is None:
-                by_holder[holder] = [message]
-            else:
-                messages.append(message)
+        holders = dict.fromkeys([message.holder for message in messages])
+        if len(holders) == 1:
+            (holder,) = holders
+            groups = [(holder, messages)]
+        else:
+            groups = [
+                (holder, [message for message in messages if message.holder is holder])
+                for holder in holders
+            ]
         by_queue: dict[Queue, list[Message]] = {}
-        for holder, messages in by_holder.items():
-            if holder.queue in by_queue:
-                by_queue[holder.queue] += messages
-            else:
-                by_queue[holder.queue] = messages
-            holder.settled(len(messages))
+        for holder, held in groups:
+            by_queue.setdefault(holder.queue, []).extend(held)
+            holder.settled(len(held))
         if self.limit:
             self.apply_limit()
-        for queue, messages in by_queue.items():
+        for queue, of_queue in by_queue.items():
             if verdict is ACK:
-                queue.ack(messages)
+                queue.ack(of_queue)
             elif verdict is Verdict.REJECT:
-                queue.reject(messages)
+                queue.reject(of_queue)
             else:
-                queue.requeue(messages)
+                queue.requeue(of_queue)
             if queue.backing.length:
                 queue.deliver()
 
     def requeue_all(self) -> None:
         """Put all unacknowledged messages back into their queues."""
-        unacked = list(self.unacked.values())
+        messages = list(self.unacked.values())
         self.unacked.clear()
         self._lowest_unacked = self.last_delivery_tag + 1
-        self.settle(unacked, Verdict.REQUEUE)
+        self.settle(messages, Verdict.REQUEUE)
 
     # Prefetch and back-pressure
 

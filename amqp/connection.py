@@ -208,13 +208,16 @@ class Connection:
     def receive_data(self, data: bytes) -> None:
         """Take octets from the peer and do what they ask for."""
         self.heartbeat.heard = True
-        if self._buffer:
-            data = self._buffer + data
-            self._buffer = b""
-        if self._pauses:
-            self._buffer = data
-            return
         start = 0
+        if self._buffer:
+            if self._pauses or self.state is not State.RUNNING or len(self._buffer) < HEAD.size:
+                data = self._buffer + data
+                self._buffer = b""
+            else:
+                start = self._complete_frame(data)
+        if self._pauses:
+            self._buffer += data[start:]
+            return
         if self.state is State.AWAITING_HEADER:
             if len(data) < 8:
                 self._buffer = data
@@ -225,6 +228,21 @@ class Connection:
         end = self._read_frames(data, start)
         if end < len(data) and self.state is not State.FAILED:
             self._buffer = data[end:]
+
+    def _complete_frame(self, data: bytes) -> int:
+        """Serve the frame begun in the buffer; returns how much of `data` that took.
+
+        Large frames arrive in pieces, and joining all that arrives to them would copy it twice.
+        """
+        begun, self._buffer = self._buffer, b""
+        _, _, size = HEAD.unpack_from(begun)
+        missing: int = max(size + OVERHEAD - len(begun), 0)
+        if size <= self._frame_size_max and len(data) < missing:
+            self._buffer = begun + data
+            return len(data)
+        frame_octets = begun + data[:missing]
+        self._buffer = frame_octets[self._read_frames(frame_octets, 0) :]
+        return missing
 
     def _read_frames(self, data: bytes, pos: int) -> int:
         """Serve the whole frames in `data` from `pos` on; returns where the rest begins."""

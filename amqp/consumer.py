@@ -79,7 +79,8 @@ class ChannelConsumer(Consumer):
     def take(self, message: Message) -> None:
         channel = self._channel
         delivery_tag = channel.last_delivery_tag = channel.last_delivery_tag + 1
-        channel.unacked[delivery_tag] = (message, self)
+        channel.unacked[delivery_tag] = message
+        message.holder = self
         self.unacked += 1
         if self.unacked >= self.prefetch:
             self.block(_PREFETCH)
@@ -92,6 +93,34 @@ class ChannelConsumer(Consumer):
             self._write(delivery_tag, envelope, message.body, message.redelivered)
         if not channel.connection.flush_requested:
             channel.connection.request_flush()
+
+    def take_many(self, messages: list[Message]) -> None:
+        channel = self._channel
+        unacked = channel.unacked
+        output = self._output
+        delivery_tag = channel.last_delivery_tag
+        for message in messages:
+            delivery_tag += 1
+            unacked[delivery_tag] = message
+            message.holder = self
+            envelope = message.envelope
+            if envelope is self._envelope and not message.redelivered:
+                output += (self._head, _pack_tag(delivery_tag), self._tail, message.body, END)
+            else:
+                self._write(delivery_tag, envelope, message.body, message.redelivered)
+        channel.last_delivery_tag = delivery_tag
+        self.unacked += len(messages)
+        if self.unacked >= self.prefetch:
+            self.block(_PREFETCH)
+        if channel.limit:
+            channel.check_limit()
+        if not channel.connection.flush_requested:
+            channel.connection.request_flush()
+
+    def capacity(self) -> int:
+        room = self.prefetch - self.unacked
+        limit = self._channel.limit
+        return min(room, limit - len(self._channel.unacked)) if limit else room
 
     def cancelled(self) -> None:
         self._channel.consumer_cancelled(self)

@@ -24,6 +24,10 @@ log = logging.getLogger("warren.amqp")
 WRITE_BUFFER_HIGH = 256 * 1024
 """Octets a socket may owe its reader before its consumers are taken out of their rings."""
 
+READ_TURN = 128 * 1024
+"""Octets after which a socket that has more to read lets the others have their turn: the loop would
+otherwise read megabytes from one publisher at a time."""
+
 OUTPUT_MAX = 16 * 1024 * 1024
 """Octets a socket may owe its reader before we stop reading from it too. It is far above the
 other limit so that a client that writes and reads in one thread is not locked out."""
@@ -87,6 +91,9 @@ class AmqpProtocol(asyncio.Protocol):
             connection.receive_data(data)
         except Exception:
             self._internal_error(connection)
+        if len(data) >= READ_TURN:
+            connection.pause("turn")
+            self._listener.read_again_soon(connection)
 
     def eof_received(self) -> bool:
         return False
@@ -282,6 +289,10 @@ class Listener:
         if not self._unflushed:
             self._loop.call_soon(self._flush)
         self._unflushed.append(protocol)
+
+    def read_again_soon(self, connection: Connection) -> None:
+        """Go on reading from this connection in the next turn of the loop."""
+        self._loop.call_soon(connection.resume, "turn")
 
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from warren.amqp.publishing import Prepared
 from warren.core.errors import PreconditionFailed
+from warren.core.message import Message
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
 
 if TYPE_CHECKING:
-    from warren.amqp.channel import Channel, Unacked
+    from warren.amqp.channel import Channel
     from warren.amqp.verdict import Verdict
 
 
@@ -27,14 +28,14 @@ class Transaction:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._publishes: list[tuple[Prepared, tuple[Queue, ...], bytes]] = []
-        self._verdicts: list[tuple[dict[int, Unacked], Verdict]] = []
+        self._verdicts: list[tuple[dict[int, Message], Verdict]] = []
         self._unsafe = 0
         self._on_safe: Callable[[], None] | None = None
 
     def publish(self, prepared: Prepared, queues: tuple[Queue, ...], body: bytes) -> None:
         self._publishes.append((prepared, queues, body))
 
-    def judge(self, unacked: dict[int, Unacked], verdict: Verdict) -> None:
+    def judge(self, unacked: dict[int, Message], verdict: Verdict) -> None:
         self._verdicts.append((unacked, verdict))
 
     def commit(self, on_safe: Callable[[], None]) -> None:
@@ -54,7 +55,7 @@ class Transaction:
             if not queues:
                 self._channel.unroutable(prepared, body)
         for unacked, verdict in verdicts:
-            self._channel.settle(unacked.values(), verdict)
+            self._channel.settle(list(unacked.values()), verdict)
         if refused:
             raise PreconditionFailed("partial tx completion")
         if not self._unsafe:

@@ -59,6 +59,10 @@ class BackingQueue(Protocol):
         """Make the first ready message pending and return it."""
         ...
 
+    def fetch_many(self, limit: int) -> list[Message]:
+        """`fetch` up to so many times."""
+        ...
+
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         """Make up to `limit` messages pending that expired by `now`, and return them.
 

@@ -78,6 +78,14 @@ class Consumer(ABC):
         """Hand over a message and remember it as unacknowledged."""
 
     @abstractmethod
+    def take_many(self, messages: list[Message]) -> None:
+        """`take` each of these; there are no more than `capacity`."""
+
+    @abstractmethod
+    def capacity(self) -> int:
+        """How many messages it can take before something blocks it; at least one in the ring."""
+
+    @abstractmethod
     def cancelled(self) -> None:
         """The queue is gone, and this subscription with it."""
 

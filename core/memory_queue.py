@@ -62,6 +62,13 @@ class MemoryQueue:
         self.ready_bytes -= len(message.body)
         return message
 
+    def fetch_many(self, limit: int) -> list[Message]:
+        take = self._ready.popleft
+        messages = [take() for _ in range(min(limit, self.length))]
+        self.length -= len(messages)
+        self.ready_bytes -= sum([len(message.body) for message in messages])
+        return messages
+
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []
         ready = self._ready

@@ -11,6 +11,21 @@ to queue.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from warren.core.queue import Queue
+
+
+class Holder(Protocol):
+    """Who got a message: a consumer, or a basic.get."""
+
+    queue: Queue
+
+    def settled(self, count: int) -> None:
+        """So many of its messages were acknowledged, rejected or requeued."""
+        ...
+
 
 class Envelope:
     """The immutable part of a publish that is not its body.
@@ -53,10 +68,13 @@ class Message:
     """A message in one queue.
 
     `position` is its place in that queue for ever: requeueing puts it back there.
-    `expires_at` is on the clock of the node, or None.
+    `expires_at` is on the clock of the node, or None. `holder` is who got it and has not settled
+    it yet; it has no meaning while the message is ready.
     """
 
-    __slots__ = ("body", "envelope", "expires_at", "position", "redelivered")
+    __slots__ = ("body", "envelope", "expires_at", "holder", "position", "redelivered")
+
+    holder: Holder
 
     def __init__(
         self,

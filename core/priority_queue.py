@@ -55,6 +55,14 @@ class PriorityQueue:
                 return level.fetch()
         return None
 
+    def fetch_many(self, limit: int) -> list[Message]:
+        messages: list[Message] = []
+        for level in self._fetch_order:
+            if level.length and len(messages) < limit:
+                messages += level.fetch_many(limit - len(messages))
+        self.length -= len(messages)
+        return messages
+
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []
         for level in self._fetch_order:

@@ -264,10 +264,16 @@ class Queue:
             if messages_left <= 0 or bytes_left <= 0:
                 self._resume_soon()
                 return
+            consumer = ready[0]
+            if len(ready) == 1 and not self._rules and not consumer.no_ack:
+                messages_left -= self._hand_over_many(consumer, messages_left)
+                if not backing.length:
+                    return
+                ready = ring.top
+                continue
             message = backing.fetch()
             if message is None:
                 break
-            consumer = ready[0]
             messages_left -= 1
             bytes_left -= len(message.body)
             if consumer.no_ack:
@@ -434,6 +440,18 @@ class Queue:
         consumer.take(message)
         if self._trace is not None:
             self._trace.delivered(self, message.envelope, message.body, message.redelivered)
+
+    def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
+        """Give the only consumer what it can take, up to a limit. Returns how many it took."""
+        backing = self.backing
+        # By the average size, so that large bodies do not make a slice long.
+        by_size = 1 + DELIVERY_SLICE_BYTES * backing.length // (backing.ready_bytes + 1)
+        messages = backing.fetch_many(min(limit, by_size, consumer.capacity()))
+        self.unacked += len(messages)
+        consumer.take_many(messages)
+        if by_size < limit:
+            return max(len(messages), limit * len(messages) // by_size)
+        return len(messages)
 
     def _resume_soon(self) -> None:
         if not self._resume_scheduled:

@@ -60,7 +60,6 @@ class Link(asyncio.Protocol):
         self.failed: asyncio.Future[None] = loop.create_future()
         """Gets a `PerfError` when the connection ends, or its channel while nobody waits for an
         answer; never a result."""
-        self.failed.add_done_callback(_mark_as_seen)
         self._stream = Stream()
         self._transport: asyncio.Transport
         self._awaited: tuple[type[Method], asyncio.Future[Any]] | None = None
@@ -175,6 +174,8 @@ class Link(asyncio.Protocol):
         self._resolve_with_error(error)
         if not self.failed.done():
             self.failed.set_exception(error)
+            # asyncio would report an exception nobody looks at, as those after the end of a run.
+            self.failed.exception()
 
     # Methods
 
@@ -308,6 +309,10 @@ async def _reach(address: Address) -> Link:
 
 
 def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {(error.reason or str(error)).lower().replace('_', ' ')}"
     if isinstance(error, ConnectionError) and error.errno is not None:
         return os.strerror(error.errno).lower()
     return error.strerror or str(error)
@@ -315,12 +320,6 @@ def _reason(error: OSError) -> str:
 
 def _with_tls(address: Address) -> str:
     return "with TLS" if address.tls else "without TLS"
-
-
-def _mark_as_seen(failed: asyncio.Future[None]) -> None:
-    """A failure that comes when the run is over is nobody's, and asyncio need not report it."""
-    if not failed.cancelled():
-        failed.exception()
 
 
 def _tls_context(address: Address) -> ssl.SSLContext | None:

@@ -230,8 +230,10 @@ class Conductor:
                 each.has_ended = True
                 each.blocked = 0
                 self._add(tally)
-            case Failed(reason):
+            case Failed(reason, tally):
                 each.has_ended = True
+                each.blocked = 0
+                self._add(tally)
                 raise PerfError(reason)
 
     def _add(self, tally: Tally) -> None:

@@ -86,6 +86,7 @@ class Ended:
 @dataclass(slots=True)
 class Failed:
     reason: str
+    tally: Tally
 
 
 Report: TypeAlias = Ready | Started | Progress | Ended | Failed
@@ -95,8 +96,6 @@ def work(share: Share, pipe: Connection) -> None:
     """The main function of the process."""
     try:
         uvloop.run(_work(share, pipe))
-    except PerfError as error:
-        pipe.send(Failed(str(error)))
     except (BrokenPipeError, ConnectionResetError):
         # The conductor is gone, and with it everybody who could be told.
         pass
@@ -127,6 +126,8 @@ class Worker:
             else:
                 await self._run_consumers()
             self._pipe.send(Ended(self._tally.take()))
+        except PerfError as error:
+            self._pipe.send(Failed(str(error), self._tally.take()))
         finally:
             self._loop.remove_reader(self._pipe.fileno())
             if self._timer is not None:
@@ -163,7 +164,7 @@ class Worker:
         if reading.done():
             reading.result()
         else:
-            reading.cancel()
+            await _abandon(reading)
 
     async def _run_consumers(self) -> None:
         scenario = self._share.scenario
@@ -206,7 +207,7 @@ class Worker:
             {awaited, self._stopped, self._failed}, return_when=asyncio.FIRST_COMPLETED
         )
         if self._failed.done():
-            awaited.cancel()
+            await _abandon(awaited)
             self._failed.result()
         if not awaited.done():
             return False
@@ -237,6 +238,12 @@ class Worker:
 
 async def _work(share: Share, pipe: Connection) -> None:
     await Worker(share, pipe).run()
+
+
+async def _abandon(awaited: asyncio.Future[Any]) -> None:
+    """Cancel, and look at how it ended, which asyncio wants somebody to do."""
+    awaited.cancel()
+    await asyncio.gather(awaited, return_exceptions=True)
 
 
 async def _select_confirms(link: Link) -> None:
