@@ -69,7 +69,6 @@ class Config:
 
     amqp_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, 5672),)
     tls_listeners: tuple[Listener, ...] = ()
-    http_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, 15672),)
     ssl: SslOptions = SslOptions()
     ssl_cert_login_from: CertificateName = "distinguished_name"
     proxy_protocol: bool = False
@@ -102,7 +101,6 @@ def override(
     data_dir: str | None = None,
     node_name: str | None = None,
     amqp: str | None = None,
-    http: str | None = None,
 ) -> Config:
     """The configuration with the flags of the command line, which come last.
 
@@ -115,7 +113,5 @@ def override(
         changes["node_name"] = node_name
     if amqp is not None:
         changes["amqp_listeners"] = (Listener.parse(amqp),)
-    if http is not None:
-        changes["http_listeners"] = (Listener.parse(http),)
     # The checker knows the types of the fields, but not those of a dict's values.
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]

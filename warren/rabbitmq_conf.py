@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from warren.config import (
-    ANY_HOST,
     CERTIFICATE_NAMES,
     LOG_LEVELS,
     CertificateName,
@@ -96,6 +95,8 @@ def parse_config(text: str, source: str = "rabbitmq.conf") -> Loaded:
         problems.append(
             f"{source}: listeners.ssl needs ssl_options.certfile and ssl_options.keyfile"
         )
+    if config.tls_listeners and config.proxy_protocol:
+        problems.append(f"{source}: proxy_protocol is not offered together with listeners.ssl")
     if problems:
         raise ConfigError(problems)
     return Loaded(config, warnings)
@@ -226,7 +227,6 @@ MILLISECONDS = _Kind(_number(1), "a number of milliseconds above 0")
 PATTERN = _Kind(_permission, "a regular expression")
 SHARE = _Kind(_fraction, "a fraction such as 0.4")
 BYTES = _Kind(_absolute, "an amount of bytes such as 512MB, 1GiB or 4096")
-PORT = _Kind(_number(0, 65535), "a port from 0 to 65535")
 
 KEYS: Mapping[str, _Kind] = {
     # The first two are Warren's own; RabbitMQ takes them from its environment.
@@ -236,8 +236,6 @@ KEYS: Mapping[str, _Kind] = {
     "listeners.tcp.$name": LISTENER,
     "listeners.ssl": NONE,
     "listeners.ssl.$name": LISTENER,
-    "management.tcp.port": PORT,
-    "management.tcp.ip": TEXT,
     "ssl_options.cacertfile": FILE,
     "ssl_options.certfile": FILE,
     "ssl_options.keyfile": FILE,
@@ -343,8 +341,10 @@ KEYS_WITHOUT_EFFECT = (
     "management.tcp.compress",
     "management.tcp.idle_timeout",
     "management.tcp.inactivity_timeout",
+    "management.tcp.ip",
     "management.tcp.max_keepalive",
     "management.tcp.nodelay",
+    "management.tcp.port",
     "management.tcp.request_timeout",
     "management.tcp.shutdown_function",
     "memory_monitor_interval",
@@ -472,16 +472,12 @@ def _assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
     one = values.one
     loopback_default = () if one("loopback_users") else tuple(defaults.loopback_users)
     configure, write, read = defaults.default_permissions
-    (http,) = defaults.http_listeners
     level = one("log.console.level", one("log.default.level", defaults.log_level))
     return Config(
         data_dir=one("data_dir", defaults.data_dir),
         node_name=one("node_name", defaults.node_name),
         amqp_listeners=values.listeners("listeners.tcp", defaults.amqp_listeners),
         tls_listeners=values.listeners("listeners.ssl", defaults.tls_listeners),
-        http_listeners=(
-            Listener(one("management.tcp.ip", ANY_HOST), one("management.tcp.port", http.port)),
-        ),
         ssl=SslOptions(
             cacertfile=one("ssl_options.cacertfile"),
             certfile=one("ssl_options.certfile"),

@@ -171,6 +171,7 @@ class Link(asyncio.Protocol):
         """End the connection; `failed` and whoever waits for an answer learn why."""
         self._transport.abort()
         self._closing = True
+        self.writable = False
         self._resolve_with_error(error)
         if not self.failed.done():
             self.failed.set_exception(error)

@@ -265,9 +265,12 @@ def _print_nothing(second: Second) -> None:
 
 def _print_result(result: Result, as_json: bool, json_file: Path | None) -> None:
     text = json.dumps(to_json(result))
-    if json_file is not None:
-        json_file.write_text(text + "\n", encoding="utf-8")
     if as_json:
         click.echo(text)
     elif result.outcome is not Outcome.FAILED or result.totals.sent or result.totals.received:
         click.echo(summary(result))
+    if json_file is not None:
+        try:
+            json_file.write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise click.FileError(str(json_file), error.strerror) from error

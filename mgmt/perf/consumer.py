@@ -51,12 +51,14 @@ class Consumer:
             await self._link.call(consume, commands.Basic.ConsumeOk)
 
     def stop(self) -> None:
-        """Count no more, and ack what is dealt with."""
+        """Count no more, and ack all that was counted, without working on it."""
         self._link.on_arrivals = None
         if self._timer is not None:
             self._timer.cancel()
         if not self._is_reading:
             self._link.resume_reading()
+        if self._work is not None:
+            self._settle(self._work.last)
         if self._settlement is not None:
             rest = self._settlement.settle_rest()
             if rest:

@@ -86,24 +86,25 @@ class Settlement:
 class Work:
     """Deliveries dealt with one after the other, each for `delay_ns`."""
 
-    __slots__ = ("_delay_ns", "_done", "_last", "_next_ns")
+    __slots__ = ("_delay_ns", "_done", "_next_ns", "last")
 
     def __init__(self, delay_ns: int) -> None:
         assert delay_ns > 0, delay_ns
         self._delay_ns = delay_ns
-        self._last = 0
+        self.last = 0
+        """The last tag that arrived."""
         self._done = 0
         self._next_ns = 0
 
     @property
     def waiting(self) -> int:
-        return self._last - self._done
+        return self.last - self._done
 
     def arrived(self, last_tag: int, now_ns: int) -> None:
         """Deliveries up to `last_tag` are there."""
         if not self.waiting:
             self._next_ns = now_ns + self._delay_ns
-        self._last = last_tag
+        self.last = last_tag
 
     def finished(self, now_ns: int) -> int:
         """The last tag that is dealt with by now."""

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -15,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from click.testing import CliRunner, Result
 from pamqp import commands
 
@@ -30,7 +36,7 @@ FRAME_MAX = 4096
 class FakeBroker:
     """Queues and what was seen. `close_channel_after` publishes it closes the channel."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.port = 0
         self.queues: dict[str, deque[tuple[bytes, bytes]]] = {}
         self.consumers: dict[str, list[Peer]] = defaultdict(list)
@@ -39,6 +45,7 @@ class FakeBroker:
         self.acked = 0
         self.most_unconfirmed = 0
         self.close_channel_after: int | None = None
+        self._context = context
         self._loop = asyncio.new_event_loop()
         self._peers: set[Peer] = set()
         self._thread = threading.Thread(target=self._serve)
@@ -71,7 +78,7 @@ class FakeBroker:
         self._loop.close()
 
     async def _listen(self, listening: threading.Event) -> None:
-        self._server = await self._loop.create_server(self._peer, "127.0.0.1", 0)
+        self._server = await self._loop.create_server(self._peer, "127.0.0.1", 0, ssl=self._context)
         self.port = self._server.sockets[0].getsockname()[1]
         listening.set()
 
@@ -237,6 +244,7 @@ class Peer(asyncio.Protocol):
         assert publish is not None
         self._published += 1
         if self._published == self._broker.close_channel_after:
+            self._confirms = False
             self.send(self._close_channel(406, "PRECONDITION_FAILED - enough"))
         elif publish.routing_key in self._broker.queues:
             self._broker.queues[publish.routing_key].append((self._header, self._body))
@@ -379,6 +387,41 @@ def test_progress_goes_to_stderr_and_json_to_stdout_and_file(run: Run, tmp_path:
     assert "sent" in result.stderr
     assert "received" in result.stderr
     assert PASSWORD not in result.output
+
+
+def test_ctrl_c_ends_the_run_with_its_summary_so_far(broker: FakeBroker) -> None:
+    command = "from warren.mgmt.perf.command import perf; perf()"
+    options = [broker.url, "--time", "0", "--rate", "200", "--progress"]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "sent" in process.stderr.readline()
+        # A terminal interrupts the workers, too.
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert output.startswith("Interrupted; this is what happened so far.\nSent ")
+    assert "Traceback" not in errors
+    assert broker.queues == {}
+
+
+def test_amqps_checks_the_certificate_unless_told_not_to(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    with FakeBroker(context) as broker:
+        url = broker.url.replace("amqp:", "amqps:").replace("127.0.0.1", "localhost")
+        for trust in (["--ca-file", str(tmp_path / "ca.pem")], ["--insecure"]):
+            report = json_of(CliRunner().invoke(perf, [url, "-n", "20", "--json", *trust]))
+            assert report["received"] == 20
+        text = error_of(CliRunner().invoke(perf, [url, "-n", "20"]))
+    assert "its certificate is refused: " in text
 
 
 # Errors

@@ -138,9 +138,7 @@ def test_a_robust_connection_comes_back_with_its_consumers(warren_broker: Broker
             assert await received.get() == b"before"
             reconnected = asyncio.Event()
             connection.reconnect_callbacks.add(lambda *_: reconnected.set())
-            await asyncio.to_thread(
-                warren_broker.call, lambda node: node.close_all("for the test")
-            )
+            await asyncio.to_thread(warren_broker.call, lambda node: node.close_all("for the test"))
             await reconnected.wait()
             async with channel_of(warren_broker) as other:
                 again = await other.get_exchange("e")

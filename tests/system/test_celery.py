@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 from celery import Celery, chain, chord, group
-from celery.contrib.testing.worker import start_worker
 from celery.exceptions import TimeoutError as ResultTimeout
 
 from warren import Broker
 
 PATIENCE_S = 60
 
-TASKS = '''
+TASKS = """
 import os
 
 from celery import Celery
 
-app = Celery("tasks", broker=os.environ["BROKER_URL"], backend="rpc://")
+app = Celery("tasks", broker=os.environ["BROKER_URL"], backend=os.environ["BACKEND"])
 app.conf.update(
     result_expires=600,
     task_acks_late=True,
@@ -51,34 +50,37 @@ def succeed_at(self, attempt):
 @app.task
 def fail():
     raise ValueError("as asked")
-'''
+"""
 
 
 @pytest.fixture
-def tasks(warren_broker: Broker, tmp_path: Path) -> Iterator[Celery]:
-    """The application, with a worker of its own in another process."""
+def work_with(warren_broker: Broker, tmp_path: Path) -> Iterator[Callable[[str], Celery]]:
+    """Starts a worker in another process; the application, with this result backend."""
     (tmp_path / "tasks.py").write_text(TASKS, encoding="utf-8")
-    log = (tmp_path / "worker.log").open("wb")
-    worker = subprocess.Popen(
-        [
-            sys.executable, "-m", "celery", "-A", "tasks", "worker",
-            "--pool", "solo", "--loglevel", "info",
-        ],
-        cwd=tmp_path,
-        env={"BROKER_URL": warren_broker.url, "PATH": "/usr/bin:/bin"},
-        stdout=log,
-        stderr=log,
-    )  # fmt: skip
-    log.close()
-    app = Celery("tasks", broker=warren_broker.url, backend="rpc://", set_as_current=False)
-    try:
-        yield app
-    finally:
-        worker.terminate()
-        code = worker.wait(PATIENCE_S)
+    (tmp_path / "results").mkdir()
+    workers: list[subprocess.Popen[bytes]] = []
+    apps: list[Celery] = []
+
+    def start(backend: str) -> Celery:
+        command = [sys.executable, "-m", "celery", "-A", "tasks", "worker", "--pool", "solo"]
+        environment = {"BROKER_URL": warren_broker.url, "BACKEND": backend, "PATH": "/usr/bin:/bin"}
+        with (tmp_path / "worker.log").open("ab") as log:
+            workers.append(
+                subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+            )
+        apps.append(Celery("tasks", broker=warren_broker.url, backend=backend))
+        return apps[-1]
+
+    yield start
+    for app in apps:
+        if hasattr(app.backend, "result_consumer"):
+            app.backend.result_consumer.stop()
         app.close()
+    for worker in workers:
+        worker.terminate()
     # Celery's warm shutdown: it cancels its consumers and says goodbye to the broker.
-    assert code == 0, (tmp_path / "worker.log").read_text(encoding="utf-8")
+    codes = [worker.wait(PATIENCE_S) for worker in workers]
+    assert codes == [0] * len(codes), (tmp_path / "worker.log").read_text(encoding="utf-8")
 
 
 def task(app: Celery, name: str, *arguments: Any, **options: Any) -> Any:
@@ -86,32 +88,31 @@ def task(app: Celery, name: str, *arguments: Any, **options: Any) -> Any:
 
 
 def test_tasks_groups_chains_retries_and_delays_run(
-    tasks: Celery, warren_broker: Broker, until: Callable[..., None]
+    work_with: Callable[[str], Celery], warren_broker: Broker, until: Callable[..., None]
 ) -> None:
-    """One worker for all of them, since it takes seconds to start."""
-    assert task(tasks, "add", 2, 3).apply_async().get(timeout=PATIENCE_S) == 5
+    """Results come back through the broker. One worker for all, since it takes seconds to start."""
+    app = work_with("rpc://")
+    assert task(app, "add", 2, 3).apply_async().get(timeout=PATIENCE_S) == 5
 
-    many = group([task(tasks, "add", n, n) for n in range(50)], app=tasks).apply_async()
+    many = group([task(app, "add", n, n) for n in range(50)], app=app).apply_async()
     assert many.get(timeout=PATIENCE_S) == [2 * n for n in range(50)]
 
-    steps = chain(
-        task(tasks, "add", 1, 1), task(tasks, "add", 10), task(tasks, "add", 100), app=tasks
-    )
+    steps = chain(task(app, "add", 1, 1), task(app, "add", 10), task(app, "add", 100), app=app)
     assert steps.apply_async().get(timeout=PATIENCE_S) == 112
 
-    retried = task(tasks, "succeed_at", 3).apply_async()
+    retried = task(app, "succeed_at", 3).apply_async()
     assert retried.get(timeout=PATIENCE_S) == 3
 
-    delayed = task(tasks, "add", 4, 4).apply_async(countdown=2)
+    delayed = task(app, "add", 4, 4).apply_async(countdown=1.5)
     with pytest.raises(ResultTimeout):
-        delayed.get(timeout=0.5)
+        delayed.get(timeout=0.2)
     assert delayed.get(timeout=PATIENCE_S) == 8
 
     with pytest.raises(ValueError, match="as asked"):
-        task(tasks, "fail").apply_async().get(timeout=PATIENCE_S)
+        task(app, "fail").apply_async().get(timeout=PATIENCE_S)
 
     # Remote control goes through a fanout exchange and reply queues.
-    (pong,) = tasks.control.ping(timeout=5, limit=1)
+    (pong,) = app.control.ping(timeout=PATIENCE_S, limit=1)
     assert list(pong.values()) == [{"ok": "pong"}]
 
     # Late acknowledgements settled every task.
@@ -122,19 +123,11 @@ def test_tasks_groups_chains_retries_and_delays_run(
     until(settled)
 
 
-def test_a_chord_runs_its_callback_after_the_whole_group(warren_broker: Broker) -> None:
-    """With a result backend of its own: Celery has no chords over `rpc://`."""
-    app = Celery(broker=warren_broker.url, backend="cache+memory://", set_as_current=False)
-
-    @app.task(name="square")
-    def square(number: int) -> int:
-        return number * number
-
-    @app.task(name="total")
-    def total(numbers: list[int]) -> int:
-        return sum(numbers)
-
-    with start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=PATIENCE_S):
-        result = chord((square.s(number) for number in range(20)), total.s()).apply_async()
-        assert result.get(timeout=PATIENCE_S) == sum(number * number for number in range(20))
-    app.close()
+def test_a_chord_runs_its_callback_after_the_whole_group(
+    work_with: Callable[[str], Celery], tmp_path: Path
+) -> None:
+    """With results in files: Celery has no chords over `rpc://`. The callback waits in retries."""
+    app = work_with(f"file://{tmp_path}/results")
+    header = [task(app, "add", n, n) for n in range(10)]
+    result = chord(header, task(app, "total"), app=app).apply_async()
+    assert result.get(timeout=PATIENCE_S) == 90

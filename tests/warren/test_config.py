@@ -28,7 +28,6 @@ def problems(text: str) -> list[str]:
 def test_the_defaults_are_those_of_rabbitmq() -> None:
     defaults = Config()
     assert defaults.amqp_listeners == (("0.0.0.0", 5672),)
-    assert defaults.http_listeners == (("0.0.0.0", 15672),)
     assert (defaults.channel_max, defaults.frame_max, defaults.heartbeat_s) == (2047, 131072, 60)
     assert (defaults.handshake_timeout_ms, defaults.consumer_timeout_ms) == (10_000, 1_800_000)
     assert defaults.max_message_size == 134_217_728 and defaults.connection_max is None
@@ -61,8 +60,6 @@ def test_a_configuration_does_not_show_the_password() -> None:
             "amqp_listeners",
             (("localhost", 1),),
         ),
-        ("management.tcp.port = 8080", "http_listeners", (("0.0.0.0", 8080),)),
-        ("management.tcp.ip = 127.0.0.1", "http_listeners", (("127.0.0.1", 15672),)),
         ("data_dir = /var/lib/warren", "data_dir", Path("/var/lib/warren")),
         ("node_name = warren@one", "node_name", "warren@one"),
         ("ssl_cert_login_from = common_name", "ssl_cert_login_from", "common_name"),
@@ -236,13 +233,10 @@ def test_no_key_is_both_with_and_without_effect() -> None:
 class TestFlags:
     def test_flags_come_last(self) -> None:
         loaded = config("data_dir = /a\nnode_name = a\nlisteners.tcp.1 = 1\nheartbeat = 5")
-        overridden = override(
-            loaded, data_dir="/b", node_name="b", amqp="127.0.0.1:2", http="[::]:3"
-        )
+        overridden = override(loaded, data_dir="/b", node_name="b", amqp="127.0.0.1:2")
         assert overridden.data_dir == Path("/b")
         assert overridden.node_name == "b"
         assert overridden.amqp_listeners == (("127.0.0.1", 2),)
-        assert overridden.http_listeners == (("::", 3),)
         assert overridden.heartbeat_s == 5
 
     @pytest.mark.parametrize("address", ["", "host", "host:", "host:x", "[::1:5", "::5x"])
