@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import resource
 import signal
 import ssl
 import sys
@@ -47,6 +48,7 @@ def server(
     for warning in loaded.warnings:
         log.warning("%s", warning)
     _keep_freed_memory()
+    _allow_many_files()
     try:
         uvloop.run(_serve(config))
     except (DataDirectoryRefused, OSError, ssl.SSLError) as error:
@@ -81,6 +83,12 @@ def _start_logging(config: Config) -> None:
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
+
+
+def _allow_many_files() -> None:
+    """Raise the limit of open files, one for each connection, to what the system allows."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _keep_freed_memory() -> None:

@@ -1,0 +1,180 @@
+"""`warren server` as a process: its ready line, its exit codes, how it stops."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warren.compat_tests.raw_client import RawClient
+
+SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
+
+
+def run_server(directory: Path, *arguments: str) -> tuple[int, str, str]:
+    """Run a server that is expected to end by itself: exit code, output, errors."""
+    command = [sys.executable, "-P", "-m", "warren", "server", *arguments]
+    ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_and_tells_every_client(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient], number: signal.Signals
+) -> None:
+    server = start_server("--node-name", "warren@here")
+    assert re.fullmatch(r"warren warren@here ready: amqp \d+\n", server.ready_line)
+    clients = [connect(server) for _ in range(3)]
+    channel = clients[0].channel()
+    channel.declare("q", durable=True)
+    server.signal(number)
+    for client in clients:
+        client.expect_close(320, SHUTDOWN, (0, 0))
+    assert server.wait() == 0
+    assert server.rest_of_output() == "", "one line is all it prints"
+    assert server.log == "", "quiet when all is well"
+
+
+def test_confirms_of_what_was_published_go_out_before_it_stops(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient]
+) -> None:
+    server = start_server()
+    channel = connect(server).channel()
+    channel.declare("q", durable=True)
+    channel.call("confirm.select")
+    for _ in range(500):
+        channel.publish(b"x" * 100, "q", delivery_mode=2)
+    channel.ping()
+    server.signal(signal.SIGTERM)
+    assert len(channel.confirms(500)) == 500
+    channel.client.expect_close(320, SHUTDOWN)
+    assert server.wait() == 0
+
+
+def test_a_client_that_does_not_answer_cannot_keep_it_from_stopping(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient]
+) -> None:
+    server = start_server()
+    deaf = connect(server)
+    silent = connect(server, handshake=False)
+    silent.start()
+    assert server.terminate() == 0
+    # Both sockets are cut in the end.
+    deaf.expect("connection.close")
+    deaf.expect_socket_closed()
+    silent.expect_socket_closed()
+
+
+def test_a_stopped_server_refuses_connections_and_can_start_again_at_its_port(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient], tmp_path: Path
+) -> None:
+    server = start_server(data_dir=tmp_path / "data")
+    address = f"127.0.0.1:{server.port}"
+    connect(server).close()
+    assert server.terminate() == 0
+    with pytest.raises(ConnectionRefusedError):
+        connect(server)
+    again = start_server(data_dir=tmp_path / "data", amqp=address)
+    assert again.port == server.port
+    connect(again).close()
+
+
+def test_an_unknown_flag_is_a_usage_error(tmp_path: Path) -> None:
+    code, output, errors = run_server(tmp_path, "--amqq", "127.0.0.1:0")
+    assert (code, output) == (2, "")
+    assert "No such option" in errors and "--amqp" in errors
+    assert list(tmp_path.iterdir()) == [], "nothing was touched"
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:99999", "127.0.0.1:", "::1"])
+def test_an_address_that_is_none_is_a_usage_error(tmp_path: Path, address: str) -> None:
+    code, output, errors = run_server(tmp_path, "--amqp", address)
+    assert (code, output) == (2, "")
+    assert "Traceback" not in errors and "port" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mistake_in_the_configuration_names_line_and_nearest_key(tmp_path: Path) -> None:
+    config = tmp_path / "rabbitmq.conf"
+    config.write_text("# ours\nheartbeat = 10\nvm_memory_high_watermark.relativ = 0.5\n")
+    code, output, errors = run_server(tmp_path, "--config", str(config), "--data-dir", "data")
+    assert (code, output) == (2, "")
+    assert f"{config}:3" in errors
+    assert "vm_memory_high_watermark.relativ" in errors
+    assert re.search(r"vm_memory_high_watermark\.relative\b", errors)
+    assert "Traceback" not in errors and not (tmp_path / "data").exists()
+
+
+def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
+    code, output, errors = run_server(tmp_path, "--config", "missing.conf")
+    assert (code, output) == (2, "")
+    assert "missing.conf" in errors and "Traceback" not in errors
+
+
+def test_a_key_without_effect_is_a_warning(start_server: Callable[..., Any]) -> None:
+    server = start_server(config="tcp_listen_options.backlog = 128\n")
+    assert server.terminate() == 0
+    assert "WARNING" in server.log and "tcp_listen_options.backlog" in server.log
+
+
+def test_the_configuration_counts_and_flags_come_last(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient], tmp_path: Path
+) -> None:
+    config = "listeners.tcp.1 = 127.0.0.1:1\nheartbeat = 17\nchannel_max = 99\nnode_name = n@one\n"
+    server = start_server("--node-name", "n@two", config=config)
+    assert server.ready_line.startswith("warren n@two ready")
+    client = connect(server, handshake=False)
+    client.start()
+    client.send_start_ok()
+    offer = client.tune()
+    assert (offer["heartbeat"], offer["channel_max"]) == (17, 99)
+
+
+def test_a_port_in_use_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, output, errors = run_server(tmp_path, "--amqp", f"127.0.0.1:{port}")
+    assert (code, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert line.startswith("warren: ") and f"{port}" in line
+    assert "address already in use" in line
+
+
+def test_a_data_directory_in_use_is_a_failure_that_says_so(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient], tmp_path: Path
+) -> None:
+    data_dir = tmp_path / "data"
+    server = start_server(data_dir=data_dir)
+    code, output, errors = run_server(
+        tmp_path, "--amqp", "127.0.0.1:0", "--data-dir", str(data_dir)
+    )
+    assert (code, output) == (1, "")
+    (line,) = errors.splitlines()
+    assert str(data_dir) in line and "in use by another process" in line
+    connect(server).close()
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letters.txt").write_text("dear")
+    code, _, errors = run_server(tmp_path, "--amqp", "127.0.0.1:0", "--data-dir", str(home))
+    assert code == 1 and "letters.txt" in errors
+    assert [path.name for path in home.iterdir()] == ["letters.txt"]
+
+
+def test_it_loads_neither_the_clients_nor_the_tools(tmp_path: Path) -> None:
+    """Half a second to be ready leaves no room for imports that a server does not need."""
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "warren", "server", "--amqp", "x"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    loaded = set(re.findall(r"^import time:.*\| +(\S+)$", ended.stderr, re.MULTILINE))
+    assert {"warren.node", "uvloop", "lmdb"} <= loaded
+    assert loaded.isdisjoint({"pytest", "pika", "amqp", "aiohttp", "proxyprotocol", "multiprocessing"})
