@@ -73,6 +73,7 @@ from warren.core.errors import (
     ChannelFault,
     CommandInvalid,
     InternalFault,
+    NotAllowed,
 )
 from warren.core.field import Field, Table
 from warren.core.node import Node
@@ -391,7 +392,10 @@ class Connection:
                 f"number of channels opened ({opened}) has reached the negotiated channel_max "
                 f"({self.channel_max})"
             )
-        self.node.check_channel_limit(self.user)
+        try:
+            self.node.check_channel_limit(self.user)
+        except NotAllowed as error:
+            raise TooManyChannels(error.text) from error
         self.channels[number] = Channel(self, number)
         self.send(number, make(commands.Channel.OpenOk))
 

@@ -42,7 +42,10 @@ class Listener(NamedTuple):
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         if not host or ":" in host:
-            host = str(ipaddress.IPv6Address(host))
+            try:
+                host = str(ipaddress.IPv6Address(host))
+            except ValueError:
+                raise ValueError(f"a host and a port were wanted, not {text!r}") from None
         return cls(host, int(port))
 
 

@@ -53,6 +53,10 @@ class Broker:
 
     def start(self) -> Self:
         """Start and return when connections are accepted. Raises what starting raised."""
+        if self._thread is not None and self._thread.is_alive():
+            raise RuntimeError("this broker is running already")
+        self._started.clear()
+        self._failure = None
         self._thread = threading.Thread(target=self._run, name="warren-broker", daemon=True)
         self._thread.start()
         if not self._started.wait(START_TIMEOUT_S):

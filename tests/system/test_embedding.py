@@ -43,9 +43,11 @@ def test_nothing_is_left_when_it_ends(connect: Callable[..., RawClient], tmp_pat
 def test_two_brokers_know_nothing_of_each_other(connect: Callable[..., RawClient]) -> None:
     with Broker() as one, Broker() as other:
         assert one.port != other.port
-        channels = [connect(broker).channel() for broker in (one, other)]
-        channels[0].declare("only in one")
-        assert not channels[1].queue_exists("only in one")
+        clients = [connect(broker) for broker in (one, other)]
+        clients[0].channel().declare("only in one")
+        assert not clients[1].channel().queue_exists("only in one")
+        for client in clients:
+            client.close()
 
 
 def test_a_broker_can_be_stopped_and_started_again(connect: Callable[..., RawClient]) -> None:
@@ -56,6 +58,7 @@ def test_a_broker_can_be_stopped_and_started_again(connect: Callable[..., RawCli
         channel = connect(broker).channel()
         assert not channel.queue_exists("q"), "without a data directory each start is the first"
         channel.declare("q", durable=True)
+        channel.client.close()
         broker.stop()
         broker.stop()
 
@@ -83,12 +86,14 @@ def test_a_data_directory_keeps_definitions(
         channel = connect(broker.url_for("v", "ann", "secret")).channel()
         channel.declare("q", durable=True)
         channel.declare("transient")
+        channel.client.close()
     with broker:
         channel = connect(broker.url_for("v", "ann", "secret")).channel()
         assert not channel.queue_exists("transient")
         channel.publish(b"one", "q")
         channel.publish(b"two", "q")
         assert channel.bodies("q") == [b"two"]
+        channel.client.close()
 
 
 def test_a_port_in_use_is_raised_by_start() -> None:
@@ -130,6 +135,7 @@ def test_options_are_those_of_the_configuration(connect: Callable[..., RawClient
         client.send_start_ok()
         offer = client.tune()
         assert (offer["heartbeat"], offer["channel_max"]) == (7, 5)
+        client.abandon()
 
 
 def test_what_a_called_function_raises_is_raised(warren_broker: Broker) -> None:
