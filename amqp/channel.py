@@ -19,7 +19,7 @@ from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
 from warren.amqp.frames import OVERHEAD, binary_text
 from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
-from warren.amqp.publishing import Prepared, PublishRun, is_reply, run_head
+from warren.amqp.publishing import PublishRun, Route, is_reply, run_head
 from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission, TopicPermission
 from warren.core.consumers import Blocked
@@ -82,6 +82,7 @@ class Channel:
         "_header",
         "_lowest_unacked",
         "_oldest_seen",
+        "_size_max",
         "_timeout_timer",
         "confirms",
         "connection",
@@ -107,6 +108,7 @@ class Channel:
         self._body_size = 0
         self._body_left = 0
         self._chunks: list[bytes] = []
+        self._size_max = min(connection.settings.max_message_size, MESSAGE_SIZE_CAP)
         # Deliveries
         self.consumers: dict[str, ChannelConsumer] = {}
         self.unacked: dict[int, Message] = {}
@@ -195,7 +197,7 @@ class Channel:
             self.expects = BODY
         else:
             self.expects = METHOD
-            self._publish(self._arguments, header, b"")
+            self.publish(self._arguments, header, b"")
 
     def content_body(self, payload: bytes) -> PublishRun | None:
         """A body frame. Returns the run this publish may be the start of."""
@@ -216,77 +218,73 @@ class Channel:
             self._chunks.append(payload)
             payload = b"".join(self._chunks)
             self._chunks = []
-        return self._publish(self._arguments, self._header, payload)
+        if self._body_size > self._size_max:
+            raise self._too_large(self._body_size)
+        return self.publish(self._arguments, self._header, payload)
 
     def _unexpected_content(self) -> UnexpectedFrame:
         if self.expects is METHOD:
             return UnexpectedFrame("expected method frame, got non method frame instead", NO_IDS)
         return self.unexpected_method()
 
-    @property
-    def _size_max(self) -> int:
-        return min(self.connection.settings.max_message_size, MESSAGE_SIZE_CAP)
-
-    def _publish(self, arguments: bytes, header: bytes, body: bytes) -> PublishRun | None:
+    def publish(self, arguments: bytes, header: bytes, body: bytes) -> PublishRun | None:
+        """A whole publish. Returns the run it may be the start of."""
         connection = self.connection
-        if self._body_size > self._size_max:
-            configured = "configured " if self._size_max < MESSAGE_SIZE_CAP else ""
-            raise PreconditionFailed(
-                f"message size {self._body_size} is larger than {configured}max size "
-                f"{self._size_max}"
-            )
         routes = connection.routes
         assert routes is not None
+        if len(body) > self._size_max:
+            raise self._too_large(len(body))
         route = routes.route(arguments)
-        seen_before = header in route.prepared
-        reply_consumer = self.reply_consumer
-        prepared = routes.prepare(
-            route, header, reply_consumer.address_octets if reply_consumer else None
-        )
+        envelope = route.envelopes.get(header)
+        seen_before = envelope is not None
+        if envelope is None:
+            replies = self.reply_consumer
+            address = replies.address_octets if replies is not None else None
+            envelope = routes.envelope(route, header, address)
         confirms = self.confirms
         publish_seq = confirms.number() if confirms is not None else 0
-        queues = prepared.queues
-        if queues is None:
-            queues = routes.queues_for(prepared)
+        queues = route.queues
+        if queues is None or envelope.copies:
+            queues = routes.queues_for(route, envelope)
+            seen_before = False
         firehose = routes.vhost.firehose
         if firehose is not None:
-            firehose.published(
-                connection, self.number, prepared.envelope, body, prepared.keys, queues
-            )
+            firehose.published(connection, self.number, envelope, body, queues)
+            seen_before = False
         if self.transaction is not None:
-            self.transaction.publish(prepared, queues, body)
+            self.transaction.publish(route, envelope, queues, body)
             return None
         if len(queues) != 1:
             answers = tuple(
-                [queue.publish(prepared.envelope, body, confirms, publish_seq) for queue in queues]
+                [queue.publish(envelope, body, confirms, publish_seq) for queue in queues]
             )
             if not queues:
-                self.unroutable(prepared, body)
+                self.unroutable(route, envelope, body)
             if confirms is not None:
                 confirms.record(publish_seq, answers)
             return None
         (queue,) = queues
-        answer = queue.publish(prepared.envelope, body, confirms, publish_seq)
+        answer = queue.publish(envelope, body, confirms, publish_seq)
         if confirms is not None:
             confirms.record(publish_seq, (answer,))
-        if (
-            seen_before
-            and prepared.queues is not None
-            and 0 < len(body) <= connection.frame_max - OVERHEAD
-            and firehose is None
-        ):
+        if seen_before and 0 < len(body) <= connection.frame_max - OVERHEAD:
             head = run_head(self.number, arguments, header, len(body))
-            return PublishRun(
-                head, len(body), prepared.envelope, queue, confirms, routes.vhost.topology
-            )
+            topology = routes.vhost.topology
+            return PublishRun(head, len(body), envelope, queue, confirms, topology)
         return None
 
-    def unroutable(self, prepared: Prepared, body: bytes) -> None:
+    def _too_large(self, size: int) -> PreconditionFailed:
+        configured = "configured " if self._size_max < MESSAGE_SIZE_CAP else ""
+        return PreconditionFailed(
+            f"message size {size} is larger than {configured}max size {self._size_max}"
+        )
+
+    def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
         """A publish that reached no queue: a reply, one to be returned, or one to be dropped."""
-        if is_reply(prepared.route):
-            self.connection.node.replies.deliver(prepared.envelope, body)
-        if prepared.route.mandatory:
-            self._return(prepared.envelope, body)
+        if is_reply(route):
+            self.connection.node.replies.deliver(envelope, body)
+        if route.mandatory:
+            self._return(envelope, body)
 
     def _return(self, envelope: Envelope, body: bytes) -> None:
         method = make(
@@ -512,6 +510,9 @@ class Channel:
             consumer.queue.remove_consumer(consumer)
         self.requeue_all()
         self.connection.confirms_forgotten(self)
+        # Both know the channel; without them it is in no cycle.
+        self.confirms = None
+        self.transaction = None
 
 
 def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:

@@ -94,6 +94,10 @@ _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC_ACK = 60 << 16 | 80
 _CHANNEL_OPEN = 20 << 16 | 10
 _LONG = struct.Struct(">I")
+_CONTENT_HEADER = struct.Struct(">BHIHHQ")
+"""Frame head, class, weight and body size of a content header frame."""
+_CONTENT_MIN = _CONTENT_HEADER.size + 2 + 1 + OVERHEAD
+"""Octets of a content header frame without properties and an empty body frame."""
 _TAG_AND_BITS = struct.Struct(">QB")
 
 
@@ -277,6 +281,10 @@ class Connection:
                         raise channel.unexpected_method()
                     index = _LONG.unpack_from(data, pos + 7)[0] if size >= 4 else 0
                     if index == _BASIC_PUBLISH:
+                        whole = self._whole_publish(channel, data, pos, stop, end)
+                        if whole:
+                            pos = whole
+                            continue
                         channel.begin_publish(data[pos + 11 : stop])
                     elif index == _BASIC_ACK and size == 13:
                         delivery_tag, bits = _TAG_AND_BITS.unpack_from(data, pos + 11)
@@ -301,6 +309,41 @@ class Connection:
             pos = stop + 1
             if self._pauses:
                 return pos
+
+    def _whole_publish(
+        self, channel: Channel, data: bytes, pos: int, method_end: int, end: int
+    ) -> int:
+        """Serve a publish whose content follows in the same buffer, in one body frame.
+
+        Returns where the next frame begins; 0, having done nothing, if the content comes otherwise.
+        """
+        start = method_end + 1
+        if end - start < _CONTENT_MIN or self.node.alarms.raised:
+            return 0
+        kind, number, size, class_id, _, body_size = _CONTENT_HEADER.unpack_from(data, start)
+        header_end = start + 7 + size
+        body_start = header_end + OVERHEAD
+        body_end: int = body_start + body_size
+        if (
+            body_end >= end
+            or kind != HEADER
+            or number != channel.number
+            or class_id != 60
+            or size > self._frame_size_max
+            or body_size > self._frame_size_max
+            or data[header_end] != FRAME_END
+            or HEAD.unpack_from(data, header_end + 1) != (BODY, number, body_size)
+            or data[body_end] != FRAME_END
+        ):
+            return 0
+        run = channel.publish(
+            data[pos + 11 : method_end],
+            data[start + 7 : header_end],
+            data[body_start:body_end],
+        )
+        if run is not None:
+            self._run = run
+        return body_end + 1
 
     def _repeat(self, run: PublishRun, data: bytes, pos: int, end: int) -> int:
         """Serve publishes that differ from the last one in nothing but the body.
@@ -661,6 +704,9 @@ class Connection:
         """The socket is gone."""
         self._stop_timers()
         self._end_channels()
+        # What leads back to us is let go, so that no cycle is left for the collector.
+        self._held.drop()
+        self.routes = None
         self.state = State.CLOSED
 
     def _end_channels(self) -> None:

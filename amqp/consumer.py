@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from warren.amqp.frames import BODY, END, HEAD, HEADER, METHOD, OVERHEAD, content_frames
+from warren.amqp.frames import BODY, END, FRAME_END, HEAD, HEADER, METHOD, OVERHEAD, content_frames
 from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table
 from warren.core.message import Envelope, Message
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _BASIC_DELIVER = struct.pack(">HH", 60, 60)
 _pack_tag = struct.Struct(">Q").pack
+_pack_next_head = struct.Struct(">BBHI").pack
+"""The end of one frame and the head of the next."""
 _PREFETCH = Blocked.PREFETCH
 
 
@@ -37,7 +39,8 @@ class ChannelConsumer(Consumer):
         "_envelope",
         "_exchange",
         "_head",
-        "_method_tail",
+        "_last_envelope",
+        "_method_tails",
         "_output",
         "_routing_key",
         "_tag_octets",
@@ -60,10 +63,11 @@ class ChannelConsumer(Consumer):
         self._output = channel.connection.output
         self._tag_octets = short_string(tag)
         self._envelope: Envelope | None = None
+        self._last_envelope: Envelope | None = None
         self._exchange: str | None = None
         self._routing_key: str | None = None
         self._head = b""
-        self._method_tail = b""
+        self._method_tails = (b"", b"")
         self._tail = b""
 
     def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
@@ -126,34 +130,29 @@ class ChannelConsumer(Consumer):
         self._channel.consumer_cancelled(self)
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
-        """Write a delivery and, if its like may follow, keep what does not change."""
+        """Write a delivery; when its envelope comes a second time, keep what does not change."""
         if envelope.exchange is not self._exchange or envelope.routing_key is not self._routing_key:
             self._address(envelope)
         channel = self._channel
-        flag = b"\x01" if redelivered else b"\x00"
+        number = channel.number
+        header = envelope.header
+        method_tail = self._method_tails[redelivered]
         frame_max = channel.connection.frame_max
         if not body or len(body) > frame_max - OVERHEAD:
-            content = content_frames(channel.number, envelope.header, body, frame_max)
-            self._output += (
-                self._head, _pack_tag(delivery_tag), flag, self._method_tail, content
-            )  # fmt: skip
+            content = content_frames(number, header, body, frame_max)
+            self._output += (self._head, _pack_tag(delivery_tag), method_tail, content)
             return
-        header = envelope.header
-        number = channel.number
-        tail = b"".join(
-            (
-                flag,
-                self._method_tail,
-                HEAD.pack(HEADER, number, len(header)),
-                header,
-                END,
-                HEAD.pack(BODY, number, len(body)),
-            )
+        parts = (
+            method_tail,
+            HEAD.pack(HEADER, number, len(header)),
+            header,
+            _pack_next_head(FRAME_END, BODY, number, len(body)),
         )
-        self._output += (self._head, _pack_tag(delivery_tag), tail, body, END)
-        if not redelivered:
+        self._output += (self._head, _pack_tag(delivery_tag), *parts, body, END)
+        if envelope is self._last_envelope and not redelivered:
             self._envelope = envelope
-            self._tail = tail
+            self._tail = b"".join(parts)
+        self._last_envelope = envelope
 
     def _address(self, envelope: Envelope) -> None:
         """Prepare the method frame for this exchange and routing key."""
@@ -164,7 +163,7 @@ class ChannelConsumer(Consumer):
         start = _BASIC_DELIVER + self._tag_octets
         size = len(start) + 8 + 1 + len(names)
         self._head = HEAD.pack(METHOD, self._channel.number, size) + start
-        self._method_tail = names + END
+        self._method_tails = (b"\x00" + names + END, b"\x01" + names + END)
 
 
 def delivery_frames(

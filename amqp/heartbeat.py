@@ -60,10 +60,13 @@ class Heartbeat:
             self._receiving = self._clock.call_later(interval_s, self._check_heard)
 
     def stop(self) -> None:
+        """End both monitors for good, and let go of the connection."""
         for timer in (self._sending, self._receiving):
             if timer is not None:
                 timer.cancel()
         self._sending = self._receiving = None
+        self._send = self._give_up = _nothing
+        self._is_reading = bool
 
     def _send_first(self) -> None:
         self.sent = False
@@ -83,3 +86,7 @@ class Heartbeat:
             self._give_up()
             return
         self._receiving = self._clock.call_later(self._interval_s, self._check_heard)
+
+
+def _nothing() -> None:
+    """Stands for a callback that is not wanted any more."""

@@ -55,9 +55,19 @@ class HeldOutput:
             self._octets -= len(released[-1])
         return released
 
+    def drop(self) -> None:
+        """The connection is gone: forget what was held, and the connection."""
+        self._gate = None
+        self._segments.clear()
+        self._wake = _nothing
+
     def _append(self, written: list[bytes]) -> None:
         if written:
             octets = b"".join(written)
             written.clear()
             self._segments.append((self._gate, octets))
             self._octets += len(octets)
+
+
+def _nothing() -> None:
+    """Stands for a callback that is not wanted any more."""

@@ -33,8 +33,8 @@ from warren.core.vhost import Topology, VirtualHost
 ROUTES_MAX = 4096
 """Routes kept per connection; a publisher of more distinct routing keys starts anew."""
 
-PREPARED_MAX = 64
-"""Content headers kept per route."""
+ENVELOPES_MAX = 512
+"""Content headers kept per route; bodies of many sizes have as many headers."""
 
 _PER_MESSAGE_PROPERTIES = 0x0400 | 0x0080 | 0x0040
 """Correlation id, message id, timestamp: who sets them hardly sends the same header twice."""
@@ -46,10 +46,13 @@ _IMMEDIATE = 2
 
 
 class Route:
-    """Where publishes with the same arguments go. `queues` is None when more than the routing
-    key decides, and every message is routed for itself."""
+    """Where publishes with the same arguments go.
 
-    __slots__ = ("exchange", "exchange_name", "mandatory", "prepared", "queues", "routing_key")
+    `queues` is None when more than the routing key decides, and every message is routed for
+    itself. `envelopes` are those of content headers seen before.
+    """
+
+    __slots__ = ("envelopes", "exchange", "exchange_name", "mandatory", "queues", "routing_key")
 
     def __init__(
         self,
@@ -64,25 +67,7 @@ class Route:
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.queues = queues
-        self.prepared: dict[bytes, Prepared] = {}
-
-
-class Prepared:
-    """A publish in all but its body."""
-
-    __slots__ = ("envelope", "keys", "queues", "route")
-
-    def __init__(
-        self,
-        route: Route,
-        envelope: Envelope,
-        keys: tuple[str, ...],
-        queues: tuple[Queue, ...] | None,
-    ) -> None:
-        self.route = route
-        self.envelope = envelope
-        self.keys = keys
-        self.queues = queues
+        self.envelopes: dict[bytes, Envelope] = {}
 
 
 class PublishRun:
@@ -142,28 +127,35 @@ class PublishRoutes:
             self._routes[arguments] = route
         return route
 
-    def prepare(self, route: Route, header: bytes, reply_address: bytes | None) -> Prepared:
-        """The publish for this content header.
+    def envelope(self, route: Route, header: bytes, reply_address: bytes | None) -> Envelope:
+        """The envelope for a content header that `route.envelopes` does not have.
 
         `reply_address` stands in for the pseudo queue amq.rabbitmq.reply-to. Raises
         `PreconditionFailed` for properties that cannot be.
         """
-        prepared = route.prepared.get(header)
-        if prepared is not None:
-            return prepared
-        prepared, lasting = self._prepare(route, header, reply_address)
-        flags = header[12] << 8 | header[13]
-        if lasting and not flags & _PER_MESSAGE_PROPERTIES:
-            if len(route.prepared) >= PREPARED_MAX:
-                route.prepared.clear()
-            route.prepared[header] = prepared
-        return prepared
+        try:
+            facts = properties.scan(header)
+        except properties.MalformedProperties as error:
+            raise FrameError(f"cannot decode {binary_text(header)}") from error
+        if facts is properties.NO_FACTS:
+            envelope = Envelope(route.exchange_name, route.routing_key, header, False, 0, None)
+        elif facts.reply_to == REPLY_TO:
+            if reply_address is None:
+                raise PreconditionFailed("fast reply consumer does not exist")
+            addressed = properties.replace(header, reply_to=reply_address)
+            return self._with_facts(route, addressed, properties.scan(addressed))
+        else:
+            envelope = self._with_facts(route, header, facts)
+        if not (header[12] << 8 | header[13]) & _PER_MESSAGE_PROPERTIES:
+            if len(route.envelopes) >= ENVELOPES_MAX:
+                route.envelopes.clear()
+            route.envelopes[header] = envelope
+        return envelope
 
-    def queues_for(self, prepared: Prepared) -> tuple[Queue, ...]:
+    def queues_for(self, route: Route, envelope: Envelope) -> tuple[Queue, ...]:
         """The queues for a publish whose queues do not follow from its routing key alone."""
-        return self.vhost.queues_for(
-            prepared.route.exchange, prepared.keys, prepared.envelope.header
-        )
+        keys = (route.routing_key, *envelope.copies)
+        return self.vhost.queues_for(route.exchange, keys, envelope.header)
 
     def _resolve(self, arguments: bytes) -> Route:
         exchange_name, routing_key, bits = _decode(arguments)
@@ -181,50 +173,33 @@ class PublishRoutes:
         queues = vhost.queues_by_key(exchange, routing_key)
         return Route(exchange, exchange_name, routing_key, bool(bits & _MANDATORY), queues)
 
-    def _prepare(
-        self, route: Route, header: bytes, reply_address: bytes | None
-    ) -> tuple[Prepared, bool]:
-        """The publish, and whether the same header will always give the same."""
-        try:
-            facts = properties.scan(header)
-        except properties.MalformedProperties as error:
-            raise FrameError(f"cannot decode {binary_text(header)}") from error
-        lasting = True
-        keys: tuple[str, ...] = (route.routing_key,)
-        blind_keys: tuple[str, ...] = ()
+    def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:
+        """Check the properties, in RabbitMQ's order, and take the routing keys out of them."""
+        if facts.user_id is not None:
+            self._check_user_id(facts.user_id)
         expiration_ms = None
-        if facts is not properties.NO_FACTS:
-            if facts.reply_to == REPLY_TO:
-                if reply_address is None:
-                    raise PreconditionFailed("fast reply consumer does not exist")
-                header = properties.replace(header, reply_to=reply_address)
-                lasting = False
-            if facts.user_id is not None:
-                self._check_user_id(facts.user_id)
-            if facts.expiration is not None:
-                expiration_ms = _expiration_ms(facts.expiration)
-            if facts.delivery_mode not in (None, 1, 2):
-                raise PreconditionFailed(
-                    f"invalid message: {{delivery_mode_unknown,{facts.delivery_mode}}}"
-                )
-            if facts.headers is not None:
-                offset, size = facts.headers
-                # A name in a table is its length and its octets: most tables are not decoded.
-                encoded = header[offset : offset + size] if lasting else header
-                if b"\x02CC" in encoded or b"\x03BCC" in encoded:
-                    header, copies, blind_keys = _copies(header)
-                    keys += copies + blind_keys
-        envelope = Envelope(
+        if facts.expiration is not None:
+            expiration_ms = _expiration_ms(facts.expiration)
+        if facts.delivery_mode not in (None, 1, 2):
+            raise PreconditionFailed(
+                f"invalid message: {{delivery_mode_unknown,{facts.delivery_mode}}}"
+            )
+        copies: tuple[str, ...] = ()
+        if facts.headers is not None:
+            # A name in a table is its length and its octets: most tables need not be decoded.
+            offset, size = facts.headers
+            table = header[offset : offset + size]
+            if b"\x02CC" in table or b"\x03BCC" in table:
+                header, copies = _copies(header)
+        return Envelope(
             route.exchange_name,
             route.routing_key,
             header,
             facts.delivery_mode == 2,
             facts.priority or 0,
             expiration_ms,
-            blind_keys,
+            copies,
         )
-        queues = route.queues if len(keys) == 1 else None
-        return Prepared(route, envelope, keys, queues), lasting
 
     def _check_user_id(self, user_id: bytes) -> None:
         claimed = to_text(user_id)
@@ -274,7 +249,7 @@ def _expiration_ms(raw: bytes) -> int:
         raise PreconditionFailed(f"invalid expiration '{to_text(raw)}': {error.reason}") from error
 
 
-def _copies(header: bytes) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
+def _copies(header: bytes) -> tuple[bytes, tuple[str, ...]]:
     """The header without BCC, and the routing keys in CC and in BCC."""
     try:
         table = properties.headers(header)
@@ -287,8 +262,8 @@ def _copies(header: bytes) -> tuple[bytes, tuple[str, ...], tuple[str, ...]]:
             raise PreconditionFailed(
                 f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
             )
-    copies, blind_keys = carbon_copies(table, "CC"), carbon_copies(table, "BCC")
+    copies = carbon_copies(table, "CC") + carbon_copies(table, "BCC")
     if "BCC" in table:
         del table["BCC"]
         header = properties.replace(header, headers=table)
-    return header, copies, blind_keys
+    return header, copies

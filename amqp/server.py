@@ -153,7 +153,7 @@ class AmqpProtocol(asyncio.Protocol):
             transport.writelines(parts)
         else:
             transport.write(b"".join(parts))
-        if size > WRITE_BUFFER_HIGH:
+        if size > WRITE_BUFFER_HIGH or not connection.socket_writable:
             self._check_owed(connection)
 
     def force_close(self, reason: str) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from warren.amqp.publishing import Prepared
+from warren.amqp.publishing import Route
 from warren.core.errors import PreconditionFailed
-from warren.core.message import Message
+from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
 
@@ -27,13 +27,15 @@ class Transaction:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._publishes: list[tuple[Prepared, tuple[Queue, ...], bytes]] = []
+        self._publishes: list[tuple[Route, Envelope, tuple[Queue, ...], bytes]] = []
         self._verdicts: list[tuple[dict[int, Message], Verdict]] = []
         self._unsafe = 0
         self._on_safe: Callable[[], None] | None = None
 
-    def publish(self, prepared: Prepared, queues: tuple[Queue, ...], body: bytes) -> None:
-        self._publishes.append((prepared, queues, body))
+    def publish(
+        self, route: Route, envelope: Envelope, queues: tuple[Queue, ...], body: bytes
+    ) -> None:
+        self._publishes.append((route, envelope, queues, body))
 
     def judge(self, unacked: dict[int, Message], verdict: Verdict) -> None:
         self._verdicts.append((unacked, verdict))
@@ -47,13 +49,13 @@ class Transaction:
         verdicts, self._verdicts = self._verdicts, []
         refused = False
         self._on_safe = on_safe
-        for prepared, queues, body in publishes:
+        for route, envelope, queues, body in publishes:
             for queue in queues:
-                answer = queue.publish(prepared.envelope, body, self, 0)
+                answer = queue.publish(envelope, body, self, 0)
                 self._unsafe += answer is PENDING
                 refused |= answer is REJECTED
             if not queues:
-                self._channel.unroutable(prepared, body)
+                self._channel.unroutable(route, envelope, body)
         for unacked, verdict in verdicts:
             self._channel.settle(list(unacked.values()), verdict)
         if refused:

@@ -30,7 +30,7 @@ def dead_lettered(
     new_key = settings.dead_letter_routing_key
     if new_key is None:
         new_key = envelope.routing_key
-        keys += envelope.blind_keys
+        keys = (new_key, *envelope.copies)
     else:
         headers.pop("CC", None)
         keys = (new_key,)

@@ -51,10 +51,10 @@ class Firehose:
         channel: int,
         envelope: Envelope,
         body: bytes,
-        keys: Sequence[str],
         queues: Sequence[TracedQueue],
     ) -> None:
         """A client published this, and it reached these queues."""
+        keys = (envelope.routing_key, *envelope.copies)
         headers = self._headers(envelope, keys, channel, connection.name, connection.user_name)
         headers["routed_queues"] = Field("A", [longstr(queue.name) for queue in queues])
         self._copy(f"publish.{envelope.exchange}", headers, body)

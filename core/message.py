@@ -31,12 +31,12 @@ class Envelope:
     """The immutable part of a publish that is not its body.
 
     `header` is the payload of the content header frame: class, weight, body size (u64), flags
-    word and property bytes. It is for exactly one body size. `blind_keys` are the routing keys of
-    the BCC header, which is no longer in `header`.
+    word and property bytes. It is for exactly one body size. `copies` are the further routing keys
+    of the CC and BCC headers; BCC is no longer in `header`.
     """
 
     __slots__ = (
-        "blind_keys",
+        "copies",
         "exchange",
         "expiration_ms",
         "header",
@@ -53,7 +53,7 @@ class Envelope:
         persistent: bool,
         priority: int,
         expiration_ms: int | None,
-        blind_keys: tuple[str, ...] = (),
+        copies: tuple[str, ...] = (),
     ) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
@@ -61,7 +61,7 @@ class Envelope:
         self.persistent = persistent
         self.priority = priority
         self.expiration_ms = expiration_ms
-        self.blind_keys = blind_keys
+        self.copies = copies
 
 
 class Message:

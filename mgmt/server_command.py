@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import logging
 import resource
 import signal
@@ -49,6 +50,7 @@ def server(
         log.warning("%s", warning)
     _keep_freed_memory()
     _allow_many_files()
+    _collect_rarely()
     try:
         uvloop.run(_serve(config))
     except (DataDirectoryRefused, OSError, ssl.SSLError) as error:
@@ -83,6 +85,19 @@ def _start_logging(config: Config) -> None:
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
+
+
+def _collect_rarely() -> None:
+    """Let the cycle collector look at young objects only, and at many at a time.
+
+    What piles up in a broker is messages, which are in no cycles; looking at each of them three
+    times took a fifth of the time of an acknowledged publish, and looking at all of them at once
+    would stop the node for as long as there are messages. Connections, channels and queues break
+    their cycles when they end.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 5, 1_000_000)
 
 
 def _allow_many_files() -> None:

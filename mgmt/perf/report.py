@@ -111,7 +111,7 @@ def _moved(verb: str, count: int, octets: int, seconds: float) -> str:
     if seconds <= 0:
         return f"{text}."
     return (
-        f"{text} in {seconds:.1f} s: {_rate(count, seconds)} per second, "
+        f"{text} in {_s(seconds)} s: {_rate(count, seconds)} per second, "
         f"{octets / seconds / _MIB:.1f} MiB/s."
     )
 
@@ -125,6 +125,10 @@ def _latency_part(name: str, latency: Histogram) -> list[str]:
         return []
     median, high = (latency.percentile(permille) / 1e6 for permille in (500, 990))
     return [f"{name} p50 {_ms(median)} ms p99 {_ms(high)} ms"]
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.1f}" if seconds >= 1 else f"{seconds:.2g}"
 
 
 def _ms(value: float) -> str:

@@ -229,6 +229,8 @@ class Worker:
         error = failed.exception()
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)
+            # One that comes after the last wait is nobody's, and asyncio need not report it.
+            self._failed.exception()
 
     def _report_progress(self) -> None:
         blocked = sum(link.blocked for link in self._links)

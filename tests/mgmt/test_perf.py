@@ -47,8 +47,8 @@ class FakeBroker:
         self.close_channel_after: int | None = None
         self._context = context
         self._loop = asyncio.new_event_loop()
-        self._peers: set[Peer] = set()
-        self._thread = threading.Thread(target=self._serve)
+        self.peers: set[Peer] = set()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def __enter__(self) -> FakeBroker:
         listening = threading.Event()
@@ -78,18 +78,15 @@ class FakeBroker:
         self._loop.close()
 
     async def _listen(self, listening: threading.Event) -> None:
-        self._server = await self._loop.create_server(self._peer, "127.0.0.1", 0, ssl=self._context)
+        self._server = await self._loop.create_server(
+            lambda: Peer(self), "127.0.0.1", 0, ssl=self._context
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         listening.set()
 
-    def _peer(self) -> Peer:
-        peer = Peer(self)
-        self._peers.add(peer)
-        return peer
-
     def _end(self) -> None:
         self._server.close()
-        for peer in self._peers:
+        for peer in self.peers:
             peer.transport.abort()
         # The loop tells the sockets of their end in its next turns.
         self._loop.call_soon(self._loop.call_soon, self._loop.stop)
@@ -116,6 +113,7 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        self._broker.peers.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         for consumers in self._broker.consumers.values():

@@ -1,0 +1,98 @@
+"""A clock that stands still until a test moves it; implements `core.ports.Clock`."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+
+TURNS_MAX = 1_000_000
+"""Callbacks that may run in one `settle`; more means that they call each other for ever."""
+
+
+class ManualTimer:
+    """A call at a time; the order of equal times is that of their making."""
+
+    __slots__ = ("_clock", "callback", "cancelled", "due", "order")
+
+    def __init__(
+        self, clock: ManualClock, due: float, order: int, callback: Callable[[], None]
+    ) -> None:
+        self._clock = clock
+        self.due = due
+        self.order = order
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        if not self.cancelled:
+            self.cancelled = True
+            self._clock.forget(self)
+
+    def __lt__(self, other: ManualTimer) -> bool:
+        return (self.due, self.order) < (other.due, other.order)
+
+
+class ManualClock:
+    """`settle` runs what was asked for with `call_soon`, `advance` what is due later."""
+
+    def __init__(self, start: float = 1000.0, wall_start: float = 1_700_000_000.0) -> None:
+        self._now = start
+        self._wall_offset = wall_start - start
+        self._soon: deque[Callable[[], None]] = deque()
+        self._timers: list[ManualTimer] = []
+        self._made = 0
+        self._cancelled = 0
+
+    def now(self) -> float:
+        return self._now
+
+    def wall_time(self) -> float:
+        return self._now + self._wall_offset
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
+        assert delay_s >= 0, delay_s
+        self._made += 1
+        timer = ManualTimer(self, self._now + delay_s, self._made, callback)
+        heapq.heappush(self._timers, timer)
+        return timer
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        self._soon.append(callback)
+        return callback
+
+    @property
+    def timers(self) -> list[ManualTimer]:
+        """What is still to be called, in no particular order."""
+        return [timer for timer in self._timers if not timer.cancelled]
+
+    def forget(self, timer: ManualTimer) -> None:
+        """A timer was cancelled; cancelled ones are swept out when they are many."""
+        self._cancelled += 1
+        if self._cancelled > 64 and self._cancelled > len(self._timers) // 2:
+            self._timers = self.timers
+            heapq.heapify(self._timers)
+            self._cancelled = 0
+
+    def settle(self) -> None:
+        """Run what is to run soon, until nothing is."""
+        for _ in range(TURNS_MAX):
+            if not self._soon:
+                return
+            self._soon.popleft()()
+        raise AssertionError(f"callbacks go on after {TURNS_MAX} turns")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and run what becomes due in its order."""
+        self.settle()
+        end = self._now + seconds
+        while self._timers and self._timers[0].due <= end:
+            timer = heapq.heappop(self._timers)
+            if timer.cancelled:
+                self._cancelled -= 1
+                continue
+            timer.cancelled = True
+            self._now = max(self._now, timer.due)
+            timer.callback()
+            self.settle()
+        self._now = end
