@@ -206,7 +206,7 @@ class Channel:
         self._body_left -= len(payload)
         if self._body_left > 0:
             # What is too large is refused when it is complete, but not kept until then.
-            if self._body_size <= self._size_max:
+            if payload and self._body_size <= self._size_max:
                 self._chunks.append(payload)
             return None
         if self._body_left < 0:
@@ -488,9 +488,10 @@ class Channel:
         del self.consumers[consumer.tag]
         if "consumer_cancel_notify" in self.connection.capabilities:
             method = make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True)
-            self.connection.node.clock.call_soon(lambda: self._tell(method))
+            self.connection.node.clock.call_soon(lambda: self.tell(method))
 
-    def _tell(self, method: Method) -> None:
+    def tell(self, method: Method) -> None:
+        """Say this to the client, unless the channel has ended meanwhile."""
         if self.connection.channels.get(self.number) is self:
             self.reply(method)
 
@@ -510,6 +511,8 @@ class Channel:
             consumer.queue.remove_consumer(consumer)
         self.requeue_all()
         self.connection.confirms_forgotten(self)
+        if self.confirms is not None:
+            self.confirms.close()
         # Both know the channel; without them it is in no cycle.
         self.confirms = None
         self.transaction = None

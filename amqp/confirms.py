@@ -66,6 +66,10 @@ class ChannelConfirms:
         self._settled.append(publish_seq)
         self.on_news()
 
+    def close(self) -> None:
+        """The channel is gone: what is settled from now on is nobody's news."""
+        self.on_news = _nobody
+
     def report(self, channel: int) -> bytes:
         """The frames that say what became settled since the last report."""
         frames = []
@@ -87,3 +91,7 @@ class ChannelConfirms:
         if not self._open:
             self._reported = self.issued
         return b"".join(frames)
+
+
+def _nobody() -> None:
+    """Who wants to know of a channel that is gone."""

@@ -220,6 +220,11 @@ class Connection:
                 self._buffer = b""
             else:
                 start = self._complete_frame(data)
+                if self._buffer and start < len(data):
+                    # More than one frame had waited there, and the last of them is not whole.
+                    data = self._buffer + data[start:]
+                    self._buffer = b""
+                    start = 0
         if self._pauses:
             self._buffer += data[start:]
             return
@@ -285,6 +290,8 @@ class Connection:
                         if whole:
                             pos = whole
                             continue
+                        # A run goes by the octets alone, and what is due now is a header.
+                        self._run = None
                         channel.begin_publish(data[pos + 11 : stop])
                     elif index == _BASIC_ACK and size == 13:
                         delivery_tag, bits = _TAG_AND_BITS.unpack_from(data, pos + 11)
@@ -329,6 +336,8 @@ class Connection:
             or kind != HEADER
             or number != channel.number
             or class_id != 60
+            or size < 14
+            or not body_size
             or size > self._frame_size_max
             or body_size > self._frame_size_max
             or data[header_end] != FRAME_END
@@ -369,7 +378,7 @@ class Connection:
             start = pos + head_size
             stop = start + body_size
             if stop >= end or data[stop] != FRAME_END:
-                return pos
+                break
             confirms.issued = seq = confirms.issued + 1
             settlement = publish(envelope, data[start:stop], confirms, seq)
             if settlement or not confirms.undisturbed:
@@ -707,6 +716,7 @@ class Connection:
         # What leads back to us is let go, so that no cycle is left for the collector.
         self._held.drop()
         self.routes = None
+        self._buffer = b""
         self.state = State.CLOSED
 
     def _end_channels(self) -> None:

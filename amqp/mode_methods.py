@@ -64,7 +64,7 @@ def tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
 
     def safe() -> None:
         connection.resume("tx.commit")
-        channel.reply(make(commands.Tx.CommitOk))
+        channel.tell(make(commands.Tx.CommitOk))
 
     transaction = _transaction(channel)
     connection.pause("tx.commit")

@@ -36,6 +36,12 @@ ROUTES_MAX = 4096
 ENVELOPES_MAX = 512
 """Content headers kept per route; bodies of many sizes have as many headers."""
 
+KEPT_OCTETS_MAX = 4 * 1024 * 1024
+"""Octets of content headers kept per connection, their objects included."""
+
+_ENVELOPE_OCTETS = 300
+"""What an envelope costs besides its header."""
+
 _PER_MESSAGE_PROPERTIES = 0x0400 | 0x0080 | 0x0040
 """Correlation id, message id, timestamp: who sets them hardly sends the same header twice."""
 
@@ -101,7 +107,7 @@ class PublishRun:
 class PublishRoutes:
     """The caches of one connection."""
 
-    __slots__ = ("_generation", "_node", "_routes", "_topology", "_user", "vhost")
+    __slots__ = ("_generation", "_kept_octets", "_node", "_routes", "_topology", "_user", "vhost")
 
     def __init__(self, node: Node, vhost: VirtualHost, user: User) -> None:
         self._node = node
@@ -110,6 +116,7 @@ class PublishRoutes:
         self._topology = vhost.topology
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}
+        self._kept_octets = 0
 
     def route(self, arguments: bytes) -> Route:
         """The route for the argument octets of a basic.publish.
@@ -149,6 +156,11 @@ class PublishRoutes:
         if not (header[12] << 8 | header[13]) & _PER_MESSAGE_PROPERTIES:
             if len(route.envelopes) >= ENVELOPES_MAX:
                 route.envelopes.clear()
+            self._kept_octets += len(header) + _ENVELOPE_OCTETS
+            if self._kept_octets > KEPT_OCTETS_MAX:
+                for kept in self._routes.values():
+                    kept.envelopes.clear()
+                self._kept_octets = 0
             route.envelopes[header] = envelope
         return envelope
 

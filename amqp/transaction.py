@@ -59,6 +59,7 @@ class Transaction:
         for unacked, verdict in verdicts:
             self._channel.settle(list(unacked.values()), verdict)
         if refused:
+            self._on_safe = None
             raise PreconditionFailed("partial tx completion")
         if not self._unsafe:
             self._finish()
@@ -73,8 +74,10 @@ class Transaction:
         """Forget the publishes; what was judged is outstanding again."""
         self._publishes.clear()
         verdicts, self._verdicts = self._verdicts, []
+        judged: dict[int, Message] = {}
         for unacked, _ in verdicts:
-            self._channel.put_back(unacked)
+            judged.update(unacked)
+        self._channel.put_back(judged)
 
     def _finish(self) -> None:
         on_safe, self._on_safe = self._on_safe, None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.core.field import Field, Table, long, longstr, to_text
+from warren.core.field import LONG_MAX, Field, Table, cut_to_short_string, long, longstr, to_text
 from warren.core.message import Envelope
 from warren.core.ports import ContentCodec
 from warren.core.queue_arguments import QueueSettings
@@ -36,7 +36,8 @@ def dead_lettered(
         keys = (new_key,)
     dead = Envelope(
         settings.dead_letter_exchange or "",
-        new_key,
+        # As an argument or a policy it may be longer than a routing key on the wire.
+        cut_to_short_string(new_key),
         codec.for_dead_letter(envelope.header, headers),
         envelope.persistent,
         envelope.priority,
@@ -81,7 +82,7 @@ def _record_death(
         if _text(death, "queue") == queue and _text(death, "reason") == reason:
             del deaths[index]
             count = death.get("count")
-            times = count.value + 1 if count is not None and count.kind == "l" else 1
+            times = min(count.value + 1, LONG_MAX) if count is not None and count.kind == "l" else 1
             death = dict(sorted({**death, "count": long(times)}.items()))
             break
     else:

@@ -30,6 +30,12 @@ class Field(NamedTuple):
 
 Table: TypeAlias = dict[str, Field]
 
+SHORT_STRING_MAX = 255
+"""Octets of a short string on the wire: names, routing keys, tags."""
+
+LONG_MAX = (1 << 63) - 1
+"""The largest number a field of kind `l` holds."""
+
 INTEGER_KINDS = frozenset("bBsuIilL")
 NUMBER_KINDS = INTEGER_KINDS | frozenset("fd")
 
@@ -69,6 +75,14 @@ def long(number: int) -> Field:
 def to_text(value: bytes) -> str:
     """Bytes of a name as the `str` the broker uses for names; any bytes survive."""
     return value.decode("utf-8", "surrogateescape")
+
+
+def cut_to_short_string(text: str) -> str:
+    """The text, or as much of its start as a short string holds."""
+    raw = text.encode("utf-8", "surrogateescape")
+    if len(raw) <= SHORT_STRING_MAX:
+        return text
+    return raw[:SHORT_STRING_MAX].decode("utf-8", "ignore")
 
 
 def to_plain(table: Table) -> dict[str, Any]:

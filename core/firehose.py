@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from warren.core.field import Field, Table, long, longstr
+from warren.core.field import Field, Table, cut_to_short_string, long, longstr
 from warren.core.message import Envelope
 from warren.core.ports import ContentCodec
 
@@ -85,5 +85,6 @@ class Firehose:
 
     def _copy(self, routing_key: str, headers: Table, body: bytes) -> None:
         header = self._codec.content_header(len(body), headers)
-        envelope = Envelope(TRACE_EXCHANGE, routing_key[:255], header, False, 0, None)
-        self._vhost.publish(envelope, body, (routing_key[:255],))
+        routing_key = cut_to_short_string(routing_key)
+        envelope = Envelope(TRACE_EXCHANGE, routing_key, header, False, 0, None)
+        self._vhost.publish(envelope, body, (routing_key,))

@@ -265,7 +265,7 @@ class Queue:
                 self._resume_soon()
                 return
             consumer = ready[0]
-            if len(ready) == 1 and not self._rules and not consumer.no_ack:
+            if len(ready) == 1 and not (self._rules or self._has_expiring or consumer.no_ack):
                 messages_left -= self._hand_over_many(consumer, messages_left)
                 if not backing.length:
                     return

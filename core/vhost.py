@@ -86,6 +86,8 @@ class VirtualHost:
         self._exclusive: dict[object, dict[str, Queue]] = {}
         self._dying: deque[tuple[Queue, Message, DeathReason]] = deque()
         self._burying = False
+        self._unused: deque[Exchange] = deque()
+        self._deleting_unused = False
         for exchange, kind, internal in PREDECLARED:
             self._add_exchange(
                 exchange, kind, durable=True, auto_delete=False, internal=internal, arguments={}
@@ -502,6 +504,21 @@ class VirtualHost:
         self.topology.generation += 1
         self._remove_bindings(self.bindings_to("exchange", exchange.name), writes)
 
+    def _delete_unused(self, exchanges: Iterable[Exchange]) -> None:
+        """Delete auto-delete exchanges that lost their last binding, one at a time, however they
+        cascade."""
+        self._unused.extend(exchanges)
+        if self._deleting_unused:
+            return
+        self._deleting_unused = True
+        try:
+            while self._unused:
+                exchange = self._unused.popleft()
+                if self.exchanges.get(exchange.name) is exchange:
+                    self._delete_exchange(exchange)
+        finally:
+            self._deleting_unused = False
+
     def _remove_bindings(
         self, bindings: Iterable[Binding], writes: list[Write] | None = None
     ) -> None:
@@ -519,9 +536,7 @@ class VirtualHost:
                 unused[source.name] = source
         if writes:
             self._store.transact(writes)
-        for exchange in unused.values():
-            if exchange.name in self.exchanges:
-                self._delete_exchange(exchange)
+        self._delete_unused(unused.values())
 
     def _forget_destination(self, binding: Binding) -> None:
         destination = (binding.destination_kind, binding.destination)

@@ -57,6 +57,12 @@ class ServerProcess:
         assert found is not None
         return int(found[1]) * 1024
 
+    @property
+    def sockets(self) -> int:
+        """How many sockets the process has open."""
+        links = (link for link in Path(f"/proc/{self.process.pid}/fd").iterdir())
+        return sum(_target(link).startswith("socket:") for link in links)
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -150,6 +156,14 @@ def no_clients(until: Callable[..., None]) -> Callable[[Broker], None]:
         until(lambda: broker.call(lambda node: len(node.clients)) == 0)
 
     return wait
+
+
+def _target(link: Path) -> str:
+    """Where a link leads; nowhere when it is gone by now."""
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""
 
 
 def address_of(where: Any) -> Address:

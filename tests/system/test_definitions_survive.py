@@ -79,9 +79,7 @@ def test_pipelined_declares_and_deletes_that_were_answered_hold(
     requests = []
     for name in names:
         requests.append(("queue.declare", {"queue": name, "durable": True}))
-        requests.append(
-            ("queue.bind", {"queue": name, "exchange": "durable", "routing_key": name})
-        )
+        requests.append(("queue.bind", {"queue": name, "exchange": "durable", "routing_key": name}))
     killed_after = chance.randint(1, FIRST_KILL_LATEST)
     pipelined(channel, requests)
     replies = replies_until_cut(channel, lambda n: server.kill() if n == killed_after else None)

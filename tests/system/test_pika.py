@@ -164,6 +164,7 @@ def test_the_asynchronous_adapter_publishes_and_consumes(warren_broker: Broker) 
         on_close_callback=lambda closed, _: closed.ioloop.stop(),
     )
     connection.ioloop.start()
+    connection.ioloop.close()
     assert steps[:3] == ["open", "channel", "queue"]
     # Which of the two comes first is nobody's promise.
     assert sorted(steps[3:]) == ["Basic.Ack", "hello"]
