@@ -21,6 +21,9 @@ NESTING_MAX = 128
 """Tables and arrays within each other. Each level costs two frames of Python's stack, of 1000;
 RabbitMQ has no limit, and no client is known to come near this one."""
 
+WRAPPED_MAX = 8
+"""Levels the broker may wrap around a table it was given: the firehose puts properties in headers."""
+
 NAME_BYTES_MAX = 255
 
 
@@ -191,12 +194,12 @@ def _write_bytes(out: bytearray, value: bytes, depth: int) -> None:
 
 
 def _write_nested_table(out: bytearray, value: Table, depth: int) -> None:
-    _check_depth(depth)
+    _check_depth(depth - WRAPPED_MAX)
     _write_table(out, value, depth + 1)
 
 
 def _write_nested_array(out: bytearray, value: list[Field], depth: int) -> None:
-    _check_depth(depth)
+    _check_depth(depth - WRAPPED_MAX)
     _write_array(out, value, depth + 1)
 
 

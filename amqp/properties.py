@@ -259,11 +259,14 @@ class AmqpContentCodec:
 
     def as_table(self, header: bytes) -> Table:
         """All properties as a table, under their names."""
-        return {
+        table = {
             name: _as_field(wire_type, name, header)
             for name, _, wire_type in PROPERTIES
-            if property_bytes(header, name) is not None
+            if wire_type != "table" and property_bytes(header, name) is not None
         }
+        if property_bytes(header, "headers") is not None:
+            table["headers"] = Field("F", self.headers(header))
+        return table
 
     def content_header(self, body_size: int, headers: Table) -> bytes:
         """A header with no property but these headers."""
@@ -276,8 +279,6 @@ class AmqpContentCodec:
 
 def _as_field(wire_type: str, name: str, header: bytes) -> Field:
     value = property_bytes(header, name) or b""
-    if wire_type == "table":
-        return Field("F", headers(header))
     if wire_type == "timestamp":
         return Field("T", int.from_bytes(value, "big"))
     if wire_type == "octet":
