@@ -80,6 +80,7 @@ class Channel:
         "_body_size",
         "_chunks",
         "_header",
+        "_last_envelope",
         "_lowest_unacked",
         "_oldest_seen",
         "_size_max",
@@ -108,6 +109,7 @@ class Channel:
         self._body_size = 0
         self._body_left = 0
         self._chunks: list[bytes] = []
+        self._last_envelope: Envelope | None = None
         self._size_max = min(connection.settings.max_message_size, MESSAGE_SIZE_CAP)
         # Deliveries
         self.consumers: dict[str, ChannelConsumer] = {}
@@ -236,7 +238,7 @@ class Channel:
             raise self._too_large(len(body))
         route = routes.route(arguments)
         envelope = route.envelopes.get(header)
-        seen_before = envelope is not None
+        repeated = envelope is not None and envelope is self._last_envelope
         if envelope is None:
             replies = self.reply_consumer
             address = replies.address_octets if replies is not None else None
@@ -246,11 +248,11 @@ class Channel:
         queues = route.queues
         if queues is None or envelope.copies:
             queues = routes.queues_for(route, envelope)
-            seen_before = False
+            repeated = False
         firehose = routes.vhost.firehose
         if firehose is not None:
             firehose.published(connection, self.number, envelope, body, queues)
-            seen_before = False
+            repeated = False
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
             return None
@@ -267,7 +269,9 @@ class Channel:
         answer = queue.publish(envelope, body, confirms, publish_seq)
         if confirms is not None:
             confirms.record(publish_seq, (answer,))
-        if seen_before and 0 < len(body) <= connection.frame_max - OVERHEAD:
+        if not repeated:
+            self._last_envelope = envelope
+        elif 0 < len(body) <= connection.frame_max - OVERHEAD:
             head = run_head(self.number, arguments, header, len(body))
             topology = routes.vhost.topology
             return PublishRun(head, len(body), envelope, queue, confirms, topology)

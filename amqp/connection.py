@@ -93,6 +93,7 @@ CLOSE_TIMEOUT_S = 30.0
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC_ACK = 60 << 16 | 80
 _CHANNEL_OPEN = 20 << 16 | 10
+_pack_head = HEAD.pack
 _LONG = struct.Struct(">I")
 _CONTENT_HEADER = struct.Struct(">BHIHHQ")
 """Frame head, class, weight and body size of a content header frame."""
@@ -341,7 +342,7 @@ class Connection:
             or size > self._frame_size_max
             or body_size > self._frame_size_max
             or data[header_end] != FRAME_END
-            or HEAD.unpack_from(data, header_end + 1) != (BODY, number, body_size)
+            or not data.startswith(_pack_head(BODY, number, body_size), header_end + 1)
             or data[body_end] != FRAME_END
         ):
             return 0

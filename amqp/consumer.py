@@ -142,16 +142,13 @@ class ChannelConsumer(Consumer):
             content = content_frames(number, header, body, frame_max)
             self._output += (self._head, _pack_tag(delivery_tag), method_tail, content)
             return
-        parts = (
-            method_tail,
-            HEAD.pack(HEADER, number, len(header)),
-            header,
-            _pack_next_head(FRAME_END, BODY, number, len(body)),
-        )
-        self._output += (self._head, _pack_tag(delivery_tag), *parts, body, END)
+        header_head = HEAD.pack(HEADER, number, len(header))
+        body_head = _pack_next_head(FRAME_END, BODY, number, len(body))
+        tag = _pack_tag(delivery_tag)
+        self._output += (self._head, tag, method_tail, header_head, header, body_head, body, END)
         if envelope is self._last_envelope and not redelivered:
             self._envelope = envelope
-            self._tail = b"".join(parts)
+            self._tail = b"".join((method_tail, header_head, header, body_head))
         self._last_envelope = envelope
 
     def _address(self, envelope: Envelope) -> None:

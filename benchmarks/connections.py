@@ -107,9 +107,7 @@ def main() -> None:
     open_connection(options.host, options.port).close()
     cpu_before, kib_before = usage(options.pid)
     started = time.perf_counter()
-    connections = [
-        open_connection(options.host, options.port) for _ in range(options.connections)
-    ]
+    connections = [open_connection(options.host, options.port) for _ in range(options.connections)]
     opened_s = time.perf_counter() - started
     cpu_after, kib_after = usage(options.pid)
     for connection in connections:

@@ -50,7 +50,7 @@ def server(
         log.warning("%s", warning)
     _keep_freed_memory()
     _allow_many_files()
-    _collect_rarely()
+    collect_rarely()
     try:
         uvloop.run(_serve(config))
     except (DataDirectoryRefused, OSError, ssl.SSLError) as error:
@@ -87,7 +87,7 @@ def _start_logging(config: Config) -> None:
     )
 
 
-def _collect_rarely() -> None:
+def collect_rarely() -> None:
     """Let the cycle collector look at young objects only, and at many at a time.
 
     What piles up in a broker is messages, which are in no cycles; looking at each of them three

@@ -53,7 +53,8 @@ class Frame(NamedTuple):
 
     @property
     def octets(self) -> bytes:
-        return struct.pack(">BHI", self.kind, self.channel, len(self.payload)) + self.payload + b"\xce"
+        head = struct.pack(">BHI", self.kind, self.channel, len(self.payload))
+        return head + self.payload + b"\xce"
 
     @property
     def method(self) -> Method:
@@ -441,7 +442,7 @@ class Broker:
         vhost: str = "/",
         heartbeat_s: int = 0,
         frame_max: int = 4096,
-        channel_max: int = 2047,
+        channel_max: int | None = None,
         capabilities: tuple[str, ...] = CAPABILITIES,
     ) -> Client:
         """A client that is through with the handshake."""
@@ -453,7 +454,7 @@ class Broker:
         client.sends(
             commands.Connection.TuneOk,
             0,
-            channel_max=channel_max,
+            channel_max=self.settings.channel_max if channel_max is None else channel_max,
             frame_max=frame_max,
             heartbeat=heartbeat_s,
         )

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from warren import Broker
-from warren.compat_tests.broker import Broker as Address
 from warren.compat_tests.broker import parse_url
 from warren.compat_tests.raw_client import RawClient
 
@@ -120,19 +119,27 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
         server.kill()
 
 
-@pytest.fixture
-def connect() -> Iterator[Callable[..., RawClient]]:
-    """Opens raw clients to anything that has a `url`; closes their sockets after the test."""
-    clients: list[RawClient] = []
+class Clients:
+    """Opens raw clients to anything that has a `url`, and closes their sockets in the end."""
 
-    def open_client(where: Any, *, handshake: bool = True, **options: Any) -> RawClient:
-        client = RawClient(address_of(where))
-        clients.append(client)
+    def __init__(self) -> None:
+        self._clients: list[RawClient] = []
+
+    def __call__(self, where: Any, *, handshake: bool = True, **options: Any) -> RawClient:
+        client = RawClient(parse_url(where if isinstance(where, str) else where.url))
+        self._clients.append(client)
         return client.open(**options) if handshake else client
 
-    yield open_client
-    for client in clients:
-        client.abandon()
+    def abandon_all(self) -> None:
+        for client in self._clients:
+            client.abandon()
+
+
+@pytest.fixture
+def connect() -> Iterator[Clients]:
+    clients = Clients()
+    yield clients
+    clients.abandon_all()
 
 
 @pytest.fixture
@@ -164,7 +171,3 @@ def _target(link: Path) -> str:
         return str(link.readlink())
     except FileNotFoundError:
         return ""
-
-
-def address_of(where: Any) -> Address:
-    return parse_url(where if isinstance(where, str) else where.url)

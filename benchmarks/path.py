@@ -1,0 +1,152 @@
+"""The message path without sockets: microseconds per message inside the broker's state machines.
+
+    python -P benchmarks/path.py
+
+One publisher and one consumer on a node in memory; the best of several rounds. What the kernel and
+the event loop cost comes on top. Useful before and after a change of the hot path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from random import Random
+
+from warren.amqp.connection import Connection
+from warren.amqp.frames import BODY, HEADER, METHOD, frame
+from warren.amqp.peer import ConnectionSettings, Peer
+from warren.amqp.properties import AmqpContentCodec
+from warren.clock import LoopClock
+from warren.core.access import AccessControl, create_defaults
+from warren.core.alarms import Alarms
+from warren.core.memory_queue import MemoryQueue
+from warren.core.node import Node, default_server_properties
+from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.mgmt.server_command import collect_rarely
+
+MESSAGES = 2000
+ROUNDS = 40
+
+
+class NoSocket:
+    """A shell that drops what is written."""
+
+    def __init__(self) -> None:
+        self.connection: Connection
+
+    def request_flush(self) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def node() -> Node:
+    store = VolatileMetadataStore()
+    create_defaults(store, random_bytes=os.urandom)
+    return Node(
+        "warren@bench",
+        clock=LoopClock(asyncio.new_event_loop()),
+        codec=AmqpContentCodec(),
+        metadata=store,
+        access=AccessControl(store, random_bytes=os.urandom),
+        alarms=Alarms("warren@bench"),
+        random=Random(0),
+        new_token=lambda: os.urandom(8).hex(),
+        new_backing_queue=MemoryQueue,
+        server_properties=default_server_properties("0", "bench"),
+    )
+
+
+def short(text: str) -> bytes:
+    return bytes((len(text),)) + text.encode()
+
+
+def call(class_id: int, method_id: int, arguments: bytes, channel: int = 1) -> bytes:
+    return frame(METHOD, channel, struct.pack(">HH", class_id, method_id) + arguments)
+
+
+def opened(on: Node) -> Connection:
+    shell = NoSocket()
+    peer = Peer("127.0.0.1", 1, "127.0.0.1", 2)
+    connection = shell.connection = Connection(on, ConnectionSettings(), shell, peer)
+    login = b"\0guest\0guest"
+    start_ok = (
+        struct.pack(">I", 0)
+        + short("PLAIN")
+        + struct.pack(">I", len(login))
+        + login
+        + short("en_US")
+    )
+    connection.receive_data(
+        b"AMQP\0\0\x09\x01"
+        + call(10, 11, start_ok, 0)
+        + call(10, 31, struct.pack(">HIH", 2047, 131072, 0), 0)
+        + call(10, 40, short("/") + b"\0\0", 0)
+        + call(20, 10, b"\0")
+    )
+    connection.take_output()
+    return connection
+
+
+def publishes(kind: str) -> bytes:
+    method = call(60, 40, b"\0\0" + short("") + short("q") + b"\0")
+    parts = []
+    for i in range(MESSAGES):
+        size = 100
+        properties = struct.pack(">H", 0x1000) + b"\1"
+        if kind == "message ids":
+            properties = struct.pack(">H", 0x1080) + b"\1" + short(f"id-{i:08}")
+        elif kind == "sizes":
+            size = 50 + i % 400
+        elif kind == "headers":
+            table = short("a") + b"S" + struct.pack(">I", 1) + b"b" + short("n") + b"l"
+            table += struct.pack(">q", i)
+            properties = struct.pack(">HI", 0x2000, len(table)) + table
+        header = struct.pack(">HHQ", 60, 0, size) + properties
+        parts += [method, frame(HEADER, 1, header), frame(BODY, 1, bytes(size))]
+    return b"".join(parts)
+
+
+def measure(kind: str, no_ack: bool, backlog: bool) -> float:
+    """Best microseconds per message: published, delivered and, unless `no_ack`, acknowledged."""
+    on = node()
+    publisher, consumer = opened(on), opened(on)
+    publisher.receive_data(call(50, 10, b"\0\0" + short("q") + b"\0\0\0\0\0"))
+    if backlog:
+        consumer.receive_data(call(60, 10, struct.pack(">IHB", 0, 200, 0)))
+    consume = b"\0\0" + short("q") + short("c") + (b"\2" if no_ack else b"\0") + b"\0\0\0\0"
+    consumer.receive_data(call(60, 20, consume))
+    data = publishes(kind)
+    best = 1e9
+    delivered = 0
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        publisher.receive_data(data)
+        b"".join(consumer.take_output())
+        if not no_ack:
+            for _ in range(50, MESSAGES + 1, 50):
+                delivered += 50
+                consumer.receive_data(call(60, 80, struct.pack(">QB", delivered, 1)))
+                b"".join(consumer.take_output())
+        best = min(best, time.perf_counter() - started)
+    return best / MESSAGES * 1e6
+
+
+def main() -> None:
+    collect_rarely()
+    for kind in ("alike", "message ids", "headers", "sizes"):
+        row = [measure(kind, True, False), measure(kind, False, False), measure(kind, False, True)]
+        print(
+            f"{kind:12} auto-ack {row[0]:5.2f}   acked {row[1]:5.2f}   from backlog {row[2]:5.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Feeds many random sessions to an in-memory broker; not collected by pytest.
+
+    python tests/amqp/fuzz_long.py --inputs 1000000 --seed 1
+
+Input n of a seed is always the same; the node under it is a new one every `STAGE_INPUTS` inputs, so
+a failure is repeated with `--first` at the start of its stage: the report says which that is.
+Exit code 1 and a traceback for each kind of failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from random import Random
+
+HERE = Path(__file__).parent
+sys.path += [str(HERE), str(HERE.parent / "simulation")]
+
+from pipe import Client, start_ok  # noqa: E402
+from sessions import make_pool, mutated, pieces, random_session  # noqa: E402
+from survivors import Stage, connections_alive  # noqa: E402
+
+from warren.amqp.connection import PROTOCOL_HEADER  # noqa: E402
+
+STAGE_INPUTS = 200
+INPUT_SECONDS_MAX = 10
+FAILURES_MAX = 20
+
+
+def play(stage: Stage, random: Random, pool: list[bytes]) -> None:
+    """One input: a peer says its session, alarms and time pass, and the peer is lost."""
+    broker = stage.broker
+    if random.random() < 0.03:
+        peer = broker.accepts()
+        octets = PROTOCOL_HEADER + start_ok() + random_session(random, pool)
+        octets = mutated(random, octets)
+    else:
+        peer = stage.peer()
+        octets = random_session(random, pool)
+    alarm = random.random() < 0.05
+    for piece in pieces(random, octets):
+        peer.sends_octets(piece)
+        if alarm:
+            broker.alarm(random.random() < 0.5)
+        if random.random() < 0.3:
+            _something_happens(stage, random, peer)
+    stage.check_while_connected(peer)
+    broker.settle()
+    if alarm:
+        broker.alarm(False)
+    if random.random() < 0.1:
+        broker.advance(random.choice((0.01, 0.1, 5, 200)))
+    peer.vanishes()
+    peer.connection.receive_data(b"\x01\x00\x01") if random.random() < 0.01 else None
+    broker.settle()
+    stage.check_after(peer)
+
+
+def _something_happens(stage: Stage, random: Random, peer: Client) -> None:
+    match random.randrange(5):
+        case 0:
+            stage.broker.advance(random.choice((0.001, 0.01, 0.1, 1)))
+        case 1 if not peer.pipe.ended:
+            peer.connection.writable(random.random() < 0.5)
+        case _:
+            stage.broker.settle()
+
+
+def _hangs(_signal: int, _frame: object) -> None:
+    raise TimeoutError(f"an input takes more than {INPUT_SECONDS_MAX} s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--inputs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    logging.disable()
+    pool = make_pool(Random(options.seed))
+    signal.signal(signal.SIGALRM, _hangs)
+    started = time.monotonic()
+    failures: dict[str, int] = {}
+    stage: Stage | None = None
+    for number in range(options.first, options.inputs):
+        if stage is None or number % STAGE_INPUTS == 0:
+            stage = Stage()
+            if number % (STAGE_INPUTS * 50) == 0:
+                gc.collect()
+                alive = connections_alive(gc.get_objects())
+                assert alive <= 2, f"{alive} connections are still alive"
+                _say(number - options.first, started, failures)
+        signal.alarm(INPUT_SECONDS_MAX)
+        try:
+            play(stage, Random(f"{options.seed}/{number}"), pool)
+        except Exception:
+            text = traceback.format_exc()
+            kind = "\n".join(text.splitlines()[-3:])
+            failures[kind] = failures.get(kind, 0) + 1
+            if failures[kind] == 1:
+                first = number - number % STAGE_INPUTS
+                print(f"seed {options.seed} input {number} (--first {first}):\n{text}", flush=True)
+            if len(failures) >= FAILURES_MAX:
+                break
+            stage = None
+        finally:
+            signal.alarm(0)
+    _say(number + 1 - options.first, started, failures)
+    return 1 if failures else 0
+
+
+def _say(inputs: int, started: float, failures: dict[str, int]) -> None:
+    seconds = time.monotonic() - started
+    print(f"{inputs} inputs in {seconds:.0f} s, {sum(failures.values())} failures", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
