@@ -199,7 +199,7 @@ class PublishRoutes:
         copies: tuple[str, ...] = ()
         if facts.headers is not None:
             # A name in a table is its length and its octets: most tables need not be decoded.
-            # (`find`, because `in` first raises and drops an error to learn that this is no number.)
+            # (`find`: `in` raises and drops an error first, to learn that this is no number.)
             start, size = facts.headers
             end = start + size
             if header.find(b"\x02CC", start, end) > 0 or header.find(b"\x03BCC", start, end) > 0:

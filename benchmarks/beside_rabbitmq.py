@@ -1,0 +1,99 @@
+"""The throughput table: each row on Warren and on RabbitMQ in turns, medians of several rounds.
+
+    python benchmarks/beside_rabbitmq.py --generator amqpload.py \\
+        --warren 5672:PID --rabbitmq 5673:PID [--rounds 5] [--rows auto-ack,64k]
+
+PID is the broker's process: its CPU time and that of its children is counted. Both brokers must
+run already, with nothing else on the machine. `amqpload.py` is the raw-socket load generator of
+the project; it prints one JSON line a run. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+    name: str
+    options: list[str]
+    messages: int
+
+
+ROWS = [
+    Row("auto-ack 12 B", "-s 12".split(), 400_000),
+    Row("manual ack 100 B", "-s 100 --ack 50 --prefetch 200".split(), 300_000),
+    Row("4 x 4 x 4, acks", "-P 4 -C 4 --queues 4 --ack 50 --prefetch 200".split(), 400_000),
+    Row(
+        "transient, confirms",
+        "-s 100 --confirm 500 --ack 50 --prefetch 200".split(),
+        300_000,
+    ),
+    Row("64 KB bodies", "-s 65536 --ack 50 --prefetch 200".split(), 20_000),
+]
+
+
+class Target(NamedTuple):
+    port: str
+    pid: str
+
+    @classmethod
+    def parse(cls, text: str) -> Target:
+        port, pid = text.split(":")
+        return cls(port, pid)
+
+
+class Run(NamedTuple):
+    per_s: float
+    cpu_us: float
+
+
+def run(generator: str, target: Target, row: Row, scale: float) -> Run:
+    """One run; the rate is that of the consumers."""
+    command = [sys.executable, generator, "--port", target.port, "--pid", target.pid]
+    command += ["-n", str(int(row.messages * scale)), *row.options]
+    result = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return Run(result["consume_per_s"], result["cpu_us_per_msg"])
+
+
+def median(runs: list[Run]) -> Run:
+    return Run(
+        statistics.median(run.per_s for run in runs),
+        statistics.median(run.cpu_us for run in runs),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--generator", required=True)
+    parser.add_argument("--warren", type=Target.parse, required=True)
+    parser.add_argument("--rabbitmq", type=Target.parse, required=True)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rows", help="parts of names, separated by commas")
+    options = parser.parse_args()
+    wanted = options.rows.split(",") if options.rows else [""]
+    print("| scenario | Warren msg/s · µs | RabbitMQ msg/s · µs | ratio |")
+    print("|---|---|---|---|")
+    for row in ROWS:
+        if not any(part in row.name for part in wanted):
+            continue
+        ours: list[Run] = []
+        theirs: list[Run] = []
+        for _ in range(options.rounds):
+            ours.append(run(options.generator, options.warren, row, 1.0))
+            theirs.append(run(options.generator, options.rabbitmq, row, 0.4))
+        warren, rabbitmq = median(ours), median(theirs)
+        print(
+            f"| {row.name} | {warren.per_s:,.0f} · {warren.cpu_us:.2f} "
+            f"| {rabbitmq.per_s:,.0f} · {rabbitmq.cpu_us:.1f} "
+            f"| {warren.per_s / rabbitmq.per_s:.1f}x |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
