@@ -24,7 +24,7 @@ from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission, TopicPermission
 from warren.core.consumers import Blocked
 from warren.core.errors import CommandInvalid, PreconditionFailed
-from warren.core.message import Envelope, Message
+from warren.core.message import Envelope, Holder, Message
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 
@@ -395,10 +395,10 @@ class Channel:
             (holder,) = holders
             groups = [(holder, messages)]
         else:
-            groups = [
-                (holder, [message for message in messages if message.holder is holder])
-                for holder in holders
-            ]
+            by_holder: dict[Holder, list[Message]] = {holder: [] for holder in holders}
+            for message in messages:
+                by_holder[message.holder].append(message)
+            groups = list(by_holder.items())
         by_queue: dict[Queue, list[Message]] = {}
         for holder, held in groups:
             by_queue.setdefault(holder.queue, []).extend(held)
@@ -411,6 +411,9 @@ class Channel:
             elif verdict is Verdict.REJECT:
                 queue.reject(of_queue)
             else:
+                # A ready message must not keep the connection alive that once held it.
+                for message in of_queue:
+                    del message.holder
                 queue.requeue(of_queue)
             if queue.backing.length:
                 queue.deliver()

@@ -95,8 +95,9 @@ def offender(error: BrokerError, method: tuple[int, int]) -> tuple[int, int]:
 
 
 def short_text(text: str) -> str:
-    """The text, cut to what a short string holds."""
-    raw = text.encode("utf-8", "surrogateescape")
+    """The text, cut to what a short string holds, and without octets that are no UTF-8."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    raw = text.encode()
     if len(raw) <= REPLY_TEXT_MAX:
         return text
     return raw[: REPLY_TEXT_MAX - 3].decode("utf-8", "ignore") + "..."

@@ -65,7 +65,7 @@ class TlsFiles(NamedTuple):
 class AmqpProtocol(asyncio.Protocol):
     """One socket; the `Shell` of its connection."""
 
-    __slots__ = ("_connection", "_header", "_listener", "_tls", "_transport", "_wants_flush")
+    __slots__ = ("_connection", "_header", "_header_timer", "_listener", "_tls", "_transport")
 
     def __init__(self, listener: Listener, tls: bool) -> None:
         self._listener = listener
@@ -73,6 +73,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
         self._header = b""
+        self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -81,6 +82,8 @@ class AmqpProtocol(asyncio.Protocol):
             self._transport.abort()
         elif self._listener.read_proxy_header is None:
             self._start(self._socket_peer())
+        else:
+            self._header_timer = self._listener.after_handshake_timeout(self.abort)
 
     def data_received(self, data: bytes) -> None:
         connection = self._connection
@@ -100,6 +103,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._listener.forget(self)
+        self._stop_header_timer()
         connection, self._connection = self._connection, None
         if connection is not None:
             if connection.state is State.RUNNING:
@@ -195,9 +199,15 @@ class AmqpProtocol(asyncio.Protocol):
                 peer.certificate_name,
             )  # fmt: skip
         self._header = b""
+        self._stop_header_timer()
         self._start(peer)
         if rest:
             self.data_received(rest)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
     def _socket_peer(self) -> Peer:
         host, port = _address(self._transport.get_extra_info("peername"))
@@ -242,6 +252,7 @@ class Listener:
             host,
             port,
             ssl=tls.context if tls is not None else None,
+            ssl_handshake_timeout=self.settings.handshake_timeout_s if tls is not None else None,
             backlog=BACKLOG,
         )
         self._servers.append(server)
@@ -284,6 +295,10 @@ class Listener:
 
     def forget(self, protocol: AmqpProtocol) -> None:
         self._protocols.discard(protocol)
+
+    def after_handshake_timeout(self, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call back when a peer has had all the time it may take for a handshake."""
+        return self._loop.call_later(self.settings.handshake_timeout_s, callback)
 
     def flush_soon(self, protocol: AmqpProtocol) -> None:
         if not self._unflushed:

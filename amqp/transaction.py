@@ -51,6 +51,8 @@ class Transaction:
         self._on_safe = on_safe
         for route, envelope, queues, body in publishes:
             for queue in queues:
+                if queue.deleted:
+                    continue
                 answer = queue.publish(envelope, body, self, 0)
                 self._unsafe += answer is PENDING
                 refused |= answer is REJECTED

@@ -18,12 +18,13 @@ import time
 import traceback
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 sys.path += [str(HERE), str(HERE.parent / "simulation")]
 
 from pipe import Client, start_ok  # noqa: E402
-from sessions import make_pool, mutated, pieces, random_session  # noqa: E402
+from sessions import make_openings, make_pool, mutated, random_session, reactions  # noqa: E402
 from survivors import Stage, connections_alive  # noqa: E402
 
 from warren.amqp.connection import PROTOCOL_HEADER  # noqa: E402
@@ -33,22 +34,33 @@ INPUT_SECONDS_MAX = 10
 FAILURES_MAX = 20
 
 
-def play(stage: Stage, random: Random, pool: list[bytes]) -> None:
+class Script(NamedTuple):
+    """What sessions are made of."""
+
+    pool: list[bytes]
+    openings: list[bytes]
+
+
+def play(stage: Stage, random: Random, script: Script) -> None:
     """One input: a peer says its session, alarms and time pass, and the peer is lost."""
     broker = stage.broker
+    parts = random_session(random, *script)
     if random.random() < 0.03:
         peer = broker.accepts()
-        octets = PROTOCOL_HEADER + start_ok() + random_session(random, pool)
-        octets = mutated(random, octets)
+        parts = [mutated(random, PROTOCOL_HEADER + start_ok()), *parts]
     else:
         peer = stage.peer()
-        octets = random_session(random, pool)
     alarm = random.random() < 0.05
-    for piece in pieces(random, octets):
-        peer.sends_octets(piece)
+    listens = random.random() < 0.7
+    for part in parts:
+        peer.sends_octets(part)
         if alarm:
             broker.alarm(random.random() < 0.5)
-        if random.random() < 0.3:
+        if listens:
+            answer = reactions(random, peer.frames())
+            if answer:
+                peer.sends_octets(answer)
+        if random.random() < 0.1:
             _something_happens(stage, random, peer)
     stage.check_while_connected(peer)
     broker.settle()
@@ -57,8 +69,6 @@ def play(stage: Stage, random: Random, pool: list[bytes]) -> None:
     if random.random() < 0.1:
         broker.advance(random.choice((0.01, 0.1, 5, 200)))
     peer.vanishes()
-    peer.connection.receive_data(b"\x01\x00\x01") if random.random() < 0.01 else None
-    broker.settle()
     stage.check_after(peer)
 
 
@@ -83,14 +93,14 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     logging.disable()
-    pool = make_pool(Random(options.seed))
+    script = Script(make_pool(Random(options.seed)), make_openings(Random(options.seed)))
     signal.signal(signal.SIGALRM, _hangs)
     started = time.monotonic()
     failures: dict[str, int] = {}
     stage: Stage | None = None
     for number in range(options.first, options.inputs):
         if stage is None or number % STAGE_INPUTS == 0:
-            stage = Stage()
+            stage = Stage(traced=number // STAGE_INPUTS % 10 == 0)
             if number % (STAGE_INPUTS * 50) == 0:
                 gc.collect()
                 alive = connections_alive(gc.get_objects())
@@ -98,7 +108,7 @@ def main() -> int:
                 _say(number - options.first, started, failures)
         signal.alarm(INPUT_SECONDS_MAX)
         try:
-            play(stage, Random(f"{options.seed}/{number}"), pool)
+            play(stage, Random(f"{options.seed}/{number}"), script)
         except Exception:
             text = traceback.format_exc()
             kind = "\n".join(text.splitlines()[-3:])

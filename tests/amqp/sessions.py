@@ -7,12 +7,14 @@ a session costs little more than choosing them.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from random import Random
 from typing import Any
 
 from pamqp import commands
 from pipe import Frame, method_frame, publish_frames
 
+from warren.amqp.frames import METHOD
 from warren.amqp.methods import METHODS, make
 from warren.core.field import Field, Table, long, longstr
 
@@ -85,6 +87,9 @@ def message_headers(random: Random) -> Table | None:
     if random.random() < 0.6:
         return None
     table = random_table(random)
+    if random.random() < 0.9:
+        table.pop("CC", None)
+        table.pop("BCC", None)
     if random.random() < 0.3:
         table[random.choice(("CC", "BCC"))] = Field("A", [longstr(random.choice(KEYS))])
     if random.random() < 0.2:
@@ -98,21 +103,25 @@ def message_headers(random: Random) -> Table | None:
 
 
 def random_publish(random: Random, channel: int) -> bytes:
+    """A publish, which is refused once in a while."""
+    odd = random.random() < 0.05
     properties: dict[str, Any] = {"headers": message_headers(random)}
     if random.random() < 0.3:
-        properties["delivery_mode"] = random.choice((1, 2, 2, 3))
+        properties["delivery_mode"] = 3 if odd else random.choice((1, 2))
     if random.random() < 0.3:
         properties["priority"] = random.choice((0, 1, 9, 255))
     if random.random() < 0.3:
-        properties["expiration"] = random.choice(("0", "1", "50", "100000", "x", "-1", "9" * 30))
+        properties["expiration"] = random.choice(
+            ("x", "-1", "9" * 30) if odd else ("0", "1", "50", "100000")
+        )
     if random.random() < 0.2:
         properties["correlation_id"] = "id"
-    if random.random() < 0.2:
-        properties["reply_to"] = random.choice(("amq.rabbitmq.reply-to", "q0"))
+    if random.random() < 0.1:
+        properties["reply_to"] = random.choice(("amq.rabbitmq.reply-to", "q0", "q0", "q0"))
     return publish_frames(
         channel,
-        random.choice(("", "", "", *EXCHANGES)),
-        random.choice(KEYS),
+        "nowhere" if odd and random.random() < 0.5 else random.choice(("", "", "", "x0", "amq.fanout", "amq.topic")),
+        random.choice(("q0", "q0", "q1", *KEYS)),
         random.randbytes(random.choice((0, 1, 5, 5, 5, 100, 4088, 4089, 9000))),
         mandatory=random.random() < 0.3,
         **properties,
@@ -121,53 +130,60 @@ def random_publish(random: Random, channel: int) -> bytes:
 
 def random_method(random: Random, channel: int) -> bytes:
     """A method a client sends, with arguments that are mostly sensible."""
+
+    def flag(share: float = 0.5) -> bool:
+        return random.random() < share
+
     c = commands
-    flag = lambda share=0.5: random.random() < share  # noqa: E731
-    queue, exchange = random.choice(QUEUES), random.choice(EXCHANGES)
+    queue = random.choice(("q0", "q0", "q1", "q1", *QUEUES))
+    exchange = random.choice(EXCHANGES if flag(0.1) else ("x0", "x0", "amq.fanout", "amq.topic"))
     tag = random.choice(("c0", "c1", "c2", ""))
-    delivery_tag = random.choice((0, 1, 1, 2, 3, 4, 5, 9, 100, (1 << 64) - 1))
-    kind, arguments = random.choice(
-        (
-            (c.Queue.Declare, {
-                "queue": queue, "durable": flag(), "exclusive": flag(0.2), "passive": flag(0.1),
-                "auto_delete": flag(0.3), "nowait": flag(0.3), "arguments": queue_arguments(random),
-            }),
-            (c.Queue.Bind, {
-                "queue": queue, "exchange": exchange, "routing_key": random.choice((*KEYS, "10")),
-                "nowait": flag(), "arguments": {} if flag(0.8) else random_table(random),
-            }),
-            (c.Queue.Unbind, {"queue": queue, "exchange": exchange}),
-            (c.Queue.Purge, {"queue": queue, "nowait": flag()}),
-            (c.Queue.Delete, {"queue": queue, "if_unused": flag(), "if_empty": flag()}),
-            (c.Exchange.Declare, {
-                "exchange": exchange, "exchange_type": random.choice(TYPES), "durable": flag(),
-                "auto_delete": flag(), "internal": flag(0.2), "passive": flag(0.1),
-                "arguments": {} if flag(0.6) else {"alternate-exchange": longstr(exchange)},
-            }),
-            (c.Exchange.Bind, {
-                "source": exchange, "destination": random.choice(EXCHANGES), "routing_key": "#",
-            }),
-            (c.Exchange.Unbind, {"source": exchange, "destination": random.choice(EXCHANGES)}),
-            (c.Exchange.Delete, {"exchange": exchange, "if_unused": flag()}),
-            (c.Basic.Consume, {
-                "queue": random.choice((*QUEUES, "amq.rabbitmq.reply-to")), "consumer_tag": tag,
-                "no_ack": flag(), "exclusive": flag(0.1), "nowait": flag(),
-                "arguments": {} if flag(0.8) else {"x-priority": long(random.choice((-1, 5)))},
-            }),
-            (c.Basic.Cancel, {"consumer_tag": tag}),
-            (c.Basic.Get, {"queue": queue, "no_ack": flag()}),
-            (c.Basic.Ack, {"delivery_tag": delivery_tag, "multiple": flag()}),
-            (c.Basic.Nack, {
-                "delivery_tag": delivery_tag, "multiple": flag(), "requeue": flag(),
-            }),
-            (c.Basic.Reject, {"delivery_tag": delivery_tag, "requeue": flag()}),
-            (c.Basic.Recover, {"requeue": flag(0.9)}),
-            (c.Basic.Qos, {"prefetch_count": random.choice((0, 1, 2, 10)), "global_": flag()}),
-            (c.Confirm.Select, {}), (c.Tx.Select, {}), (c.Tx.Commit, {}), (c.Tx.Rollback, {}),
-            (c.Channel.Open, {}), (c.Channel.CloseOk, {}), (c.Channel.CloseOk, {}),
-            (c.Channel.Close, {}), (c.Channel.Flow, {"active": flag(0.9)}),
-        )
+    delivery_tag = random.choice((0, 1, 2, 3))
+    choices: tuple[tuple[int, type[Any], dict[str, Any]], ...] = (
+        (2, c.Queue.Declare, {
+            "queue": queue, "durable": flag(), "exclusive": flag(0.2), "passive": flag(0.3),
+            "auto_delete": flag(0.3), "nowait": flag(0.3), "arguments": queue_arguments(random),
+        }),
+        (3, c.Queue.Bind, {
+            "queue": queue, "exchange": exchange, "routing_key": random.choice((*KEYS, "10")),
+            "nowait": flag(), "arguments": {} if flag(0.8) else random_table(random),
+        }),
+        (1, c.Queue.Unbind, {"queue": queue, "exchange": exchange}),
+        (1, c.Queue.Purge, {"queue": queue, "nowait": flag()}),
+        (1, c.Queue.Delete, {"queue": queue, "if_unused": flag(), "if_empty": flag()}),
+        (1, c.Exchange.Declare, {
+            "exchange": exchange, "exchange_type": random.choice(TYPES), "durable": flag(),
+            "auto_delete": flag(), "internal": flag(0.2), "passive": flag(0.1),
+            "arguments": {} if flag(0.6) else {"alternate-exchange": longstr(exchange)},
+        }),
+        (2, c.Exchange.Bind, {
+            "source": exchange, "destination": random.choice(("x0", "amq.fanout", "amq.topic")),
+            "routing_key": "#",
+        }),
+        (1, c.Exchange.Unbind, {"source": exchange, "destination": "amq.fanout"}),
+        (1, c.Exchange.Delete, {"exchange": random.choice(("x0", exchange)), "if_unused": flag()}),
+        (6, c.Basic.Consume, {
+            "queue": random.choice((queue, queue, "amq.rabbitmq.reply-to")),
+            "consumer_tag": tag if flag(0.1) else "", "no_ack": flag(), "exclusive": flag(0.1),
+            "nowait": flag(), "arguments": {} if flag() else {"x-priority": long(flag())},
+        }),
+        (3, c.Basic.Cancel, {"consumer_tag": tag}),
+        (6, c.Basic.Get, {"queue": queue, "no_ack": flag()}),
+        (2, c.Basic.Ack, {"delivery_tag": delivery_tag, "multiple": flag()}),
+        (2, c.Basic.Nack, {"delivery_tag": delivery_tag, "multiple": flag(), "requeue": flag()}),
+        (1, c.Basic.Reject, {"delivery_tag": delivery_tag, "requeue": flag()}),
+        (3, c.Basic.Recover, {"requeue": flag(0.98)}),
+        (6, c.Basic.Qos, {"prefetch_count": random.choice((0, 1, 2, 10)), "global_": flag()}),
+        (1, c.Confirm.Select, {}),
+        (1, c.Tx.Select, {}),
+        (4, c.Tx.Commit, {}),
+        (4, c.Tx.Rollback, {}),
+        (1, c.Channel.Close, {}),
+        (1, c.Channel.Flow, {"active": flag(0.95)}),
     )  # fmt: skip
+    _, kind, arguments = random.choices(choices, [weight for weight, _, _ in choices])[0]
+    if kind in (c.Tx.Commit, c.Tx.Rollback, c.Tx.Select) and flag(0.95):
+        channel = 3
     return method_frame(channel, kind, **arguments)
 
 
@@ -181,28 +197,61 @@ def make_pool(random: Random, size: int = POOL_SIZE) -> list[bytes]:
     """Frames to choose from; a publish counts as one."""
     pool = []
     for _ in range(size):
-        channel = random.choice((1, 1, 1, 1, 2, 2, 3))
+        channel = random.choice((1, 1, 1, 2, 2, 3))
         kind = random.random()
         if kind < 0.4:
             pool.append(random_publish(random, channel))
-        elif kind < 0.97:
+        elif kind < 0.995:
             pool.append(random_method(random, channel))
         else:
             pool.append(any_method(random, random.choice((0, channel))))
     return pool
 
 
-def opening(random: Random) -> bytes:
-    """Frames that most sessions start with: without queues and consumers little happens."""
-    durable = random.random() < 0.3
+def make_openings(random: Random, size: int = 300) -> list[bytes]:
+    """What sessions start with: without queues, bindings and consumers little happens."""
+    return [_opening(random) for _ in range(size)]
+
+
+def _opening(random: Random) -> bytes:
+    c = commands
+    kind = random.choice(TYPES[:-1])
+    alternate: Table = {}
+    if random.random() < 0.3:
+        alternate["alternate-exchange"] = longstr("amq.fanout")
     frames = [
-        method_frame(1, commands.Queue.Declare, queue=name, durable=durable, nowait=True)
-        for name in ("q0", "q1")
-    ]
+        method_frame(2, c.Confirm.Select, nowait=True),
+        method_frame(1, c.Exchange.Delete, exchange="x0", nowait=True),
+        method_frame(
+            1, c.Exchange.Declare, exchange="x0", exchange_type=kind, nowait=True,
+            durable=random.random() < 0.3, auto_delete=random.random() < 0.3, arguments=alternate,
+        ),
+    ]  # fmt: skip
     if random.random() < 0.5:
-        frames.append(method_frame(1, commands.Basic.Consume, queue="q0", no_ack=False))
-    if random.random() < 0.2:
-        frames.append(method_frame(2, commands.Confirm.Select))
+        frames.append(method_frame(3, c.Tx.Select))
+    for name in ("q0", "q1"):
+        frames += [
+            method_frame(1, c.Queue.Delete, queue=name, nowait=True),
+            method_frame(
+                1, c.Queue.Declare, queue=name, nowait=True, durable=random.random() < 0.3,
+                auto_delete=random.random() < 0.2, arguments=queue_arguments(random),
+            ),
+            method_frame(
+                1, c.Queue.Bind, queue=name, exchange=random.choice(("x0", "amq.fanout")),
+                routing_key="1", nowait=True,
+            ),
+        ]  # fmt: skip
+    for channel in (1, 2, 3):
+        if random.random() < 0.5:
+            count, whole = random.choice((0, 1, 2, 5)), random.random() < 0.3
+            frames.append(method_frame(channel, c.Basic.Qos, prefetch_count=count, global_=whole))
+        if random.random() < 0.5:
+            frames.append(
+                method_frame(
+                    channel, c.Basic.Consume, queue=random.choice(("q0", "q1")),
+                    consumer_tag="c0", no_ack=random.random() < 0.3, nowait=True,
+                )
+            )  # fmt: skip
     return b"".join(frames)
 
 
@@ -243,25 +292,66 @@ def mutated(random: Random, octets: bytes) -> bytes:
             return octets + Frame(kind, channel, payload).octets
 
 
-def random_session(random: Random, pool: list[bytes]) -> bytes:
-    """The octets of one peer after the handshake."""
+def random_session(random: Random, pool: list[bytes], openings: list[bytes]) -> list[bytes]:
+    """What one peer says after the handshake, in parts between which it may listen."""
     parts = [random.choice(pool) for _ in range(random.randrange(1, 25))]
     if random.random() < 0.3:
         # The same publish again and again, which the connection recognises by its octets.
         at = random.randrange(len(parts))
         parts[at:at] = [random_publish(random, random.choice((1, 2)))] * random.randrange(2, 6)
-    for _ in range(random.choice((0, 1, 1, 1, 2, 4))):
+    for _ in range(random.choice((0, 0, 1, 1, 2))):
         at = random.randrange(len(parts))
         parts[at] = mutated(random, parts[at])
-    if random.random() < 0.8:
-        parts.insert(0, opening(random))
-    return b"".join(parts)
+    if random.random() < 0.9:
+        parts.insert(0, random.choice(openings))
+    if random.random() < 0.5:
+        parts = pieces(random, b"".join(parts))
+    return parts
 
 
 def pieces(random: Random, octets: bytes) -> list[bytes]:
     """The octets as reads of a socket might cut them."""
-    if random.random() < 0.3:
-        return [octets]
     cuts = sorted(random.randrange(len(octets) + 1) for _ in range(random.choice((1, 3, 10))))
     bounds = [0, *cuts, len(octets)]
     return [octets[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+
+
+_CHANNEL_CLOSE = struct.pack(">HH", 20, 40)
+_DELIVER = struct.pack(">HH", 60, 60)
+_GET_OK = struct.pack(">HH", 60, 71)
+_ACK = struct.pack(">HH", 60, 80)
+_NACK = struct.pack(">HH", 60, 120)
+
+
+_REOPENED: defaultdict[int, bytes] = defaultdict(
+    bytes,
+    {
+        channel: method_frame(channel, commands.Channel.Open)
+        + method_frame(channel, mode)
+        + method_frame(channel, commands.Basic.Consume, queue=queue, consumer_tag="c0", nowait=True)
+        for channel, mode, queue in (
+            (1, commands.Confirm.Select, "q0"),
+            (2, commands.Confirm.Select, "q1"),
+            (3, commands.Tx.Select, "q0"),
+        )
+    },
+)
+
+
+def reactions(random: Random, frames: list[Frame]) -> bytes:
+    """What a peer says to what it was told: a closed channel is opened again, and of what is
+    delivered some is acknowledged."""
+    said = []
+    for kind, channel, payload in frames:
+        if kind != METHOD:
+            continue
+        index = payload[:4]
+        if index == _CHANNEL_CLOSE:
+            said.append(method_frame(channel, commands.Channel.CloseOk))
+            said.append(_REOPENED[channel])
+        elif index in (_DELIVER, _GET_OK) and random.random() < 0.3:
+            at = 5 + payload[4] if index == _DELIVER else 4
+            tag = payload[at : at + 8]
+            settled = _ACK if random.random() < 0.5 else _NACK
+            said.append(Frame(METHOD, channel, settled + tag + bytes((random.randrange(4),))).octets)
+    return b"".join(said)

@@ -25,9 +25,12 @@ BUFFER_MAX = 64 * 1024
 
 
 class Stage:
-    """A broker, and a witness who publishes to itself and must go on getting it."""
+    """A broker, and a witness who publishes to itself and must go on getting it.
 
-    def __init__(self) -> None:
+    On a stage that is `traced` another client listens to copies of everything.
+    """
+
+    def __init__(self, traced: bool = False) -> None:
         self.broker = Broker(
             channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, max_message_size=100_000
         )
@@ -37,12 +40,22 @@ class Stage:
         self.witness.consumes("witness")
         self.witness.selects_confirms()
         self._seen = 0
+        if traced:
+            self.broker.node.trace("/", True)
+            self.witness.opens_channel(2)
+            self.witness.declares("trace", channel=2, exclusive=True)
+            self.witness.sends(
+                commands.Queue.Bind, 2, queue="trace", exchange="amq.rabbitmq.trace", routing_key="#"
+            )
+            self.witness.receives(commands.Queue.BindOk)
+            self.witness.consumes("trace", channel=2, no_ack=True)
 
     def peer(self) -> Client:
-        """A peer through the handshake, with channels 1 and 2 open."""
+        """A peer through the handshake, with channels 1 to 3 open."""
         peer = self.broker.connects(channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, heartbeat_s=60)
         peer.opens_channel(1)
         peer.opens_channel(2)
+        peer.opens_channel(3)
         return peer
 
     def check_while_connected(self, peer: Client) -> None:
@@ -69,7 +82,7 @@ class Stage:
             else:
                 assert owner is mine, timer.callback
         for queue in self.broker.vhost.queues.values():
-            if queue.name == "witness":
+            if queue.exclusive_owner is mine:
                 continue
             assert queue.exclusive_owner is None, queue.name
             assert not queue.consumers and not queue.ring.top, queue.name
@@ -103,7 +116,7 @@ class Stage:
         confirmed = False
         self.broker.settle()
         for frame in self.witness.frames():
-            if frame.kind == 3:
+            if frame.kind == 3 and frame.channel == 1:
                 bodies.append(frame.payload)
             elif frame.kind == 1:
                 confirmed |= isinstance(frame.method, commands.Basic.Ack)

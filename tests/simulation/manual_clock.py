@@ -27,10 +27,16 @@ class ManualTimer:
     def cancel(self) -> None:
         if not self.cancelled:
             self.cancelled = True
+            # As an event loop's handle: what was to be called is let go.
+            self.callback = _nothing
             self._clock.forget(self)
 
     def __lt__(self, other: ManualTimer) -> bool:
         return (self.due, self.order) < (other.due, other.order)
+
+
+def _nothing() -> None:
+    """What a cancelled timer calls."""
 
 
 class ManualClock:
@@ -94,5 +100,6 @@ class ManualClock:
             timer.cancelled = True
             self._now = max(self._now, timer.due)
             timer.callback()
+            timer.callback = _nothing
             self.settle()
         self._now = end

@@ -57,10 +57,10 @@ class ServerProcess:
         return int(found[1]) * 1024
 
     @property
-    def sockets(self) -> int:
-        """How many sockets the process has open."""
-        links = (link for link in Path(f"/proc/{self.process.pid}/fd").iterdir())
-        return sum(_target(link).startswith("socket:") for link in links)
+    def sockets(self) -> set[str]:
+        """The sockets the process has open."""
+        links = Path(f"/proc/{self.process.pid}/fd").iterdir()
+        return {name for link in links if (name := _target(link)).startswith("socket:")}
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -10,7 +10,6 @@ import contextlib
 import random
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -44,13 +43,14 @@ def server(
     before = server.sockets
     yield server
     connect.abandon_all()
+    assert server.process.poll() is None, (server.process.returncode, server.log)
     client = connect(server)
     channel = client.channel()
     queue = channel.own_queue()
     channel.publish(b"still here", queue)
     channel.got(queue, b"still here")
     client.close()
-    until(lambda: server.sockets == before)
+    until(lambda: server.sockets <= before)
     assert "Traceback" not in server.log and "internal error" not in server.log
     assert server.terminate() == 0
 
@@ -214,36 +214,28 @@ def test_a_flood_of_declares_leaves_others_their_turn(
     other.client.close()
 
 
-def test_two_pipelining_clients_take_turns(server: Any, connect: Callable[..., RawClient]) -> None:
-    """One asks for 100,000 round trips at once; another gets a hundred of its own meanwhile."""
+def test_a_client_that_asks_for_much_at_once_leaves_others_their_turn(
+    server: Any, connect: Callable[..., RawClient]
+) -> None:
+    """One asks for 100,000 round trips at once; another gets some of its own meanwhile.
+
+    The broker is to work in slices of some milliseconds; this takes it a second in all.
+    """
     greedy, other = connect(server).channel(), connect(server).channel()
     count = 100_000
     ping = frame_bytes(METHOD, greedy.number, encode_method("channel.flow", {"active": True}))
-    answer = frame_bytes(METHOD, greedy.number, encode_method("channel.flow-ok", {"active": True}))
-    done = threading.Event()
-
-    def send_and_read() -> None:
-        left = count * len(answer)
-        sender = threading.Thread(target=greedy.client.send_bytes, args=(ping * count,))
-        sender.start()
-        while left > 0:
-            data = greedy.client.socket.recv(1 << 16)
-            assert data
-            left -= len(data)
-        sender.join()
-        done.set()
-
+    pong = frame_bytes(METHOD, greedy.number, encode_method("channel.flow-ok", {"active": True}))
     greedy.client.socket.settimeout(60)
-    reader = threading.Thread(target=send_and_read)
-    reader.start()
+    # All of it fits into the buffers of the kernel.
+    greedy.client.send_bytes(ping * count)
+    left = count * len(pong)
     served = 0
-    while not done.is_set():
+    while left > 0:
         other.ping()
         served += 1
-    reader.join()
-    assert served > 10
-    greedy.client.abandon()
-    other.client.close()
+        with contextlib.suppress(BlockingIOError):
+            left -= len(greedy.client.socket.recv(1 << 22, socket.MSG_DONTWAIT))
+    assert served >= 25
 
 
 def test_five_hundred_connections_that_die_in_the_middle_of_a_frame_leave_nothing(
@@ -394,37 +386,33 @@ def test_deep_tables_in_arguments_are_refused_and_not_fallen_into(
         peer.abandon()
 
 
-def test_deep_tables_in_headers_pass_or_are_refused(
+def test_deep_tables_in_headers_pass_through_untouched(
     server: Any, connect: Callable[..., RawClient]
 ) -> None:
-    """To a queue they go through untouched; where headers route, they must be looked at."""
+    """Only where headers route must the broker look at them; these count as none."""
     peer = connect(server)
     channel = peer.channel()
-    queue = channel.own_queue()
+    plain, by_headers = channel.own_queue(), channel.own_queue()
+    channel.bind(by_headers, "amq.headers", "", {"t": 1, "x-match": "any"})
+    channel.bind(by_headers, "amq.headers", "", {"x-match": "all", "u": 1})
     headers = nested_octets(1000)
     content = struct.pack(">HHQH", 60, 0, 0, 1 << 13) + headers
-    publish = encode_method("basic.publish", {"exchange": "", "routing_key": queue})
-    peer.send_bytes(
-        frame_bytes(METHOD, channel.number, publish) + frame_bytes(HEADER, channel.number, content)
-    )
-    channel.send("basic.get", queue=queue, no_ack=True)
+    channel.call("confirm.select")
+    for exchange, key in (("amq.headers", ""), ("", plain)):
+        publish = encode_method("basic.publish", {"exchange": exchange, "routing_key": key})
+        peer.send_bytes(
+            frame_bytes(METHOD, channel.number, publish)
+            + frame_bytes(HEADER, channel.number, content)
+        )
+        assert channel.confirms(1)
+    assert channel.ready(by_headers) == 0
+    channel.send("basic.get", queue=plain, no_ack=True)
     peer.socket.settimeout(30)
     received = b""
     while content not in received:
         data = peer.socket.recv(65536)
         assert data
         received += data
-    peer.abandon()
-
-    peer = connect(server)
-    channel = peer.channel()
-    channel.bind(channel.own_queue(), "amq.headers", "", {"t": 1})
-    publish = encode_method("basic.publish", {"exchange": "amq.headers"})
-    peer.send_bytes(
-        frame_bytes(METHOD, channel.number, publish) + frame_bytes(HEADER, channel.number, content)
-    )
-    assert peer.expect("connection.close")["reply_code"] == 501
-    peer.abandon()
 
 
 def test_deep_client_properties_end_the_handshake(

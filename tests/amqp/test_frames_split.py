@@ -1,0 +1,274 @@
+"""A socket cuts the stream where it likes: what the broker does must not depend on where.
+
+The connection reads in several ways: repeated publishes by comparing octets, whole publishes from
+one buffer, frame by frame, and a frame joined from pieces. All of them must be one protocol. Each
+stream here is played in one piece to one broker and in many pieces to another, and what comes back
+is compared octet by octet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pamqp import commands
+from pipe import Broker, Client, Frame, content_header, method_frame, publish_frames
+from sessions import make_openings, make_pool, random_session
+
+BODY, HEADER, METHOD = 3, 2, 1
+
+
+def prepared_client() -> Client:
+    """A client with a consumer on channel 1, confirms on channel 2 and a transaction on 3."""
+    client = Broker(max_message_size=50_000).connects()
+    for channel in (1, 2, 3):
+        client.opens_channel(channel)
+    client.declares("q")
+    client.declares("full", arguments={})
+    client.selects_confirms(2)
+    client.sends(commands.Tx.Select, 3)
+    client.receives(commands.Tx.SelectOk)
+    client.consumes("q", no_ack=False)
+    return client
+
+
+def played(pieces: Iterable[bytes], settling: bool = False) -> tuple[bytes, Client]:
+    """What the broker writes when these pieces arrive, and the client."""
+    client = prepared_client()
+    for piece in pieces:
+        client.sends_octets(piece)
+        if settling:
+            client.broker.settle()
+    client.broker.settle()
+    return client.pipe.written, client
+
+
+def outcome(client: Client) -> dict[str, object]:
+    """What the broker knows afterwards."""
+    connection = client.connection
+    return {
+        "state": connection.state,
+        "channels": sorted(connection.channels),
+        "expects": {number: c.expects for number, c in connection.channels.items()},
+        "queues": {
+            name: (queue.backing.length, queue.backing.ready_bytes, queue.unacked)
+            for name, queue in client.broker.vhost.queues.items()
+        },
+        "ended": client.pipe.ended,
+    }
+
+
+def assert_same(stream: bytes, pieces: Iterable[bytes]) -> None:
+    whole, of_whole = played([stream])
+    written, of_pieces = played(pieces)
+    assert written == whole
+    assert outcome(of_pieces) == outcome(of_whole)
+
+
+def cut(stream: bytes, positions: Iterable[int]) -> list[bytes]:
+    bounds = [0, *sorted(positions), len(stream)]
+    return [stream[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+
+
+def run(channel: int, count: int, size: int = 5, key: str = "q") -> bytes:
+    """The same publish again and again, with other bodies."""
+    return b"".join(
+        publish_frames(channel, "", key, bytes((n % 256,)) * size) for n in range(count)
+    )
+
+
+HALF_PUBLISH = method_frame(1, commands.Basic.Publish, routing_key="z")
+ACKS = b"".join(method_frame(1, commands.Basic.Ack, delivery_tag=tag) for tag in (1, 2, 3))
+
+STREAMS = {
+    "a run": run(1, 6),
+    "a run with confirms": run(2, 6),
+    "a run into a transaction": run(3, 4) + method_frame(3, commands.Tx.Commit),
+    "runs on two channels": run(1, 3) + run(2, 3) + run(1, 3) + run(2, 1) + run(1, 1),
+    "acks between publishes": run(1, 3) + ACKS + run(1, 3),
+    "an ack of an unknown tag in a run": run(1, 3)
+    + method_frame(1, commands.Basic.Ack, delivery_tag=77)
+    + run(1, 3)
+    + run(2, 2),
+    "a channel closed and opened again in a run": run(2, 3)
+    + method_frame(2, commands.Channel.Close)
+    + method_frame(2, commands.Channel.Open)
+    + run(2, 3),
+    "confirms selected in a run": run(1, 3) + method_frame(1, commands.Confirm.Select) + run(1, 3),
+    "the queue deleted in a run": run(2, 3)
+    + method_frame(2, commands.Queue.Delete, queue="q")
+    + run(2, 3),
+    "bodies of several frames": run(1, 3, size=4089) + run(2, 2, size=9000),
+    "empty bodies": run(1, 3, size=0) + run(2, 3, size=0),
+    "an empty body with a body frame": publish_frames(1, "", "q", b"")
+    + Frame(BODY, 1, b"").octets
+    + run(1, 2),
+    "empty body frames": HALF_PUBLISH
+    + Frame(HEADER, 1, content_header(3)).octets
+    + Frame(BODY, 1, b"").octets * 3
+    + Frame(BODY, 1, b"abc").octets
+    + run(1, 2),
+    "a publish without content before a run": run(1, 3) + HALF_PUBLISH + run(1, 3),
+    "a header without a body in a run": run(1, 3)
+    + HALF_PUBLISH
+    + Frame(HEADER, 1, content_header(5)).octets
+    + run(1, 3),
+    "content of two channels interleaved": HALF_PUBLISH
+    + run(2, 2)
+    + Frame(HEADER, 1, content_header(2)).octets
+    + run(2, 2)
+    + Frame(BODY, 1, b"ab").octets
+    + run(1, 2),
+    "a publish to an exchange that is not there": run(1, 2)
+    + publish_frames(1, "nowhere", "q", b"hello")
+    + run(1, 2)
+    + run(2, 2),
+    "a wrong frame end in a run": run(1, 2) + run(1, 1)[:-1] + b"\x00" + run(1, 2),
+    "a wrong end of a header frame": HALF_PUBLISH
+    + Frame(HEADER, 1, content_header(5)).octets[:-1]
+    + b"\x00"
+    + Frame(BODY, 1, b"hello").octets,
+    "a header of another class": HALF_PUBLISH
+    + Frame(HEADER, 1, struct.pack(">HHQH", 61, 0, 1, 0)).octets
+    + Frame(BODY, 1, b"x").octets,
+    "a header that is too short": HALF_PUBLISH
+    + Frame(HEADER, 1, struct.pack(">HHQ", 60, 0, 1)).octets
+    + Frame(BODY, 1, b"x").octets,
+    "a header that ends in its properties": HALF_PUBLISH
+    + Frame(HEADER, 1, struct.pack(">HHQH", 60, 0, 1, 0x8000)).octets
+    + Frame(BODY, 1, b"x").octets,
+    "a short header for an exchange that is not there": method_frame(
+        1, commands.Basic.Publish, exchange="nowhere"
+    )
+    + Frame(HEADER, 1, struct.pack(">HHQ", 60, 0, 1)).octets
+    + Frame(BODY, 1, b"x").octets,
+    "a body longer than announced": HALF_PUBLISH
+    + Frame(HEADER, 1, content_header(2)).octets
+    + Frame(BODY, 1, b"xyz").octets
+    + run(2, 1),
+    "a body on another channel": HALF_PUBLISH
+    + Frame(HEADER, 1, content_header(2)).octets
+    + Frame(BODY, 2, b"xy").octets,
+    "publish arguments that are cut short": Frame(
+        METHOD, 1, struct.pack(">HHHB", 60, 40, 0, 9) + b"abc"
+    ).octets
+    + Frame(HEADER, 1, content_header(1)).octets
+    + Frame(BODY, 1, b"x").octets,
+    "a frame that is too large": run(1, 2) + struct.pack(">BHI", BODY, 1, 4097) + b"x" * 50,
+    "a message that is too large": publish_frames(1, "", "q", b"x" * 50_001) + run(2, 2),
+    "close of the connection in a run": run(1, 3)
+    + method_frame(0, commands.Connection.Close)
+    + run(1, 3),
+    "heartbeats in a run": run(2, 2) + Frame(8, 0, b"").octets + run(2, 2),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_fed_octet_by_octet_does_the_same(name: str) -> None:
+    stream = STREAMS[name]
+    step = max(1, len(stream) // 3000)
+    assert_same(stream, [stream[at : at + step] for at in range(0, len(stream), step)])
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_cut_in_two_anywhere_does_the_same(name: str) -> None:
+    stream = STREAMS[name]
+    whole, of_whole = played([stream])
+    step = max(1, len(stream) // 400)
+    for at in range(1, len(stream), step):
+        written, client = played(cut(stream, [at]))
+        assert written == whole, f"cut at {at}"
+        assert outcome(client) == outcome(of_whole), f"cut at {at}"
+
+
+def test_confirms_of_a_run_are_written_though_the_next_publish_is_not_whole() -> None:
+    for missing in range(1, len(run(2, 1))):
+        client = prepared_client()
+        client.sends_octets(run(2, 2))
+        client.frames()
+        client.sends_octets(run(2, 4)[:-missing])
+        client.broker.settle()
+        acks = [f.method for f in client.frames() if f.channel == 2]
+        assert [ack.delivery_tag for ack in acks] == [5], missing
+
+
+_sizes = st.sampled_from((0, 1, 4, 5, 5, 5, 100, 4087, 4088, 4089, 8176, 8177, 20_000))
+_publishes = st.builds(
+    run, st.sampled_from((1, 2, 3)), st.integers(1, 4), _sizes, st.sampled_from(("q", "full", "no"))
+)
+_steps = st.one_of(
+    _publishes,
+    _publishes,
+    _publishes,
+    st.builds(
+        lambda channel, tag, multiple: method_frame(
+            channel, commands.Basic.Ack, delivery_tag=tag, multiple=multiple
+        ),
+        st.sampled_from((1, 1, 1, 2)),
+        st.integers(0, 4),
+        st.booleans(),
+    ),
+    st.builds(
+        lambda channel, kind: method_frame(channel, kind),
+        st.sampled_from((1, 2, 3)),
+        st.sampled_from(
+            (
+                commands.Channel.Close,
+                commands.Channel.Open,
+                commands.Channel.CloseOk,
+                commands.Tx.Commit,
+                commands.Tx.Rollback,
+                commands.Basic.Recover,
+                commands.Confirm.Select,
+                commands.Basic.Publish,
+            )
+        ),
+    ),
+    st.sampled_from(list(STREAMS.values())),
+    st.binary(min_size=1, max_size=12),
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(parts=st.lists(_steps, min_size=1, max_size=8), data=st.data())
+def test_a_stream_cut_at_random_does_the_same(parts: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(parts)
+    positions = data.draw(st.lists(st.integers(1, len(stream)), max_size=12))
+    assert_same(stream, cut(stream, positions))
+
+
+def test_random_sessions_cut_at_random_do_the_same() -> None:
+    """The sessions of the fuzzer, in which nearly everything occurs."""
+    pool, openings = make_pool(Random(1), 1000), make_openings(Random(2), 50)
+    for number in range(400):
+        random = Random(number)
+        stream = b"".join(random_session(random, pool, openings))
+        positions = [random.randrange(len(stream) + 1) for _ in range(random.choice((1, 5, 40)))]
+        whole, of_whole = played([stream])
+        written, of_pieces = played(cut(stream, positions))
+        assert written == whole, f"session {number}"
+        assert outcome(of_pieces) == outcome(of_whole), f"session {number}"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_waited_during_an_alarm_is_read_before_what_comes_after_it(seed: int) -> None:
+    """Several frames and a piece of one wait in the connection when reading goes on."""
+    random = Random(seed)
+    client = prepared_client()
+    bodies = [b"%05d" % n for n in range(10)]
+    stream = b"".join(publish_frames(1, "", "full", body) for body in bodies)
+    pieces = cut(stream, [random.randrange(1, len(stream)) for _ in range(3)])
+    client.broker.alarm(True)
+    client.sends_octets(pieces[0])
+    for piece in pieces[1:-1]:
+        client.sends_octets(piece)
+    client.broker.alarm(False)
+    # The socket is read again before the loop comes round to what waits in the connection.
+    client.sends_octets(pieces[-1])
+    client.broker.settle()
+    queue = client.broker.queue("full")
+    assert [queue.get(no_ack=True).body for _ in bodies] == bodies  # type: ignore[union-attr]
