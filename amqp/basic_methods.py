@@ -85,7 +85,7 @@ def get(channel: Channel, method: commands.Basic.Get) -> None:
     channel.check("queue", name, "read")
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
-    message = queue.get(method.no_ack)
+    message = queue.get(method.no_ack, channel.traced_as())
     if message is None:
         channel.reply(make(commands.Basic.GetEmpty))
         return
@@ -116,18 +116,20 @@ def reject(channel: Channel, method: commands.Basic.Reject) -> None:
 
 
 def recover(channel: Channel, method: commands.Basic.Recover) -> None:
-    _recover(channel, method.requeue)
+    _check_recover(method.requeue)
+    # RabbitMQ answers first, and redelivers then.
     channel.reply(make(commands.Basic.RecoverOk))
+    channel.requeue_all()
 
 
 def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> None:
-    _recover(channel, method.requeue)
+    _check_recover(method.requeue)
+    channel.requeue_all()
 
 
-def _recover(channel: Channel, requeue: bool) -> None:
+def _check_recover(requeue: bool) -> None:
     if not requeue:
         raise Unsupported("requeue=false")
-    channel.requeue_all()
 
 
 def _consume_replies(channel: Channel, tag: str, method: commands.Basic.Consume) -> None:

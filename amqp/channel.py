@@ -8,6 +8,9 @@ amqp_semantics.md sections 2 and 5 to 8.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -19,11 +22,12 @@ from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
 from warren.amqp.frames import OVERHEAD, binary_text
 from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
-from warren.amqp.publishing import PublishRun, Route, is_reply, run_head
+from warren.amqp.publishing import PublishRun, Route, run_head
 from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission, TopicPermission
 from warren.core.consumers import Blocked
 from warren.core.errors import CommandInvalid, PreconditionFailed
+from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Holder, Message
 from warren.core.ports import Timer
 from warren.core.queue import Queue
@@ -60,12 +64,16 @@ ACK = Verdict.ACK
 
 
 class Getter:
-    """Holds what basic.get fetched from one queue; prefetch does not count it."""
+    """Holds what basic.get fetched from one queue.
 
-    __slots__ = ("queue",)
+    A limit of the channel counts it only if it was outstanding when the limit was set.
+    """
+
+    __slots__ = ("limited", "queue")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
+        self.limited = False
 
     def settled(self, count: int) -> None:
         """There is no consumer to wake."""
@@ -79,10 +87,11 @@ class Channel:
         "_body_left",
         "_body_size",
         "_chunks",
+        "_handed_out",
         "_header",
+        "_held_cancels",
         "_last_envelope",
         "_lowest_unacked",
-        "_oldest_seen",
         "_size_max",
         "_timeout_timer",
         "confirms",
@@ -92,6 +101,7 @@ class Channel:
         "last_delivery_tag",
         "last_queue",
         "limit",
+        "limited_unacked",
         "number",
         "prefetch",
         "reply_consumer",
@@ -117,9 +127,11 @@ class Channel:
         self.last_delivery_tag = 0
         self.prefetch = connection.settings.default_prefetch
         self.limit = 0
+        self.limited_unacked = 0
         self._lowest_unacked = 1
-        self._oldest_seen = (0, 0.0)
+        self._handed_out: deque[tuple[int, float]] = deque()
         self._timeout_timer: Timer | None = None
+        self._held_cancels: list[Method] | None = None
         # Modes
         self.confirms: ChannelConfirms | None = None
         self.transaction: Transaction | None = None
@@ -251,8 +263,10 @@ class Channel:
             repeated = False
         firehose = routes.vhost.firehose
         if firehose is not None:
-            firehose.published(connection, self.number, envelope, body, queues)
+            firehose.published(self.traced_as(), envelope, body, queues)
             repeated = False
+        if route.is_reply or envelope.copies:
+            self._reply(route, envelope, body)
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
             return None
@@ -284,11 +298,14 @@ class Channel:
         )
 
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
-        """A publish that reached no queue: a reply, one to be returned, or one to be dropped."""
-        if is_reply(route):
-            self.connection.node.replies.deliver(envelope, body)
+        """A publish that reached no queue is returned if it is mandatory."""
         if route.mandatory:
             self._return(envelope, body)
+
+    def _reply(self, route: Route, envelope: Envelope, body: bytes) -> None:
+        """Direct replies go to channels, by way of the default exchange alone."""
+        if not route.exchange_name:
+            self.vhost.reply(envelope, body, (route.routing_key, *envelope.copies))
 
     def _return(self, envelope: Envelope, body: bytes) -> None:
         method = make(
@@ -339,10 +356,10 @@ class Channel:
         queue = holder.queue
         queue.ack((message,))
         holder.settled(1)
-        if self.limit:
-            self.apply_limit()
         if queue.backing.length:
             queue.deliver()
+        if self.limit and holder.limited:
+            self._settle_limited(1)
 
     def judge(self, delivery_tag: int, multiple: bool, verdict: Verdict) -> None:
         """ack, nack and reject of one message, or of all up to a tag.
@@ -353,12 +370,23 @@ class Channel:
         if self.transaction is not None:
             self.transaction.judge(self._take(first, last), verdict)
             return
-        # Tags are consecutive: walking them up costs each tag once in the life of a channel.
         pop = self.unacked.pop
         messages = [
-            message for tag in range(first, last + 1) if (message := pop(tag, None)) is not None
+            message
+            for tag in self._candidates(first, last)
+            if (message := pop(tag, None)) is not None
         ]
         self.settle(messages, verdict)
+
+    def _candidates(self, first: int, last: int) -> Iterable[int]:
+        """The tags between two that may be outstanding, in ascending order.
+
+        Counting up costs each tag once; but where few are outstanding among many, those few are
+        looked through instead.
+        """
+        if last - first > 2 * len(self.unacked):
+            return [tag for tag in self.unacked if tag <= last]
+        return range(first, last + 1)
 
     def _judged(self, delivery_tag: int, multiple: bool) -> tuple[int, int]:
         """The first and last tag a verdict is about."""
@@ -378,12 +406,14 @@ class Channel:
         pop = self.unacked.pop
         return {
             tag: message
-            for tag in range(first, last + 1)
+            for tag in self._candidates(first, last)
             if (message := pop(tag, None)) is not None
         }
 
     def put_back(self, unacked: dict[int, Message]) -> None:
         """Make messages outstanding again, after a rollback."""
+        if not unacked:
+            return
         self.unacked.update(unacked)
         self.unacked = dict(sorted(self.unacked.items()))
         self._lowest_unacked = min(self.unacked, default=self._lowest_unacked)
@@ -400,23 +430,28 @@ class Channel:
                 by_holder[message.holder].append(message)
             groups = list(by_holder.items())
         by_queue: dict[Queue, list[Message]] = {}
+        limited = 0
         for holder, held in groups:
             by_queue.setdefault(holder.queue, []).extend(held)
             holder.settled(len(held))
-        if self.limit:
-            self.apply_limit()
+            if holder.limited:
+                limited += len(held)
         for queue, of_queue in by_queue.items():
-            if verdict is ACK:
-                queue.ack(of_queue)
-            elif verdict is Verdict.REJECT:
-                queue.reject(of_queue)
-            else:
+            if verdict is Verdict.REQUEUE:
                 # A ready message must not keep the connection alive that once held it.
                 for message in of_queue:
                     del message.holder
                 queue.requeue(of_queue)
+                continue
+            if verdict is ACK:
+                queue.ack(of_queue)
+            else:
+                queue.reject(of_queue)
             if queue.backing.length:
                 queue.deliver()
+        if self.limit:
+            # After the queues: what was put back comes before what has not been handed out yet.
+            self._settle_limited(limited)
 
     def requeue_all(self) -> None:
         """Put all unacknowledged messages back into their queues."""
@@ -428,22 +463,50 @@ class Channel:
     # Prefetch and back-pressure
 
     def set_limit(self, limit: int) -> None:
-        """basic.qos with global: one limit for all consumers of the channel; 0 for none."""
+        """basic.qos with global: one limit for all consumers of the channel; 0 for none.
+
+        What is outstanding now counts, basic.get included; later only what consumers get.
+        """
         self.limit = limit
-        self.apply_limit()
-
-    def apply_limit(self) -> None:
-        """Block all consumers while the channel's limit is reached, and wake them when not."""
-        reached = bool(self.limit) and len(self.unacked) >= self.limit
-        self._block_all(Blocked.CHANNEL_LIMIT, reached)
-
-    def check_limit(self) -> None:
-        """A message was handed over while the channel has a limit."""
-        if len(self.unacked) >= self.limit:
+        self.limited_unacked = len(self.unacked)
+        for message in self.unacked.values():
+            if isinstance(message.holder, Getter):
+                message.holder.limited = True
+        if limit and self.limited_unacked >= limit:
             self._block_all(Blocked.CHANNEL_LIMIT, True)
+        else:
+            self._wake_limited()
+
+    def count_limited(self, count: int) -> None:
+        """Messages were handed to a consumer while the channel has a limit."""
+        self.limited_unacked += count
+        if self.limited_unacked >= self.limit:
+            self._block_all(Blocked.CHANNEL_LIMIT, True)
+
+    def _settle_limited(self, count: int) -> None:
+        self.limited_unacked -= count
+        if self.limited_unacked < self.limit:
+            self._wake_limited()
+
+    def _wake_limited(self) -> None:
+        """Let consumers go on that the limit holds back, until it is reached again.
+
+        Who was woken goes to the end, so that all have their turn.
+        """
+        for consumer in list(self.consumers.values()):
+            if self.limit and self.limited_unacked >= self.limit:
+                return
+            if consumer.blocked & Blocked.CHANNEL_LIMIT:
+                self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
+                if consumer.unblock(Blocked.CHANNEL_LIMIT):
+                    consumer.queue.deliver()
 
     def socket_writable(self, writable: bool) -> None:
         self._block_all(Blocked.SOCKET, not writable)
+
+    def hold_back(self, held_back: bool) -> None:
+        """Too much waits for a commit to be written, or no longer so."""
+        self._block_all(Blocked.COMMITS, held_back)
 
     def _block_all(self, reason: Blocked, blocked: bool) -> None:
         if blocked:
@@ -457,8 +520,10 @@ class Channel:
     def initially_blocked(self) -> int:
         """Why a new consumer of this channel would get nothing at first."""
         blocked = 0
-        if self.limit and len(self.unacked) >= self.limit:
+        if self.limit and self.limited_unacked >= self.limit:
             blocked |= Blocked.CHANNEL_LIMIT
+        if self.connection.held_back:
+            blocked |= Blocked.COMMITS
         if not self.connection.socket_writable:
             blocked |= Blocked.SOCKET
         return blocked
@@ -470,15 +535,17 @@ class Channel:
             self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
 
     def _check_timeout(self) -> None:
+        """Each check notes the tags handed out by then; a tag is at least as old as its note."""
         self._timeout_timer = None
         timeout_s = self.connection.settings.consumer_timeout_s
         assert timeout_s is not None
         now = self.connection.node.clock.now()
-        oldest = min(self.unacked, default=0)
-        seen, since = self._oldest_seen
-        if oldest != seen or not oldest:
-            self._oldest_seen = (oldest, now)
-        elif now - since >= timeout_s:
+        notes = self._handed_out
+        notes.append((self.last_delivery_tag, now))
+        oldest = min(self.unacked, default=self.last_delivery_tag + 1)
+        while notes and notes[0][0] < oldest:
+            notes.popleft()
+        if notes and now - notes[0][1] >= timeout_s:
             error = PreconditionFailed(
                 f"delivery acknowledgement on channel {self.number} timed out. Timeout value "
                 f"used: {int(timeout_s * 1000)} ms. This timeout value can be configured, see "
@@ -491,16 +558,35 @@ class Channel:
     # Ending
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
-        """The queue of a consumer is gone. Told after the reply to whoever deleted it."""
+        """The queue of a consumer is gone: tell the client, if it understands."""
         del self.consumers[consumer.tag]
-        if "consumer_cancel_notify" in self.connection.capabilities:
-            method = make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True)
-            self.connection.node.clock.call_soon(lambda: self.tell(method))
+        if "consumer_cancel_notify" not in self.connection.capabilities:
+            return
+        method = make(commands.Basic.Cancel, consumer_tag=consumer.tag, nowait=True)
+        if self._held_cancels is None:
+            self.reply(method)
+        else:
+            self._held_cancels.append(method)
+
+    @contextmanager
+    def cancels_later(self) -> Iterator[None]:
+        """Tell of cancelled consumers at the end, after the reply written meanwhile."""
+        held: list[Method] = []
+        self._held_cancels = held
+        yield
+        self._held_cancels = None
+        for method in held:
+            self.reply(method)
 
     def tell(self, method: Method) -> None:
-        """Say this to the client, unless the channel has ended meanwhile."""
+        """Reply to something that took time, if the channel is still there."""
         if self.connection.channels.get(self.number) is self:
             self.reply(method)
+
+    def traced_as(self) -> TracedClient:
+        """Who this is to the firehose."""
+        connection = self.connection
+        return TracedClient(connection.peer.name, self.number, connection.user_name)
 
     def end(self) -> None:
         """The channel closes: consumers leave, and what they did not acknowledge goes back."""

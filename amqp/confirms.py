@@ -26,12 +26,13 @@ class ChannelConfirms:
     `on_news` is called whenever there may be something to report.
     """
 
-    __slots__ = ("_nacked", "_open", "_reported", "_settled", "issued", "on_news")
+    __slots__ = ("_nacked", "_open", "_refused", "_reported", "_settled", "issued", "on_news")
 
     def __init__(self, on_news: Callable[[], None]) -> None:
         self.issued = 0
         self._reported = 0
         self._open: dict[int, int] = {}
+        self._refused: dict[int, int] = {}
         self._settled: list[int] = []
         self._nacked: list[int] = []
         self.on_news = on_news
@@ -50,6 +51,8 @@ class ChannelConfirms:
         """What the queues answered to a publish; no answers if it reached none."""
         if REJECTED in answers:
             self._nacked.append(publish_seq)
+            if PENDING in answers:
+                self._refused[publish_seq] = answers.count(PENDING)
         elif PENDING in answers:
             self._open[publish_seq] = answers.count(PENDING)
         elif not self.undisturbed:
@@ -58,6 +61,11 @@ class ChannelConfirms:
 
     def settle(self, publish_seq: int) -> None:
         """One more queue has this publish safe."""
+        if publish_seq in self._refused:
+            self._refused[publish_seq] -= 1
+            if not self._refused[publish_seq]:
+                del self._refused[publish_seq]
+            return
         still_open = self._open[publish_seq]
         if still_open > 1:
             self._open[publish_seq] = still_open - 1
@@ -80,7 +88,6 @@ class ChannelConfirms:
         if upto > self._reported:
             multiple = _MULTIPLE if upto - self._reported > 1 else 0
             frames.append(_ACK.pack(1, channel, 13, _BASIC_ACK, upto, multiple) + END)
-            self._reported = upto
         for seq in sorted(self._settled):
             if seq > upto:
                 frames.append(_ACK.pack(1, channel, 13, _BASIC_ACK, seq, 0) + END)
@@ -88,8 +95,8 @@ class ChannelConfirms:
             frames.append(_ACK.pack(1, channel, 13, _BASIC_NACK, seq, _REQUEUE) + END)
         self._settled.clear()
         self._nacked.clear()
-        if not self._open:
-            self._reported = self.issued
+        # Everything below has been answered by now, one way or another.
+        self._reported = next(iter(self._open), self.issued + 1) - 1
         return b"".join(frames)
 
 

@@ -90,6 +90,10 @@ FAILURE_DELAY_S = 3.0
 CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
+METHODS_A_TURN = 100
+"""Methods, publishes that come whole not counted, after which others have their turn; some
+milliseconds even of queue.declare."""
+
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC_ACK = 60 << 16 | 80
 _CHANNEL_OPEN = 20 << 16 | 10
@@ -126,10 +130,12 @@ class Connection:
     """The state machine of one AMQP 0-9-1 peer."""
 
     __slots__ = (
+        "_beat_due",
         "_blocked_notified",
         "_buffer",
         "_closing_channels",
         "_confirming",
+        "_crossed_closes",
         "_deadline",
         "_frame_size_max",
         "_held",
@@ -147,6 +153,7 @@ class Connection:
         "frame_max",
         "heartbeat",
         "heartbeat_s",
+        "held_back",
         "node",
         "output",
         "peer",
@@ -176,6 +183,7 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.routes: PublishRoutes | None = None
         self._closing_channels: set[int] = set()
+        self._crossed_closes: set[int] = set()
         self._buffer = b""
         self._frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
@@ -188,6 +196,8 @@ class Connection:
         self._shell = shell
         self._confirming: dict[int, Channel] = {}
         self._held = HeldOutput(self.request_flush)
+        self.held_back = False
+        self._beat_due = False
         self._blocked_notified = False
         # Time
         self.heartbeat = Heartbeat(
@@ -214,6 +224,9 @@ class Connection:
     def receive_data(self, data: bytes) -> None:
         """Take octets from the peer and do what they ask for."""
         self.heartbeat.heard = True
+        self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         start = 0
         if self._buffer:
             if self._pauses or self.state is not State.RUNNING or len(self._buffer) < HEAD.size:
@@ -259,6 +272,7 @@ class Connection:
         """Serve the whole frames in `data` from `pos` on; returns where the rest begins."""
         end = len(data)
         channels = self.channels
+        methods_left = METHODS_A_TURN
         while True:
             run = self._run
             if run is not None and data.startswith(run.head, pos):
@@ -315,6 +329,10 @@ class Connection:
             except BrokerError as error:
                 self._refuse(number, error, kind, data, pos)
             pos = stop + 1
+            if kind == METHOD:
+                methods_left -= 1
+                if not methods_left and pos < end:
+                    self.yield_turn()
             if self._pauses:
                 return pos
 
@@ -430,11 +448,14 @@ class Connection:
             if index == commands.Channel.CloseOk.index:
                 self._closing_channels.discard(number)
             elif index == commands.Channel.Close.index:
+                # Both sides closed at once: the client will answer ours after we answer its own.
                 self._closing_channels.discard(number)
+                self._crossed_closes.add(number)
                 self.send(number, make(commands.Channel.CloseOk))
             return
-        if index == commands.Channel.CloseOk.index:
-            # Both sides closed at once, and the client answers ours after we answered its own.
+        crossed = number in self._crossed_closes
+        self._crossed_closes.discard(number)
+        if crossed and index == commands.Channel.CloseOk.index:
             return
         if index != _CHANNEL_OPEN:
             raise ChannelError("expected 'channel.open'")
@@ -742,7 +763,7 @@ class Connection:
             self._deadline = None
 
     def _send_heartbeat(self) -> None:
-        self.output.append(HEARTBEAT_FRAME)
+        self._beat_due = True
         self.request_flush()
 
     def _give_up(self) -> None:
@@ -785,16 +806,29 @@ class Connection:
             self._confirming.clear()
         if self._held.active:
             parts = self._held.release(output)
-            if self._held.full:
-                self.pause("commits")
-            else:
-                self.resume("commits")
+            self._hold_back(self._held.full)
         else:
             parts = output[:]
             output.clear()
-        if parts and parts[-1] is not HEARTBEAT_FRAME:
+        if parts:
             self.heartbeat.sent = True
+        if self._beat_due:
+            # Parts are whole frames, so a heartbeat may go before what waits for a commit.
+            self._beat_due = False
+            parts.insert(0, HEARTBEAT_FRAME)
         return parts
+
+    def _hold_back(self, held_back: bool) -> None:
+        """Write and read no more while too much waits for a commit."""
+        if held_back == self.held_back:
+            return
+        self.held_back = held_back
+        for channel in list(self.channels.values()):
+            channel.hold_back(held_back)
+        if held_back:
+            self.pause("commits")
+        else:
+            self.resume("commits")
 
     # Back-pressure
 
@@ -810,6 +844,14 @@ class Connection:
             self._shell.pause_reading()
         self._pauses.add(reason)
 
+    def yield_turn(self) -> None:
+        """Let the other connections have their turn before reading on."""
+        self.pause("turn")
+        self.node.clock.call_soon(self._resume_turn)
+
+    def _resume_turn(self) -> None:
+        self.resume("turn")
+
     def resume(self, reason: str) -> None:
         if reason not in self._pauses:
             return
@@ -824,7 +866,7 @@ class Connection:
 
     def _read_what_waited(self) -> None:
         if self._buffer and not self._pauses:
-            self.receive_data(b"")
+            self._receive(b"")
 
     # Alarms (amqp_semantics.md section 1.7)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from warren.amqp.frames import BODY, END, FRAME_END, HEAD, HEADER, METHOD, OVERHEAD, content_frames
 from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table
+from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
 
@@ -89,7 +90,7 @@ class ChannelConsumer(Consumer):
         if self.unacked >= self.prefetch:
             self.block(_PREFETCH)
         if channel.limit:
-            channel.check_limit()
+            channel.count_limited(1)
         envelope = message.envelope
         if envelope is self._envelope and not message.redelivered:
             self._output += (self._head, _pack_tag(delivery_tag), self._tail, message.body, END)
@@ -117,14 +118,17 @@ class ChannelConsumer(Consumer):
         if self.unacked >= self.prefetch:
             self.block(_PREFETCH)
         if channel.limit:
-            channel.check_limit()
+            channel.count_limited(len(messages))
         if not channel.connection.flush_requested:
             channel.connection.request_flush()
 
     def capacity(self) -> int:
         room = self.prefetch - self.unacked
-        limit = self._channel.limit
-        return min(room, limit - len(self._channel.unacked)) if limit else room
+        channel = self._channel
+        return min(room, channel.limit - channel.limited_unacked) if channel.limit else room
+
+    def traced_as(self) -> TracedClient:
+        return self._channel.traced_as()
 
     def cancelled(self) -> None:
         self._channel.consumer_cancelled(self)

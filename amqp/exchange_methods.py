@@ -11,11 +11,10 @@ from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding, DestinationKind
 from warren.core.errors import AccessRefused, PreconditionFailed
 from warren.core.field import KIND_NAMES, Table, to_text
+from warren.core.vhost import ALTERNATE_EXCHANGE
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
-
-ALTERNATE_EXCHANGE = "alternate-exchange"
 
 
 def declare(channel: Channel, method: commands.Exchange.Declare) -> None:

@@ -55,10 +55,19 @@ class Route:
     """Where publishes with the same arguments go.
 
     `queues` is None when more than the routing key decides, and every message is routed for
-    itself. `envelopes` are those of content headers seen before.
+    itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `envelopes` are those of
+    content headers seen before.
     """
 
-    __slots__ = ("envelopes", "exchange", "exchange_name", "mandatory", "queues", "routing_key")
+    __slots__ = (
+        "envelopes",
+        "exchange",
+        "exchange_name",
+        "is_reply",
+        "mandatory",
+        "queues",
+        "routing_key",
+    )
 
     def __init__(
         self,
@@ -73,6 +82,7 @@ class Route:
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.queues = queues
+        self.is_reply = not exchange_name and routing_key.startswith(REPLY_TO_PREFIX)
         self.envelopes: dict[bytes, Envelope] = {}
 
 
@@ -230,11 +240,6 @@ def run_head(channel: int, arguments: bytes, header: bytes, body_size: int) -> b
         + frame(HEADER, channel, header)
         + HEAD.pack(BODY, channel, body_size)
     )
-
-
-def is_reply(route: Route) -> bool:
-    """Whether the route leads to a consumer of amq.rabbitmq.reply-to."""
-    return not route.exchange_name and route.routing_key.startswith(REPLY_TO_PREFIX)
 
 
 def _decode(arguments: bytes) -> tuple[str, str, int]:

@@ -10,15 +10,14 @@ from warren.amqp.exchange_methods import check_binding
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding
-from warren.core.errors import NotFound, PreconditionFailed, no_queue
-from warren.core.field import KIND_NAMES, Table, to_text
+from warren.core.errors import NotFound, no_queue
+from warren.core.field import Table, to_text
 from warren.core.queue import Queue
+from warren.core.queue_arguments import DEAD_LETTER_EXCHANGE, check_dead_letter_exchange
 from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
-
-DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 
 
 def declare(channel: Channel, method: commands.Queue.Declare) -> None:
@@ -60,9 +59,11 @@ def delete(channel: Channel, method: commands.Queue.Delete) -> None:
     if queue is not None:
         queue.check_access(channel.connection)
         queue.check_deletable(if_unused=method.if_unused, if_empty=method.if_empty)
-        count = channel.vhost.delete_queue(queue)
-    if not method.nowait:
-        channel.reply_durably(make(commands.Queue.DeleteOk, message_count=count))
+    with channel.cancels_later():
+        if queue is not None:
+            count = channel.vhost.delete_queue(queue)
+        if not method.nowait:
+            channel.reply_durably(make(commands.Queue.DeleteOk, message_count=count))
 
 
 def named_queue(channel: Channel, name: str) -> str:
@@ -119,11 +120,7 @@ def _check_dead_letter_exchange(channel: Channel, name: str, arguments: Table) -
     exchange = arguments.get(DEAD_LETTER_EXCHANGE)
     if exchange is None:
         return
-    if exchange.kind != "S":
-        raise PreconditionFailed(
-            f"invalid type '{KIND_NAMES[exchange.kind]}' for arg '{DEAD_LETTER_EXCHANGE}' in "
-            f"queue '{name}' in vhost '{channel.vhost.name}'"
-        )
+    check_dead_letter_exchange(name, channel.vhost.name, exchange)
     channel.check("queue", name, "read")
     channel.check("exchange", to_text(exchange.value), "write")
 

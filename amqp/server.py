@@ -95,8 +95,7 @@ class AmqpProtocol(asyncio.Protocol):
         except Exception:
             self._internal_error(connection)
         if len(data) >= READ_TURN:
-            connection.pause("turn")
-            self._listener.read_again_soon(connection)
+            connection.yield_turn()
 
     def eof_received(self) -> bool:
         return False
@@ -304,10 +303,6 @@ class Listener:
         if not self._unflushed:
             self._loop.call_soon(self._flush)
         self._unflushed.append(protocol)
-
-    def read_again_soon(self, connection: Connection) -> None:
-        """Go on reading from this connection in the next turn of the loop."""
-        self._loop.call_soon(connection.resume, "turn")
 
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []

@@ -4,6 +4,7 @@
           └▶ AWAITING_TUNE_OK ─▶ AWAITING_OPEN ─▶ RUNNING
     RUNNING ─close from us─▶ CLOSING ─close-ok─▶ CLOSED
     RUNNING ─close from the client─▶ CLOSED
+    AWAITING_OPEN ─open refused─▶ CLOSING
     any state before RUNNING ─anything else─▶ FAILED
 
 What is not in the table is an error: before RUNNING the connection fails without a word, the

@@ -27,7 +27,7 @@ class Transaction:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._publishes: list[tuple[Route, Envelope, tuple[Queue, ...], bytes]] = []
+        self._publishes: list[tuple[Route, Envelope, list[str], bytes]] = []
         self._verdicts: list[tuple[dict[int, Message], Verdict]] = []
         self._unsafe = 0
         self._on_safe: Callable[[], None] | None = None
@@ -35,7 +35,7 @@ class Transaction:
     def publish(
         self, route: Route, envelope: Envelope, queues: tuple[Queue, ...], body: bytes
     ) -> None:
-        self._publishes.append((route, envelope, queues, body))
+        self._publishes.append((route, envelope, [queue.name for queue in queues], body))
 
     def judge(self, unacked: dict[int, Message], verdict: Verdict) -> None:
         self._verdicts.append((unacked, verdict))
@@ -49,14 +49,15 @@ class Transaction:
         verdicts, self._verdicts = self._verdicts, []
         refused = False
         self._on_safe = on_safe
-        for route, envelope, queues, body in publishes:
-            for queue in queues:
-                if queue.deleted:
-                    continue
+        queues = self._channel.vhost.queues
+        for route, envelope, names, body in publishes:
+            # The names were found at publish; a queue may be another one of that name by now.
+            targets = [queues[name] for name in names if name in queues]
+            for queue in targets:
                 answer = queue.publish(envelope, body, self, 0)
                 self._unsafe += answer is PENDING
                 refused |= answer is REJECTED
-            if not queues:
+            if not targets:
                 self._channel.unroutable(route, envelope, body)
         for unacked, verdict in verdicts:
             self._channel.settle(list(unacked.values()), verdict)

@@ -13,6 +13,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING
 
 from warren.core.field import Table
+from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class Blocked(IntFlag):
     CHANNEL_LIMIT = 2
     SOCKET = 4
     NOT_ACTIVE = 8
+    COMMITS = 16
 
 
 NO_LIMIT = 1 << 62
@@ -36,6 +38,8 @@ class Consumer(ABC):
 
     `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none.
     """
+
+    limited = True
 
     __slots__ = (
         "arguments",
@@ -84,6 +88,10 @@ class Consumer(ABC):
     @abstractmethod
     def capacity(self) -> int:
         """How many messages it can take before something blocks it; at least one in the ring."""
+
+    @abstractmethod
+    def traced_as(self) -> TracedClient:
+        """Who is behind it, for the firehose."""
 
     @abstractmethod
     def cancelled(self) -> None:

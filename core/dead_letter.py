@@ -26,7 +26,8 @@ def dead_lettered(
     """The envelope to publish to the dead letter exchange, its routing keys, and its headers."""
     headers = codec.headers(envelope.header)
     keys = (envelope.routing_key, *carbon_copies(headers, "CC"))
-    _record_death(headers, envelope, keys, queue, reason, int(died_at))
+    expiration = codec.property_text(envelope.header, "expiration")
+    _record_death(headers, envelope, keys, queue, reason, int(died_at), expiration)
     new_key = settings.dead_letter_routing_key
     if new_key is None:
         new_key = envelope.routing_key
@@ -76,6 +77,7 @@ def _record_death(
     queue: str,
     reason: str,
     died_at: int,
+    expiration: bytes | None,
 ) -> None:
     deaths = _deaths(headers)
     for index, death in enumerate(deaths):
@@ -94,8 +96,8 @@ def _record_death(
             "exchange": longstr(envelope.exchange),
             "routing-keys": Field("A", [longstr(key) for key in keys]),
         }
-        if envelope.expiration_ms is not None:
-            death["original-expiration"] = longstr(str(envelope.expiration_ms))
+        if expiration is not None:
+            death["original-expiration"] = Field("S", expiration)
     headers[DEATHS] = Field("A", [Field("F", death), *(Field("F", other) for other in deaths)])
     headers.setdefault("x-first-death-reason", longstr(reason))
     headers.setdefault("x-first-death-queue", longstr(queue))

@@ -235,12 +235,19 @@ class RandomExchange(Exchange):
 
     def _prepare(self) -> None:
         self._candidates: list[Binding] = []
+        self._places: dict[Binding, int] = {}
 
     def _index(self, binding: Binding) -> None:
+        self._places[binding] = len(self._candidates)
         self._candidates.append(binding)
 
     def _unindex(self, binding: Binding) -> None:
-        self._candidates.remove(binding)
+        # The last one takes the place of the one that goes.
+        place = self._places.pop(binding)
+        last = self._candidates.pop()
+        if last is not binding and place < len(self._candidates):
+            self._candidates[place] = last
+            self._places[last] = place
 
 
 EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {

@@ -6,7 +6,7 @@ Off unless an operator asks for it; not kept over a restart (amqp_semantics.md s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from warren.core.field import Field, Table, cut_to_short_string, long, longstr
 from warren.core.message import Envelope
@@ -19,14 +19,12 @@ class TracedQueue(Protocol):
     name: str
 
 
-class TracedConnection(Protocol):
-    """Who published: what the trace says of a connection."""
+class TracedClient(NamedTuple):
+    """Who published, or was handed something: connection name, channel number, user."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def user_name(self) -> str: ...
+    connection: str
+    channel: int
+    user: str
 
 
 class Publisher(Protocol):
@@ -47,40 +45,42 @@ class Firehose:
 
     def published(
         self,
-        connection: TracedConnection,
-        channel: int,
+        publisher: TracedClient,
         envelope: Envelope,
         body: bytes,
         queues: Sequence[TracedQueue],
     ) -> None:
         """A client published this, and it reached these queues."""
         keys = (envelope.routing_key, *envelope.copies)
-        headers = self._headers(envelope, keys, channel, connection.name, connection.user_name)
+        headers = self._headers(envelope, keys, publisher)
         headers["routed_queues"] = Field("A", [longstr(queue.name) for queue in queues])
         self._copy(f"publish.{envelope.exchange}", headers, body)
 
     def delivered(
-        self, queue: TracedQueue, envelope: Envelope, body: bytes, redelivered: bool
+        self,
+        queue: TracedQueue,
+        recipient: TracedClient,
+        envelope: Envelope,
+        body: bytes,
+        redelivered: bool,
     ) -> None:
         """A client was handed this from the queue."""
         if envelope.exchange == TRACE_EXCHANGE:
             return
-        headers = self._headers(envelope, (envelope.routing_key,), 0, "", "none")
+        headers = self._headers(envelope, (envelope.routing_key,), recipient)
         headers["redelivered"] = long(int(redelivered))
         self._copy(f"deliver.{queue.name}", headers, body)
 
-    def _headers(
-        self, envelope: Envelope, keys: Sequence[str], channel: int, connection: str, user: str
-    ) -> Table:
+    def _headers(self, envelope: Envelope, keys: Sequence[str], client: TracedClient) -> Table:
         return {
             "exchange_name": longstr(envelope.exchange),
             "routing_keys": Field("A", [longstr(key) for key in keys]),
             "properties": Field("F", self._codec.as_table(envelope.header)),
             "node": longstr(self._node_name),
             "vhost": longstr(self._vhost.name),
-            "connection": longstr(connection or "<none>"),
-            "channel": long(channel),
-            "user": longstr(user),
+            "connection": longstr(client.connection),
+            "channel": long(client.channel),
+            "user": longstr(client.user),
         }
 
     def _copy(self, routing_key: str, headers: Table, body: bytes) -> None:

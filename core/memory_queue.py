@@ -1,28 +1,35 @@
 """A backing queue that holds everything in memory.
 
-Ready messages stand in a deque in the order of their positions. Positions only grow, so a publish
-is an append, and a requeue is a merge with the front of the deque.
+Ready messages stand in a deque in the order of their positions; positions only grow, so a publish
+is an append. Messages that come back stand in a heap beside it: in whatever order they are
+returned, each costs the logarithm of how many are. The head is the lower of the two.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from operator import attrgetter
+from heapq import heapify, heappop, heappush
 
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
-
-_position = attrgetter("position")
 
 
 class MemoryQueue:
     """Implements `BackingQueue`."""
 
-    __slots__ = ("_next_position", "_ready", "defers_confirms", "length", "ready_bytes")
+    __slots__ = (
+        "_next_position",
+        "_ready",
+        "_returned",
+        "defers_confirms",
+        "length",
+        "ready_bytes",
+    )
 
     def __init__(self) -> None:
         self._ready: deque[Message] = deque()
+        self._returned: list[tuple[int, Message]] = []
         self._next_position = 0
         self.length = 0
         self.ready_bytes = 0
@@ -55,15 +62,15 @@ class MemoryQueue:
         return Message(envelope, body, position, expires_at)
 
     def fetch(self) -> Message | None:
-        if not self._ready:
+        if not self.length:
             return None
-        message = self._ready.popleft()
+        message = self._take_head()
         self.length -= 1
         self.ready_bytes -= len(message.body)
         return message
 
     def fetch_many(self, limit: int) -> list[Message]:
-        take = self._ready.popleft
+        take = self._take_head if self._returned else self._ready.popleft
         messages = [take() for _ in range(min(limit, self.length))]
         self.length -= len(messages)
         self.ready_bytes -= sum([len(message.body) for message in messages])
@@ -71,9 +78,8 @@ class MemoryQueue:
 
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []
-        ready = self._ready
-        while ready and len(expired) < limit:
-            expires_at = ready[0].expires_at
+        while len(expired) < limit:
+            expires_at = self.next_expiry()
             if expires_at is None or expires_at > now:
                 break
             message = self.fetch()
@@ -82,31 +88,41 @@ class MemoryQueue:
         return expired
 
     def next_expiry(self) -> float | None:
+        if self._head_was_returned():
+            return self._returned[0][1].expires_at
         return self._ready[0].expires_at if self._ready else None
 
     def ack(self, messages: Iterable[Message]) -> None:
         """Nothing is kept of pending messages, so there is nothing to forget."""
 
     def requeue(self, messages: Iterable[Message]) -> None:
-        returned = sorted(messages, key=_position)
-        if not returned:
-            return
-        ready = self._ready
-        self.length += len(returned)
-        self.ready_bytes += sum(len(message.body) for message in returned)
-        last = returned[-1].position
-        overtaken = []
-        while ready and ready[0].position < last:
-            overtaken.append(ready.popleft())
-        # Timsort merges two sorted runs in linear time.
-        ready.extendleft(sorted(overtaken + returned, key=_position, reverse=True))
+        entries = [(message.position, message) for message in messages]
+        self.length += len(entries)
+        self.ready_bytes += sum([len(message.body) for _, message in entries])
+        returned = self._returned
+        if len(entries) > len(returned):
+            returned += entries
+            heapify(returned)
+        else:
+            for entry in entries:
+                heappush(returned, entry)
 
     def purge(self) -> int:
         count = self.length
         self._ready.clear()
+        self._returned.clear()
         self.length = 0
         self.ready_bytes = 0
         return count
 
     def delete(self) -> None:
         self.purge()
+
+    def _take_head(self) -> Message:
+        if self._head_was_returned():
+            return heappop(self._returned)[1]
+        return self._ready.popleft()
+
+    def _head_was_returned(self) -> bool:
+        returned, ready = self._returned, self._ready
+        return bool(returned) and (not ready or returned[0][0] < ready[0].position)

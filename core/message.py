@@ -21,6 +21,8 @@ class Holder(Protocol):
     """Who got a message: a consumer, or a basic.get."""
 
     queue: Queue
+    limited: bool
+    """Whether a limit of the whole channel counts what it holds."""
 
     def settled(self, count: int) -> None:
         """So many of its messages were acknowledged, rejected or requeued."""

@@ -95,7 +95,7 @@ class Node:
     def delete_vhost(self, name: str) -> Commit:
         """Delete a virtual host, all that is in it and all that is said about it."""
         writes = [Write(("vhost", name), None)]
-        for kind in ("exchange", "queue", "binding", "policy", "operator_policy"):
+        for kind in ("exchange", "queue", "binding"):
             writes += [Write(stored.key, None) for stored in self.metadata.records((kind, name))]
         writes += self.access.writes_to_forget_vhost(name)
         writes += self.parameters.writes_to_forget_vhost(name)
@@ -114,6 +114,7 @@ class Node:
             store=self.metadata,
             policies=self.policies,
             limits=self.vhost_limits,
+            replies=self.replies,
             random=self._random,
             new_backing_queue=self._new_backing_queue,
         )

@@ -46,7 +46,7 @@ class ContentCodec(Protocol):
         ...
 
     def property_text(self, header: bytes, name: str) -> bytes | None:
-        """`correlation_id`, `message_id` or `timestamp` as the bytes it hashes by."""
+        """A property such as `correlation_id` or `expiration` as its octets; None when absent."""
         ...
 
     def as_table(self, header: bytes) -> Table:

@@ -19,6 +19,7 @@ from warren.core.backing_queue import BackingQueue
 from warren.core.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from warren.core.field import Table
+from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.ports import Clock, Timer
 from warren.core.queue_arguments import QueueSettings
@@ -31,7 +32,10 @@ DELIVERY_SLICE_BYTES = 1 << 20
 """Body bytes handed over before the sockets get a turn."""
 
 EXPIRY_SLICE = 1000
-"""Expired messages dropped before other work gets a turn; a few milliseconds with dead letters."""
+"""Expired messages dropped before other work gets a turn; a millisecond or two."""
+
+DROP_SLICE = 1000
+"""Messages dropped for a length limit before other work gets a turn."""
 
 
 class DeathReason(StrEnum):
@@ -53,17 +57,15 @@ class QueueOwner(Protocol):
         """Publish the message to the queue's dead letter exchange."""
         ...
 
+    def dead_letter_all(
+        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
+    ) -> None:
+        """`dead_letter` for many."""
+        ...
+
     def queue_unused(self, queue: Queue) -> None:
         """The queue has lost its last user and is to be deleted."""
         ...
-
-
-class DeliveryTrace(Protocol):
-    """Told of each delivery while the virtual host is traced."""
-
-    def delivered(
-        self, queue: Queue, envelope: Envelope, body: bytes, redelivered: bool
-    ) -> None: ...
 
 
 class Queue:
@@ -117,7 +119,7 @@ class Queue:
         self.active_consumer: Consumer | None = None
         self.unacked = 0
         self.deleted = False
-        self._trace: DeliveryTrace | None = None
+        self._trace: Firehose | None = None
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
         self._has_expiring = False
@@ -201,11 +203,10 @@ class Queue:
             return SETTLED
         else:
             backing.publish(envelope, body, expires_at, confirms, publish_seq)
-            if settings.overflow == "drop-head":
-                self._drop_excess()
             if expires_at is not None:
                 self._has_expiring = True
                 self._arm_expiry()
+            self._drop_excess()
         if confirms is not None and backing.defers_confirms and envelope.persistent:
             return PENDING
         return SETTLED
@@ -240,7 +241,7 @@ class Queue:
             self.ring.remove(consumer)
         # Out of the ring for good: an acknowledgement still to come must not bring it back.
         consumer.blocked |= Blocked.NOT_ACTIVE
-        if consumer is self.active_consumer:
+        if consumer is self.active_consumer and not self.deleted:
             self._activate_next()
         if not self.consumers and not self.deleted:
             if self.auto_delete:
@@ -289,16 +290,19 @@ class Queue:
                 self._resume_soon()
                 return
 
-    def get(self, no_ack: bool) -> Message | None:
+    def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         """Fetch one message for basic.get; it is unacknowledged unless `no_ack`."""
         self.touch()
         if self._has_expiring:
-            self._drop_expired(self.backing.length + 1)
+            if not self._drop_expired(EXPIRY_SLICE):
+                # What is looked at has expired so far; the rest is dropped in turns.
+                self._resume_soon()
+                return None
         message = self.backing.fetch()
         if message is None:
             return None
         if self._trace is not None:
-            self._trace.delivered(self, message.envelope, message.body, message.redelivered)
+            self._trace.delivered(self, client, message.envelope, message.body, message.redelivered)
         if no_ack:
             self.backing.ack((message,))
         else:
@@ -318,9 +322,10 @@ class Queue:
         """These messages were rejected for good: dead-letter them, oldest first."""
         if self.deleted:
             return
-        for message in sorted(messages, key=lambda message: message.position):
-            self.unacked -= 1
-            self._drop(message, DeathReason.REJECTED)
+        dead = sorted(messages, key=lambda message: message.position)
+        self.unacked -= len(dead)
+        self._vhost.dead_letter_all(self, dead, DeathReason.REJECTED)
+        self.backing.ack(dead)
 
     def requeue(self, messages: list[Message]) -> None:
         """Put these messages back where they were."""
@@ -334,8 +339,7 @@ class Queue:
         self.backing.requeue(messages)
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
-        if self.settings.overflow == "drop-head":
-            self._drop_excess()
+        self._drop_excess()
         self.deliver()
 
     def purge(self) -> int:
@@ -395,10 +399,9 @@ class Queue:
         self._find_rules()
         if expires_changed or self._unused_timer is None:
             self.touch()
-        if settings.overflow == "drop-head":
-            self._drop_excess()
+        self._drop_excess()
 
-    def trace_with(self, trace: DeliveryTrace | None) -> None:
+    def trace_with(self, trace: Firehose | None) -> None:
         """Report deliveries to this trace from now on; None stops it."""
         self._trace = trace
         self._find_rules()
@@ -433,13 +436,16 @@ class Queue:
     def _send(self, consumer: Consumer, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         consumer.send(envelope, body, redelivered)
         if self._trace is not None:
-            self._trace.delivered(self, envelope, body, redelivered)
+            self._trace.delivered(self, consumer.traced_as(), envelope, body, redelivered)
 
     def _hand_over(self, consumer: Consumer, message: Message) -> None:
         self.unacked += 1
         consumer.take(message)
         if self._trace is not None:
-            self._trace.delivered(self, message.envelope, message.body, message.redelivered)
+            recipient = consumer.traced_as()
+            self._trace.delivered(
+                self, recipient, message.envelope, message.body, message.redelivered
+            )
 
     def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
         """Give the only consumer what it can take, up to a limit. Returns how many it took."""
@@ -461,6 +467,7 @@ class Queue:
     def _resume(self) -> None:
         self._resume_scheduled = False
         if not self.deleted:
+            self._drop_excess()
             self.deliver()
 
     # Length limits
@@ -475,29 +482,42 @@ class Queue:
         )
 
     def _drop_excess(self) -> None:
+        """Drop from the head until within the limits, a slice at a time."""
+        settings = self.settings
+        if settings.overflow != "drop-head":
+            return
+        excess: list[Message] = []
+        while len(excess) < DROP_SLICE and self._over_limit():
+            message = self.backing.fetch()
+            assert message is not None
+            excess.append(message)
+        if not excess:
+            return
+        self._vhost.dead_letter_all(self, excess, DeathReason.MAXLEN)
+        self.backing.ack(excess)
+        if self._over_limit():
+            self._resume_soon()
+        if self._has_expiring:
+            # Another message is the head now.
+            self._drop_expired(EXPIRY_SLICE)
+
+    def _over_limit(self) -> bool:
         max_length = self.settings.max_length
         max_bytes = self.settings.max_length_bytes
         backing = self.backing
-        while backing.length and (
+        return backing.length > 0 and (
             (max_length is not None and backing.length > max_length)
             or (max_bytes is not None and backing.ready_bytes > max_bytes)
-        ):
-            message = backing.fetch()
-            assert message is not None
-            self._drop(message, DeathReason.MAXLEN)
-
-    def _drop(self, message: Message, reason: DeathReason) -> None:
-        if self.settings.dead_letter_exchange is not None:
-            self._vhost.dead_letter(self, message, reason)
-        self.backing.ack((message,))
+        )
 
     # Expiry
 
     def _drop_expired(self, limit: int) -> bool:
         """Drop up to `limit` expired messages. False when there may be more."""
         expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
-        for message in expired:
-            self._drop(message, DeathReason.EXPIRED)
+        if expired:
+            self._vhost.dead_letter_all(self, expired, DeathReason.EXPIRED)
+            self.backing.ack(expired)
         self._arm_expiry()
         return len(expired) < limit
 

@@ -92,11 +92,8 @@ def check(queue: str, vhost: str, arguments: Table) -> None:
     """Raise `PreconditionFailed` for the first argument that is not valid."""
     described = f"queue '{queue}' in vhost '{vhost}'"
     exchange = arguments.get(DEAD_LETTER_EXCHANGE)
-    if exchange is not None and exchange.kind != "S":
-        raise PreconditionFailed(
-            f"invalid type '{KIND_NAMES[exchange.kind]}' for arg '{DEAD_LETTER_EXCHANGE}' in"
-            f" {described}"
-        )
+    if exchange is not None:
+        check_dead_letter_exchange(queue, vhost, exchange)
     for name, reason_against in CHECKS.items():
         field = arguments.get(name)
         reason = None if field is None else reason_against(field, arguments)
@@ -107,6 +104,15 @@ def check(queue: str, vhost: str, arguments: Table) -> None:
             raise PreconditionFailed(
                 f"invalid arg '{name}' for {described} of queue type rabbit_classic_queue"
             )
+
+
+def check_dead_letter_exchange(queue: str, vhost: str, exchange: Field) -> None:
+    """Raise `PreconditionFailed` when what names the dead letter exchange is no string."""
+    if exchange.kind != "S":
+        raise PreconditionFailed(
+            f"invalid type '{KIND_NAMES[exchange.kind]}' for arg '{DEAD_LETTER_EXCHANGE}' in"
+            f" queue '{queue}' in vhost '{vhost}'"
+        )
 
 
 def check_equivalent(queue: str, vhost: str, received: Table, current: Table) -> None:

@@ -37,8 +37,8 @@ class Replies:
     def alive(self, address: str) -> bool:
         return address in self._receivers
 
-    def deliver(self, envelope: Envelope, body: bytes) -> None:
-        """Hand a reply to the channel its routing key names; dropped when that is gone."""
-        receiver = self._receivers.get(envelope.routing_key)
+    def deliver(self, address: str, envelope: Envelope, body: bytes) -> None:
+        """Hand a reply to the channel with this address; dropped when that is gone."""
+        receiver = self._receivers.get(address)
         if receiver is not None:
             receiver.deliver(envelope, body)

@@ -9,6 +9,7 @@ The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. Permissions ar
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
@@ -17,22 +18,32 @@ from typing import cast
 from warren.core import dead_letter, queue_arguments
 from warren.core.backing_queue import BackingQueue
 from warren.core.binding import Binding, DestinationKind
-from warren.core.errors import CommandInvalid, PreconditionFailed, no_exchange, no_queue
+from warren.core.errors import (
+    BrokerError,
+    CommandInvalid,
+    PreconditionFailed,
+    no_exchange,
+    no_queue,
+)
 from warren.core.exchange import EXCHANGE_TYPES, Exchange, make_exchange
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
-from warren.core.firehose import Firehose
+from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
 from warren.core.message import Envelope, Message
 from warren.core.policy import Policies
-from warren.core.ports import Clock, ContentCodec, Key, MetadataStore, Write
+from warren.core.ports import Clock, ContentCodec, Key, MetadataStore, Stored, Write
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeathReason, Queue
 from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
-from warren.core.routing import route
+from warren.core.reply_to import REPLY_TO_PREFIX, Replies
+from warren.core.routing import DEFAULT_EXCHANGE, route
 
-DEFAULT_EXCHANGE = ""
-TRACE_EXCHANGE = "amq.rabbitmq.trace"
+log = logging.getLogger("warren.vhost")
+
 ALTERNATE_EXCHANGE = "alternate-exchange"
+
+BURIALS_A_TURN = 200
+"""Dead letters published before other work gets a turn; some milliseconds."""
 
 PREDECLARED = (
     (DEFAULT_EXCHANGE, "direct", False),
@@ -67,6 +78,7 @@ class VirtualHost:
         store: MetadataStore,
         policies: Policies,
         limits: VhostLimits,
+        replies: Replies,
         random: Random,
         new_backing_queue: Callable[[], BackingQueue],
     ) -> None:
@@ -80,50 +92,76 @@ class VirtualHost:
         self._store = store
         self._policies = policies
         self._limits = limits
+        self._replies = replies
         self._random = random
         self._new_backing_queue = new_backing_queue
         self._bindings_to: dict[tuple[str, str], dict[Binding, None]] = {}
         self._exclusive: dict[object, dict[str, Queue]] = {}
         self._dying: deque[tuple[Queue, Message, DeathReason]] = deque()
         self._burying = False
-        self._unused: deque[Exchange] = deque()
-        self._deleting_unused = False
+        self._burial_scheduled = False
         for exchange, kind, internal in PREDECLARED:
             self._add_exchange(
                 exchange, kind, durable=True, auto_delete=False, internal=internal, arguments={}
             )
 
     def recover(self) -> None:
-        """Bring back the durable entities the store has."""
-        for stored in self._store.records(("exchange", self.name)):
-            exchange = stored.record
-            assert isinstance(exchange, ExchangeRecord)
-            self._add_exchange(
-                stored.key[2],
-                exchange.type,
-                durable=True,
-                auto_delete=exchange.auto_delete,
-                internal=exchange.internal,
-                arguments=from_plain(exchange.arguments),
-            )
-        for stored in self._store.records(("queue", self.name)):
-            queue = stored.record
-            assert isinstance(queue, QueueRecord)
-            self._add_queue(
-                stored.key[2],
-                durable=True,
-                exclusive_owner=None,
-                auto_delete=queue.auto_delete,
-                arguments=from_plain(queue.arguments),
-            )
-        for stored in self._store.records(("binding", self.name)):
-            record = stored.record
-            assert isinstance(record, BindingRecord)
-            _, _, source, kind, destination, routing_key, _ = stored.key
-            arguments = from_plain(record.arguments)
-            self._add_binding(
-                Binding(source, cast(DestinationKind, kind), destination, routing_key, arguments)
-            )
+        """Bring back the durable entities the store has.
+
+        What cannot be brought back, such as an exchange of a type this version does not know, is
+        logged and left in the store.
+        """
+        for kind, bring_back in (
+            ("exchange", self._recover_exchange),
+            ("queue", self._recover_queue),
+            ("binding", self._recover_binding),
+        ):
+            for stored in self._store.records((kind, self.name)):
+                try:
+                    bring_back(stored)
+                except BrokerError as error:
+                    log.error("definition skipped key=%s: %s", stored.key, error.text)
+
+    def _recover_exchange(self, stored: Stored) -> None:
+        exchange = stored.record
+        assert isinstance(exchange, ExchangeRecord)
+        self._add_exchange(
+            stored.key[2],
+            exchange.type,
+            durable=True,
+            auto_delete=exchange.auto_delete,
+            internal=exchange.internal,
+            arguments=from_plain(exchange.arguments),
+        )
+
+    def _recover_queue(self, stored: Stored) -> None:
+        queue = stored.record
+        assert isinstance(queue, QueueRecord)
+        self._add_queue(
+            stored.key[2],
+            durable=True,
+            exclusive_owner=None,
+            auto_delete=queue.auto_delete,
+            arguments=from_plain(queue.arguments),
+        )
+
+    def _recover_binding(self, stored: Stored) -> None:
+        record = stored.record
+        assert isinstance(record, BindingRecord)
+        _, _, source, kind, destination, routing_key, _ = stored.key
+        binding = Binding(
+            source,
+            cast(DestinationKind, kind),
+            destination,
+            routing_key,
+            from_plain(record.arguments),
+        )
+        self.exchange(source).check_binding(binding)
+        if kind == "queue":
+            self.queue(destination)
+        else:
+            self.exchange(destination)
+        self._add_binding(binding)
 
     # Exchanges
 
@@ -201,7 +239,7 @@ class VirtualHost:
             return
         if if_unused and exchange.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
-        self._delete_exchange(exchange)
+        self._delete_exchanges([exchange], [])
 
     # Queues
 
@@ -303,7 +341,8 @@ class VirtualHost:
             queue = self.queues.get(binding.destination)
             if queue is not None:
                 queue.check_access(connection)
-        self._remove_bindings([binding])
+        writes: list[Write] = []
+        self._delete_exchanges(self._remove_bindings([binding], writes), writes)
 
     def bindings(self) -> Iterator[Binding]:
         """All bindings but the implicit ones of the default exchange."""
@@ -342,6 +381,12 @@ class VirtualHost:
         )
         return self._queues(routed.queues)
 
+    def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None:
+        """Hand a message for the default exchange to the waiting channels its keys name."""
+        for key in routing_keys:
+            if key.startswith(REPLY_TO_PREFIX):
+                self._replies.deliver(key, envelope, body)
+
     def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
         """Publish for the broker itself: nobody is asked and nobody is told."""
         exchange = self.exchanges.get(envelope.exchange)
@@ -354,14 +399,35 @@ class VirtualHost:
         if queue.settings.dead_letter_exchange is None:
             return
         self._dying.append((queue, message, reason))
+        self._bury_dead()
+
+    def dead_letter_all(
+        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
+    ) -> None:
+        """`QueueOwner`: many messages died, the oldest first."""
+        if queue.settings.dead_letter_exchange is not None:
+            self._dying.extend([(queue, message, reason) for message in messages])
+            self._bury_dead()
+
+    def _bury_dead(self) -> None:
+        """Publish what died, so many at a time: a burial may be the cause of further deaths."""
         if self._burying:
             return
         self._burying = True
+        left = BURIALS_A_TURN
         try:
-            while self._dying:
+            while self._dying and left:
+                left -= 1
                 self._bury(*self._dying.popleft())
         finally:
             self._burying = False
+        if self._dying and not self._burial_scheduled:
+            self._burial_scheduled = True
+            self.clock.call_soon(self._bury_more)
+
+    def _bury_more(self) -> None:
+        self._burial_scheduled = False
+        self._bury_dead()
 
     def _bury(self, queue: Queue, message: Message, reason: DeathReason) -> None:
         exchange = self.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
@@ -375,6 +441,8 @@ class VirtualHost:
             self.clock.wall_time(),
             self._codec,
         )
+        if exchange.name == DEFAULT_EXCHANGE:
+            self.reply(envelope, message.body, keys)
         for target in self.queues_for(exchange, keys, envelope.header):
             if not dead_letter.goes_in_circles(headers, target.name, reason):
                 target.publish(envelope, message.body, None, 0)
@@ -474,6 +542,7 @@ class VirtualHost:
         return True
 
     def _delete_queues(self, queues: Iterable[Queue]) -> int:
+        """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
         ready = 0
         writes: list[Write] = []
         orphans: list[Binding] = []
@@ -489,41 +558,35 @@ class VirtualHost:
                 writes.append(Write(("queue", self.name, queue.name), None))
             orphans += self.bindings_to("queue", queue.name)
             ready += queue.delete()
-        self.topology.generation += 1
-        self._remove_bindings(orphans, writes)
+        self._delete_exchanges(self._remove_bindings(orphans, writes), writes)
         return ready
 
-    def _delete_exchange(self, exchange: Exchange) -> None:
-        del self.exchanges[exchange.name]
-        writes: list[Write] = []
-        if exchange.durable:
-            writes.append(Write(("exchange", self.name, exchange.name), None))
-        for binding in exchange.bindings:
-            self._forget_destination(binding)
-            self._unstore(binding, exchange.durable, writes)
-        self.topology.generation += 1
-        self._remove_bindings(self.bindings_to("exchange", exchange.name), writes)
+    def _delete_exchanges(self, exchanges: Iterable[Exchange], writes: list[Write]) -> None:
+        """Delete exchanges and what goes with them, however far that cascades.
 
-    def _delete_unused(self, exchanges: Iterable[Exchange]) -> None:
-        """Delete auto-delete exchanges that lost their last binding, one at a time, however they
-        cascade."""
-        self._unused.extend(exchanges)
-        if self._deleting_unused:
-            return
-        self._deleting_unused = True
-        try:
-            while self._unused:
-                exchange = self._unused.popleft()
-                if self.exchanges.get(exchange.name) is exchange:
-                    self._delete_exchange(exchange)
-        finally:
-            self._deleting_unused = False
+        All of it, `writes` included, is one transaction: a crash leaves no exchange behind that
+        only its last binding would have deleted.
+        """
+        doomed = deque(exchanges)
+        while doomed:
+            exchange = doomed.popleft()
+            if self.exchanges.get(exchange.name) is not exchange:
+                continue
+            del self.exchanges[exchange.name]
+            if exchange.durable:
+                writes.append(Write(("exchange", self.name, exchange.name), None))
+            for binding in exchange.bindings:
+                self._forget_destination(binding)
+                self._unstore(binding, exchange.durable, writes)
+            doomed += self._remove_bindings(self.bindings_to("exchange", exchange.name), writes)
+        self.topology.generation += 1
+        if writes:
+            self._store.transact(writes)
 
     def _remove_bindings(
-        self, bindings: Iterable[Binding], writes: list[Write] | None = None
-    ) -> None:
-        """Remove bindings; auto-delete exchanges that lose their last one go too."""
-        writes = [] if writes is None else writes
+        self, bindings: Iterable[Binding], writes: list[Write]
+    ) -> Iterable[Exchange]:
+        """Remove bindings; returns the auto-delete exchanges that lost their last one."""
         unused: dict[str, Exchange] = {}
         for binding in bindings:
             source = self.exchanges.get(binding.source)
@@ -531,12 +594,9 @@ class VirtualHost:
                 continue
             self._forget_destination(binding)
             self._unstore(binding, source.durable, writes)
-            self.topology.generation += 1
             if source.auto_delete and not source.bindings:
                 unused[source.name] = source
-        if writes:
-            self._store.transact(writes)
-        self._delete_unused(unused.values())
+        return unused.values()
 
     def _forget_destination(self, binding: Binding) -> None:
         destination = (binding.destination_kind, binding.destination)

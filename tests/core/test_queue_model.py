@@ -290,7 +290,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     max_priority: int | None = None
 
-    @initialize(rules=_rules, single=st.sampled_from((False, False, False, True)))
+    @initialize(rules=_rules, single=st.sampled_from((False,) * 5 + (True,)))
     def start(self, rules: QueueSettings, single: bool) -> None:
         rules = replace(rules, single_active_consumer=single, max_priority=self.max_priority)
         self.owner = Owner()
@@ -319,7 +319,7 @@ class QueueMachine(RuleBasedStateMachine):
         count=st.sampled_from((1, 1, 1, 2, 5)),
         size=st.sampled_from((5, 5, 9, 30)),
         priority=st.integers(0, 4),
-        ttl_ms=_times_ms,
+        ttl_ms=st.sampled_from((None, None, 0, 125, 125, 1000)),
     )
     def publish(self, count: int, size: int, priority: int, ttl_ms: int | None) -> None:
         for _ in range(count):
@@ -334,9 +334,9 @@ class QueueMachine(RuleBasedStateMachine):
     # Consuming
 
     @rule(
-        prefetch=st.sampled_from((0, 1, 2, 5)),
+        prefetch=st.sampled_from((0, 0, 1, 2, 5)),
         no_ack=st.sampled_from((False, False, True)),
-        exclusive=st.sampled_from((False, False, False, False, True)),
+        exclusive=st.sampled_from((False,) * 9 + (True,)),
         priority=st.sampled_from((0, 0, 0, 5, -1)),
     )
     def consume(self, prefetch: int, no_ack: bool, exclusive: bool, priority: int) -> None:
@@ -528,7 +528,7 @@ class PriorityQueueMachine(QueueMachine):
 
 
 bounded = settings(
-    max_examples=250,
+    max_examples=700,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
@@ -537,4 +537,4 @@ bounded = settings(
 TestMemoryQueue = QueueMachine.TestCase
 TestMemoryQueue.settings = bounded
 TestPriorityQueue = PriorityQueueMachine.TestCase
-TestPriorityQueue.settings = bounded
+TestPriorityQueue.settings = settings(bounded, max_examples=200)

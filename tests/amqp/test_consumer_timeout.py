@@ -1,0 +1,85 @@
+"""A message held too long closes its channel (amqp_semantics.md section 5.4)."""
+
+from __future__ import annotations
+
+import pytest
+from pipe import Broker, Client
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Broker(consumer_timeout_s=600.0).connects()
+    client.opens_channel(1)
+    client.declares("q")
+    client.publishes("q", b"held")
+    return client
+
+
+def test_a_message_held_too_long_closes_the_channel_and_goes_back(client: Client) -> None:
+    client.consumes("q")
+    client.receives_content()
+    client.broker.advance(600)
+    client.receives_nothing()
+    client.broker.advance(120)
+    close = client.receives_close(406)
+    assert close.reply_text.startswith(
+        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. "
+        "Timeout value used: 600000 ms."
+    )
+    assert (close.class_id, close.method_id) == (0, 0)
+    client.opens_channel(1)
+    assert client.counts("q") == (1, 0)
+
+
+def test_a_message_that_was_got_counts_too(client: Client) -> None:
+    client.gets("q")
+    client.broker.advance(720)
+    client.receives_close(406)
+
+
+def test_a_consumer_that_acknowledges_in_time_is_left_alone(client: Client) -> None:
+    client.consumes("q")
+    client.receives_content()
+    for tag in range(1, 10):
+        client.broker.advance(500)
+        client.acks(tag)
+        client.publishes("q")
+        client.receives_content()
+    client.receives_nothing()
+
+
+def test_a_consumer_with_nothing_to_do_is_left_alone(client: Client) -> None:
+    client.consumes("q")
+    client.receives_content()
+    client.acks(1)
+    client.broker.advance(100_000)
+    client.receives_nothing()
+
+
+def test_only_the_oldest_message_counts(client: Client) -> None:
+    client.consumes("q")
+    client.receives_content()
+    client.broker.advance(500)
+    client.publishes("q")
+    client.receives_content()
+    client.acks(1)
+    client.broker.advance(300)
+    client.receives_nothing()
+    client.broker.advance(420)
+    client.receives_close(406)
+
+
+def test_without_a_timeout_messages_may_be_held_for_ever() -> None:
+    client = Broker(consumer_timeout_s=None).connects()
+    client.opens_channel(1)
+    client.declares("q")
+    client.publishes("q")
+    client.gets("q")
+    client.broker.advance(1e6)
+    client.receives_nothing()
+
+
+def test_a_channel_that_is_closed_leaves_no_timer(client: Client) -> None:
+    client.consumes("q")
+    client.vanishes()
+    assert not client.broker.clock.timers
