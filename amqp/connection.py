@@ -853,20 +853,21 @@ class Connection:
         self.resume("turn")
 
     def resume(self, reason: str) -> None:
-        if reason not in self._pauses:
-            return
-        self._pauses.discard(reason)
-        if not self._pauses:
-            self._shell.resume_reading()
-            self.node.clock.call_soon(self._read_what_waited)
+        """Lift one reason; without any, what was read already is served, then more is read."""
+        if reason in self._pauses:
+            self._pauses.discard(reason)
+            if not self._pauses:
+                self.node.clock.call_soon(self._read_on)
 
     def _unpause(self) -> None:
         for reason in list(self._pauses):
             self.resume(reason)
 
-    def _read_what_waited(self) -> None:
+    def _read_on(self) -> None:
         if self._buffer and not self._pauses:
             self._receive(b"")
+        if not self._pauses:
+            self._shell.resume_reading()
 
     # Alarms (amqp_semantics.md section 1.7)
 

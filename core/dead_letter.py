@@ -31,10 +31,10 @@ def dead_lettered(
     new_key = settings.dead_letter_routing_key
     if new_key is None:
         new_key = envelope.routing_key
-        keys = (new_key, *envelope.copies)
+        copies = envelope.copies
     else:
         headers.pop("CC", None)
-        keys = (new_key,)
+        copies = ()
     dead = Envelope(
         settings.dead_letter_exchange or "",
         # As an argument or a policy it may be longer than a routing key on the wire.
@@ -43,8 +43,9 @@ def dead_lettered(
         envelope.persistent,
         envelope.priority,
         None,
+        copies,
     )
-    return dead, keys, headers
+    return dead, (new_key, *copies), headers
 
 
 def carbon_copies(headers: Table, name: str) -> tuple[str, ...]:

@@ -101,8 +101,8 @@ class TestPrefetch:
     def test_a_new_prefetch_is_for_new_consumers(self, filled: Client) -> None:
         filled.sets_prefetch(1)
         filled.consumes("q", "a")
-        filled.sets_prefetch(3)
         filled.receives_content()
+        filled.sets_prefetch(3)
         filled.acks(1)
         assert filled.receives_bodies() == [b"2"]
 

@@ -23,12 +23,16 @@ from manual_clock import ManualClock
 
 from warren.core.consumers import Blocked, Consumer
 from warren.core.errors import AccessRefused
+from warren.core.firehose import TracedClient
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeathReason, Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import REJECTED, SETTLED
+
+
+SOMEBODY = TracedClient("connection", 1, "user")
 
 
 class Owner:
@@ -77,6 +81,9 @@ class Recorder(Consumer):
 
     def capacity(self) -> int:
         return self.prefetch - self.unacked
+
+    def traced_as(self) -> TracedClient:
+        return SOMEBODY
 
     def cancelled(self) -> None:
         self.was_cancelled = True
@@ -399,7 +406,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(no_ack=st.booleans())
     def get(self, no_ack: bool) -> None:
-        message = self.queue.get(no_ack)
+        message = self.queue.get(no_ack, SOMEBODY)
         entry = self.model.get()
         if entry is None:
             assert message is None
