@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -120,7 +121,9 @@ def random_publish(random: Random, channel: int) -> bytes:
         properties["reply_to"] = random.choice(("amq.rabbitmq.reply-to", "q0", "q0", "q0"))
     return publish_frames(
         channel,
-        "nowhere" if odd and random.random() < 0.5 else random.choice(("", "", "", "x0", "amq.fanout", "amq.topic")),
+        "nowhere"
+        if odd and random.random() < 0.5
+        else random.choice(("", "", "", "x0", "amq.fanout", "amq.topic")),
         random.choice(("q0", "q0", "q1", *KEYS)),
         random.randbytes(random.choice((0, 1, 5, 5, 5, 100, 4088, 4089, 9000))),
         mandatory=random.random() < 0.3,
@@ -313,7 +316,7 @@ def pieces(random: Random, octets: bytes) -> list[bytes]:
     """The octets as reads of a socket might cut them."""
     cuts = sorted(random.randrange(len(octets) + 1) for _ in range(random.choice((1, 3, 10))))
     bounds = [0, *cuts, len(octets)]
-    return [octets[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    return [octets[a:b] for a, b in pairwise(bounds) if a < b]
 
 
 _CHANNEL_CLOSE = struct.pack(">HH", 20, 40)
@@ -353,5 +356,7 @@ def reactions(random: Random, frames: list[Frame]) -> bytes:
             at = 5 + payload[4] if index == _DELIVER else 4
             tag = payload[at : at + 8]
             settled = _ACK if random.random() < 0.5 else _NACK
-            said.append(Frame(METHOD, channel, settled + tag + bytes((random.randrange(4),))).octets)
+            said.append(
+                Frame(METHOD, channel, settled + tag + bytes((random.randrange(4),))).octets
+            )
     return b"".join(said)

@@ -31,9 +31,7 @@ class Stage:
     """
 
     def __init__(self, traced: bool = False) -> None:
-        self.broker = Broker(
-            channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, max_message_size=100_000
-        )
+        self.broker = Broker(channel_max=CHANNEL_MAX, frame_max=FRAME_MAX, max_message_size=100_000)
         self.witness = self.broker.connects()
         self.witness.opens_channel(1)
         self.witness.declares("witness", exclusive=True)
@@ -45,7 +43,11 @@ class Stage:
             self.witness.opens_channel(2)
             self.witness.declares("trace", channel=2, exclusive=True)
             self.witness.sends(
-                commands.Queue.Bind, 2, queue="trace", exchange="amq.rabbitmq.trace", routing_key="#"
+                commands.Queue.Bind,
+                2,
+                queue="trace",
+                exchange="amq.rabbitmq.trace",
+                routing_key="#",
             )
             self.witness.receives(commands.Queue.BindOk)
             self.witness.consumes("trace", channel=2, no_ack=True)

@@ -114,9 +114,9 @@ _publishes = st.builds(
 )
 
 _acknowledgements = st.builds(
-    lambda channel, kind, tag, bits: Frame(
-        1, channel, struct.pack(">HHQB", 60, kind, tag, bits)
-    ).octets,
+    lambda channel, kind, tag, bits: (
+        Frame(1, channel, struct.pack(">HHQB", 60, kind, tag, bits)).octets
+    ),
     st.sampled_from((1, 2, 3)),
     st.sampled_from((80, 90, 120)),
     st.integers(0, 5),

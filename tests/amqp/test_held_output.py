@@ -99,9 +99,7 @@ def test_replies_of_one_turn_come_when_the_last_of_their_commits_is_done(
     client: Client, store: SlowMetadataStore
 ) -> None:
     client.sends_octets(
-        b"".join(
-            method_frame(1, commands.Queue.Declare, queue=name, durable=True) for name in "ab"
-        )
+        b"".join(method_frame(1, commands.Queue.Declare, queue=name, durable=True) for name in "ab")
     )
     store.complete(2)
     assert client.receives(commands.Queue.DeclareOk).queue == "a"

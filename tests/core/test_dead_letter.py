@@ -162,32 +162,38 @@ class TestInAVirtualHost:
         assert len(queue) == 0
         assert not clock.timers
 
-    def test_full_queues_in_a_circle_come_to_rest(self, vhost: VirtualHost) -> None:
+    def test_full_queues_in_a_circle_come_to_rest(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
         for name, to in (("a", "b"), ("b", "c"), ("c", "a")):
             add_queue(vhost, name, **dying(to, max_length=long(1)))
         for number in range(5):
             publish(vhost, "a", b"%d" % number)
+            clock.settle()
         heads = [vhost.queues[name].get(True, SOMEBODY) for name in "abc"]
         assert [message.body for message in heads if message] == [b"4", b"3", b"2"]
 
-    def test_a_chain_of_deaths_may_be_longer_than_the_stack(self, vhost: VirtualHost) -> None:
+    def test_a_chain_of_deaths_may_be_longer_than_the_stack(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
         depth = sys.getrecursionlimit() // 3
         for number in range(depth):
             add_queue(vhost, f"q{number}", **dying(f"q{number + 1}", max_length=long(0)))
         last = add_queue(vhost, f"q{depth}")
         publish(vhost, "q0")
+        clock.settle()
         message = last.get(True, SOMEBODY)
         assert message is not None
         assert len(deaths(CODEC.headers(message.envelope.header))) == depth
 
     def test_without_an_exchange_there_they_are_dropped(self, vhost: VirtualHost) -> None:
-        queue = add_queue(
-            vhost, "q", dead_letter_exchange=longstr("nowhere"), max_length=long(0)
-        )
+        queue = add_queue(vhost, "q", dead_letter_exchange=longstr("nowhere"), max_length=long(0))
         publish(vhost, "q")
         assert len(queue) == 0
 
-    def test_rejected_messages_die_oldest_first(self, vhost: VirtualHost) -> None:
+    def test_rejected_messages_die_oldest_first(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
         graves = add_queue(vhost, "graves")
         queue = add_queue(vhost, "q", **dying("graves"))
         for number in range(4):
@@ -196,6 +202,7 @@ class TestInAVirtualHost:
         while (message := queue.get(False, SOMEBODY)) is not None:
             got.append(message)
         queue.reject(got[::-1])
+        clock.settle()
         bodies = [message.body for message in iter(lambda: graves.get(True, SOMEBODY), None)]
         assert bodies == [b"0", b"1", b"2", b"3"]
         assert queue.unacked == 0

@@ -7,6 +7,7 @@ Deliveries, dead letters, answers and counts must be the same after every step.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +32,6 @@ from warren.core.queue import DeathReason, Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import REJECTED, SETTLED
 
-
 SOMEBODY = TracedClient("connection", 1, "user")
 
 
@@ -48,6 +48,12 @@ class Owner:
     def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
         if queue.settings.dead_letter_exchange is not None:
             self.dead.append((message.body, reason.value))
+
+    def dead_letter_all(
+        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
+    ) -> None:
+        for message in messages:
+            self.dead_letter(queue, message, reason)
 
     def queue_unused(self, queue: Queue) -> None:
         self.unused.append(queue.name)

@@ -333,7 +333,9 @@ class TestEquivalence:
         )
         arguments = {"alternate-exchange": longstr("y")}
         with pytest.raises(PreconditionFailed, match="the value 'y' of type 'longstr' but current"):
-            vhost.check_exchange_equivalent(exchange, "fanout", **(options | {"arguments": arguments}))
+            vhost.check_exchange_equivalent(
+                exchange, "fanout", **(options | {"arguments": arguments})
+            )
 
     def test_exclusiveness_comes_before_everything_else(self, vhost: VirtualHost) -> None:
         queue = add_queue(vhost, "q", exclusive_owner=OWNER)
