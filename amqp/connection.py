@@ -586,12 +586,19 @@ class Connection:
             self._shell.close()
             return False
         self.state = State.AWAITING_START_OK
-        properties = self.node.server_properties()
-        flags: Table = {name: Field("t", True) for name in CAPABILITIES}
-        properties["capabilities"] = Field("F", flags)
         offered = sasl.offered(self.settings.mechanisms, self.peer.tls)
-        self.send(
-            0,
+        greeting = self.node.greetings.get(offered)
+        if greeting is None:
+            greeting = self.node.greetings[offered] = frame(METHOD, 0, self._start(offered))
+        self.output.append(greeting)
+        self.request_flush()
+        return True
+
+    def _start(self, offered: tuple[str, ...]) -> bytes:
+        """The payload of connection.start."""
+        flags: Table = {name: Field("t", True) for name in CAPABILITIES}
+        properties = {**self.node.server_properties(), "capabilities": Field("F", flags)}
+        return encode_method(
             make(
                 commands.Connection.Start,
                 version_major=0,
@@ -599,9 +606,8 @@ class Connection:
                 server_properties=dict(sorted(properties.items())),
                 mechanisms=" ".join(offered),
                 locales="en_US",
-            ),
+            )
         )
-        return True
 
     def _connection_method(self, payload: bytes) -> None:
         try:

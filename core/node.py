@@ -74,12 +74,15 @@ class Node:
         self.global_parameters = GlobalParameters(metadata)
         self.vhosts: dict[str, VirtualHost] = {}
         self.clients: dict[Client, None] = {}
+        # The encoded first frame to every client, by the login mechanisms it offers.
+        self.greetings: dict[tuple[str, ...], bytes] = {}
         self._random = random
         self._new_backing_queue = new_backing_queue
         self._server_properties = server_properties
         for stored in metadata.records(("vhost",)):
             self._start_vhost(stored.key[1])
         metadata.watch(("vhost",), self._vhost_changed)
+        metadata.watch(("global_parameter",), lambda key, record: self.greetings.clear())
         metadata.watch(("user",), self._user_changed)
         for kind in ("permission", "topic_permission"):
             metadata.watch((kind,), self._permission_changed)

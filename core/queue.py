@@ -34,6 +34,9 @@ DELIVERY_SLICE_BYTES = 1 << 20
 EXPIRY_SLICE = 1000
 """Expired messages dropped before other work gets a turn; a millisecond or two."""
 
+GET_EXPIRY_SLICE = 20_000
+"""Expired messages a basic.get looks past at once; it must not answer that there are none lightly."""
+
 DROP_SLICE = 1000
 """Messages dropped for a length limit before other work gets a turn."""
 
@@ -294,7 +297,7 @@ class Queue:
         """Fetch one message for basic.get; it is unacknowledged unless `no_ack`."""
         self.touch()
         if self._has_expiring:
-            if not self._drop_expired(EXPIRY_SLICE):
+            if not self._drop_expired(GET_EXPIRY_SLICE):
                 # What is looked at has expired so far; the rest is dropped in turns.
                 self._resume_soon()
                 return None
