@@ -170,10 +170,14 @@ class Channel:
     def reply(self, method: Method) -> None:
         self.connection.send(self.number, method)
 
-    def reply_durably(self, method: Method | None) -> None:
-        """Reply once the definitions written so far are on disk; None where nowait was asked."""
+    def reply_durably(self, method: Method | None, durable: bool = True) -> None:
+        """Reply once the definitions written so far are on disk; None where nowait was asked.
+
+        What is about a transient entity alone (`durable` false) is answered at once.
+        """
         if method is not None:
-            self.connection.hold_output()
+            if durable:
+                self.connection.hold_output()
             self.reply(method)
 
     # Publishing

@@ -28,7 +28,8 @@ def declare(channel: Channel, method: commands.Queue.Declare) -> None:
     queue = _passive(channel, name) if method.passive else _active(channel, name, method)
     channel.last_queue = queue.name
     if not method.nowait:
-        channel.reply_durably(_declare_ok(queue.name, len(queue), len(queue.consumers)))
+        declare_ok = _declare_ok(queue.name, len(queue), len(queue.consumers))
+        channel.reply_durably(declare_ok, queue.durable)
 
 
 def bind(channel: Channel, method: commands.Queue.Bind) -> None:
@@ -63,7 +64,8 @@ def delete(channel: Channel, method: commands.Queue.Delete) -> None:
         if queue is not None:
             count = channel.vhost.delete_queue(queue)
         if not method.nowait:
-            channel.reply_durably(make(commands.Queue.DeleteOk, message_count=count))
+            delete_ok = make(commands.Queue.DeleteOk, message_count=count)
+            channel.reply_durably(delete_ok, queue is not None and queue.durable)
 
 
 def named_queue(channel: Channel, name: str) -> str:

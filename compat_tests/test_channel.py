@@ -3,10 +3,10 @@
 import pytest
 
 from warren.compat_tests.factory import Raw
-from warren.compat_tests.methods import encode_header
+from warren.compat_tests.methods import encode_header, encode_method
 from warren.compat_tests.names import Names
 from warren.compat_tests.raw_client import RawChannel, RawClient
-from warren.compat_tests.raw_connection import HEADER
+from warren.compat_tests.raw_connection import HEADER, METHOD
 
 AREA = "Channels"
 
@@ -216,3 +216,8 @@ def test_channels_of_several_connections_are_apart(raw: Raw) -> None:
     one, two = raw().channel(1), raw().channel(1)
     one.close()
     two.ping()
+
+
+def test_close_ok_on_a_channel_never_opened_is_an_error(client: RawClient) -> None:
+    client.send_frame(METHOD, 7, encode_method("channel.close-ok", {}))
+    client.expect_close(504, "expected 'channel.open'", offender=(20, 41))

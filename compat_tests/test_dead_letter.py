@@ -354,3 +354,11 @@ def test_dead_letters_of_a_full_target_push_out_the_old(ch: RawChannel) -> None:
     while (message := ch.arriving(dead, 1)[0]).body != b"2":
         assert time.monotonic() < deadline
     assert message.headers["x-first-death-reason"] == "rejected"
+
+
+def test_original_expiration_is_the_text_the_publisher_sent(ch: RawChannel) -> None:
+    dead = ch.own_queue()
+    queue = ch.own_queue(x_dead_letter_exchange="", x_dead_letter_routing_key=dead)
+    ch.publish(b"m", queue, expiration="0010")
+    (message,) = ch.arriving(dead, 1)
+    assert message.properties["headers"]["x-death"][0]["original-expiration"] == "0010"

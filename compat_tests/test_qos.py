@@ -178,3 +178,42 @@ def test_limit_per_consumer_said_last_clears_the_global_one(ch: RawChannel) -> N
     ch.consume(queue)
     feed(ch, queue, 6)
     takes(ch, queue, 3)
+
+
+def test_what_get_fetches_later_leaves_the_global_limit_alone(ch: RawChannel) -> None:
+    fetched, consumed = ch.own_queue(), ch.own_queue()
+    feed(ch, fetched, 1)
+    feed(ch, consumed, 1)
+    ch.call("basic.qos", prefetch_count=1, **{"global": True})
+    ch.got(fetched, no_ack=False)
+    ch.consume(consumed)
+    takes(ch, consumed, 1)
+
+
+def test_global_limit_starves_no_consumer(ch: RawChannel) -> None:
+    """Whose turn it is, RabbitMQ leaves to chance; after some acks everybody has had one."""
+    ch.call("basic.qos", prefetch_count=1, **{"global": True})
+    queues = [ch.own_queue() for _ in range(3)]
+    tags = {ch.consume(queue) for queue in queues}
+    for queue in queues:
+        feed(ch, queue, 60)
+    served = set()
+    for _ in range(60):
+        delivery = ch.delivery()
+        served.add(delivery["consumer_tag"])
+        ch.ack(delivery["delivery_tag"])
+    assert served == tags
+
+
+def test_requeued_message_comes_before_those_behind_it_under_a_global_limit(
+    ch: RawChannel,
+) -> None:
+    queue = ch.own_queue()
+    feed(ch, queue, 3)
+    ch.call("basic.qos", prefetch_count=1, **{"global": True})
+    ch.consume(queue)
+    ch.nack(ch.delivery(b"0")["delivery_tag"], requeue=True)
+    again = ch.delivery(b"0")
+    assert again["redelivered"]
+    ch.ack(again["delivery_tag"])
+    ch.delivery(b"1")

@@ -145,3 +145,34 @@ def test_consume_ok_names_the_tag(ch: RawChannel) -> None:
     ch.publish(b"request", service, reply_to=QUEUE)
     ch.publish(b"reply", ch.got(service).properties["reply_to"])
     assert ch.delivery(b"reply")["consumer_tag"] == "replies"
+
+
+def test_reply_may_be_named_in_cc(ch: RawChannel) -> None:
+    name = asking(ch)
+    queue = ch.own_queue()
+    ch.publish(b"both", queue, headers={"CC": [name]})
+    ch.delivery(b"both")
+    ch.got(queue, b"both")
+
+
+def test_reply_may_go_to_a_queue_as_well(ch: RawChannel) -> None:
+    name = asking(ch)
+    queue = ch.own_queue()
+    ch.publish(b"both", name, headers={"CC": [queue]})
+    ch.delivery(b"both")
+    ch.got(queue, b"both")
+
+
+def test_dead_letter_may_be_a_reply(ch: RawChannel) -> None:
+    name = asking(ch)
+    queue = ch.own_queue(x_message_ttl=1, x_dead_letter_exchange="", x_dead_letter_routing_key=name)
+    ch.publish(b"late", queue)
+    ch.delivery(b"late")
+
+
+def test_reply_does_not_wait_for_a_commit(ch: RawChannel) -> None:
+    name = asking(ch)
+    answering = ch.client.channel()
+    answering.call("tx.select")
+    answering.publish(b"reply", name)
+    ch.delivery(b"reply")

@@ -161,3 +161,12 @@ def test_order_holds_over_many_random_requeues(ch: RawChannel) -> None:
                 ch.nack(tag)
         ch.becomes_ready(queue, 60)
     assert ch.bodies(queue) == [b"%d" % number for number in range(60)]
+
+
+def test_recover_is_answered_before_it_redelivers(ch: RawChannel) -> None:
+    queue = filled(ch, 1)
+    ch.consume(queue)
+    ch.delivery(b"0")
+    ch.send("basic.recover", requeue=True)
+    assert ch.next_method().name == "basic.recover-ok"
+    assert ch.delivery(b"0")["redelivered"]

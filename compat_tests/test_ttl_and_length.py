@@ -242,3 +242,13 @@ def test_reject_publish_dlx_nacks_and_dead_letters(ch: RawChannel) -> None:
     assert message.body == b"2"
     assert message.headers["x-first-death-reason"] == "maxlen"
     assert ch.bodies(queue) == [b"1"]
+
+
+def test_message_that_becomes_the_head_by_a_drop_expires(ch: RawChannel) -> None:
+    dead = ch.own_queue()
+    queue = ch.own_queue(x_max_length=2, x_dead_letter_exchange="", x_dead_letter_routing_key=dead)
+    fill(ch, queue, b"dropped")
+    fill(ch, queue, b"expires", expiration=str(SHORT_MS))
+    fill(ch, queue, b"stays")
+    assert [message.body for message in ch.arriving(dead, 2)] == [b"dropped", b"expires"]
+    assert ch.bodies(queue) == [b"stays"]

@@ -188,3 +188,26 @@ def test_transaction_of_one_channel_does_not_bind_another(tx: RawChannel) -> Non
     other.publish(b"m", queue)
     other.ping()
     assert tx.ready(queue) == 1
+
+
+def test_commit_finds_a_queue_of_the_same_name(tx: RawChannel, names: Names) -> None:
+    """The binding is looked up at publish; the queue by its name, at commit."""
+    queue = names.new()
+    tx.declare(queue, exclusive=True)
+    tx.publish(b"m", queue)
+    tx.call("queue.delete", queue=queue)
+    tx.declare(queue, exclusive=True)
+    tx.call("tx.commit")
+    assert tx.ready(queue) == 1
+
+
+def test_mandatory_message_whose_queue_is_gone_at_commit_is_returned(
+    tx: RawChannel, names: Names
+) -> None:
+    queue = names.new()
+    tx.declare(queue, exclusive=True)
+    tx.publish(b"m", queue, mandatory=True)
+    tx.call("queue.delete", queue=queue)
+    tx.send("tx.commit")
+    assert tx.expect("basic.return").body == b"m"
+    tx.expect("tx.commit-ok")

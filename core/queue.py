@@ -35,7 +35,7 @@ EXPIRY_SLICE = 1000
 """Expired messages dropped before other work gets a turn; a millisecond or two."""
 
 GET_EXPIRY_SLICE = 20_000
-"""Expired messages a basic.get looks past at once; it must not answer that there are none lightly."""
+"""Expired messages a basic.get looks past at once, before it says that there are none."""
 
 DROP_SLICE = 1000
 """Messages dropped for a length limit before other work gets a turn."""

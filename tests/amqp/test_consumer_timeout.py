@@ -69,6 +69,17 @@ def test_only_the_oldest_message_counts(client: Client) -> None:
     client.receives_close(406)
 
 
+def test_a_message_is_not_young_again_when_it_becomes_the_oldest(client: Client) -> None:
+    client.publishes("q")
+    client.consumes("q")
+    client.receives_content()
+    client.receives_content()
+    client.broker.advance(590)
+    client.acks(1)
+    client.broker.advance(80)
+    client.receives_close(406)
+
+
 def test_without_a_timeout_messages_may_be_held_for_ever() -> None:
     client = Broker(consumer_timeout_s=None).connects()
     client.opens_channel(1)

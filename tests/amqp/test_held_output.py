@@ -7,6 +7,7 @@ from pamqp import commands
 from pipe import Broker, Client, method_frame
 from stores import HandCommit, SlowMetadataStore
 
+from warren.amqp.frames import HEARTBEAT
 from warren.amqp.held_output import HELD_OCTETS_MAX, HeldOutput
 
 
@@ -179,3 +180,35 @@ def test_what_was_written_before_a_gate_passes() -> None:
     second.complete()
     assert held.release([]) == [b"4" * HELD_OCTETS_MAX]
     assert not held.active and not held.full
+
+
+def test_consumers_get_no_more_than_may_be_held(client: Client, store: SlowMetadataStore) -> None:
+    """One slow commit must not make a queue move into the memory of a connection."""
+    publisher = client.broker.connects()
+    publisher.opens_channel(1)
+    publisher.declares("q")
+    client.consumes("q", no_ack=True)
+    declares_durably(client, "durable")
+    count, size = 40, HELD_OCTETS_MAX // 10
+    for _ in range(count):
+        publisher.publishes("q", b"x" * size)
+        client.broker.settle()
+    assert client.connection.held_back
+    kept, _ = publisher.counts("q")
+    assert kept > count / 2
+    client.sends_octets(b"")
+    store.complete()
+    client.receives(commands.Queue.DeclareOk)
+    assert len(client.receives_deliveries()) == count
+
+
+def test_heartbeats_do_not_wait_for_a_commit(store: SlowMetadataStore) -> None:
+    client = Broker(metadata=store).connects(heartbeat_s=10)
+    client.opens_channel(1)
+    store.slow = True
+    declares_durably(client, "q")
+    client.broker.advance(5)
+    (heartbeat,) = client.frames()
+    assert (heartbeat.kind, heartbeat.payload) == (HEARTBEAT, b"")
+    store.complete()
+    assert client.receives(commands.Queue.DeclareOk).queue == "q"

@@ -157,6 +157,16 @@ def test_random_takes_one_at_a_time_and_each_at_times() -> None:
     assert [taken(again) for _ in range(100)] == picks
 
 
+def test_random_forgets_what_is_unbound_and_nothing_else() -> None:
+    bindings = [binding(queue, queue) for queue in "abcd"]
+    made = fill(exchange("x-random"), *bindings)
+    for gone in (bindings[0], bindings[3], bindings[1]):
+        assert made.remove(gone)
+    assert {taken(made)[0] for _ in range(20)} == {"c"}
+    assert made.remove(bindings[2])
+    assert taken(made) == []
+
+
 def test_what_may_be_remembered_for_a_routing_key() -> None:
     remembered = {kind for kind in EXCHANGE_TYPES if exchange(kind).by_key_only}
     assert remembered == {"direct", "fanout", "topic", "x-consistent-hash"}

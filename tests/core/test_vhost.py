@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 from manual_clock import ManualClock
 
+from warren.amqp.properties import AmqpContentCodec
 from warren.core.binding import Binding, DestinationKind
 from warren.core.consumers import Consumer
 from warren.core.errors import NotFound, PreconditionFailed, ResourceLocked
 from warren.core.field import Field, Table, long, longstr
-from warren.core.firehose import TracedClient
+from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.ports import Write
 from warren.core.queue import Queue
-from warren.core.vhost import PREDECLARED, VirtualHost
+from warren.core.records import BindingRecord, ExchangeRecord
+from warren.core.vhost import BURIALS_A_TURN, PREDECLARED, VirtualHost
 from warren.core.volatile_metadata import VolatileMetadataStore
 
 OWNER = object()
@@ -315,6 +318,81 @@ class TestDurability:
         store.watch(("queue",), lambda key, record: seen.append(len(list(store.records(())))))
         vhost.delete_queue(queue)
         assert seen == [1], "only the virtual host is left when the first change is told"
+
+    def test_a_cascade_is_one_transaction(
+        self, vhost: VirtualHost, store: VolatileMetadataStore
+    ) -> None:
+        """A crash must not leave an exchange that only its last binding would have deleted."""
+        queue = add_queue(vhost, "q", durable=True)
+        add_exchange(vhost, "auto", durable=True, auto_delete=True)
+        add_exchange(vhost, "further", durable=True, auto_delete=True)
+        bind(vhost, "auto", "q")
+        bind(vhost, "further", "auto", kind="exchange")
+        seen: list[int] = []
+        store.watch(("queue",), lambda key, record: seen.append(len(list(store.records(())))))
+        vhost.delete_queue(queue)
+        assert seen == [1]
+
+    def test_an_exchange_of_a_type_nobody_knows_is_left_alone(
+        self,
+        vhost: VirtualHost,
+        store: VolatileMetadataStore,
+        restarted: Callable[[], VirtualHost],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        strange = ("exchange", "/", "strange")
+        binding = ("binding", "/", "strange", "queue", "q", "", "")
+        add_queue(vhost, "q", durable=True)
+        store.transact(
+            [
+                Write(strange, ExchangeRecord("x-from-the-future", False, False, {})),
+                Write(binding, BindingRecord({})),
+            ]
+        )
+        again = restarted()
+        assert set(again.queues) == {"q"} and names(again) == set()
+        assert store.get(strange) is not None and store.get(binding) is not None
+        assert "unknown exchange type 'x-from-the-future'" in caplog.text
+
+
+class TestDeadLetters:
+    def test_many_are_buried_in_turns(self, vhost: VirtualHost, clock: ManualClock) -> None:
+        graveyard = add_queue(vhost, "graveyard")
+        arguments = {
+            "x-dead-letter-exchange": longstr(""),
+            "x-dead-letter-routing-key": longstr("graveyard"),
+            "x-max-length": long(0),
+            "x-overflow": longstr("drop-head"),
+        }
+        queue = add_queue(vhost, "q")
+        for number in range(5 * BURIALS_A_TURN):
+            publish(vhost, "", "q", b"%d" % number)
+        queue.apply_settings(add_queue(vhost, "like this", arguments=arguments).settings)
+        assert len(graveyard) == BURIALS_A_TURN
+        clock.settle()
+        assert len(graveyard) == 5 * BURIALS_A_TURN
+        bodies = [graveyard.get(True, SOMEBODY) for _ in range(3)]
+        assert [message.body for message in bodies if message is not None] == [b"0", b"1", b"2"]
+
+    def test_traces_that_die_and_are_delivered_do_not_stop_the_node(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        """Delivery, trace, overflow, dead letter, delivery: without end, but one turn at a time."""
+        delivered = add_queue(vhost, "delivered")
+        taker = Taker(delivered)
+        delivered.add_consumer(taker)
+        arguments = {
+            "x-max-length": long(0),
+            "x-dead-letter-exchange": longstr(""),
+            "x-dead-letter-routing-key": longstr("delivered"),
+        }
+        add_queue(vhost, "traces", arguments=arguments)
+        bind(vhost, "amq.rabbitmq.trace", "traces", "deliver.#")
+        vhost.trace_with(Firehose(vhost, "node", AmqpContentCodec()))
+        publish(vhost, "", "delivered")
+        assert len(taker.bodies) <= BURIALS_A_TURN + 1
+        vhost.trace_with(None)
+        clock.settle()
 
 
 class TestEquivalence:
