@@ -143,12 +143,10 @@ class Connection:
         "_run",
         "_sasl",
         "_shell",
-        "_topology",
         "capabilities",
         "channel_max",
         "channels",
         "client_properties",
-        "connected_at",
         "flush_requested",
         "frame_max",
         "heartbeat",
@@ -174,7 +172,6 @@ class Connection:
         self.vhost: VirtualHost | None = None
         self.client_properties: Table = {}
         self.capabilities: frozenset[str] = frozenset()
-        self.connected_at = node.clock.wall_time()
         # Negotiated
         self.channel_max = settings.channel_max
         self.frame_max = FRAME_MIN_SIZE

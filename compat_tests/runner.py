@@ -24,6 +24,8 @@ def run(url: str, management: str | None, pytest_args: list[str]) -> int:
         "no:cacheprovider",
         "-p",
         "warren.compat_tests.verdict",
+        "-W",
+        "ignore::pytest.PytestAssertRewriteWarning",
         "-q",
         f"--broker={url}",
     ]

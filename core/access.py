@@ -4,8 +4,6 @@ Answerable for the rules of amqp_semantics.md sections 1.3 and 2.3 and for the t
 client reads; not for SASL, nor for what HTTP makes of tags. Everything that is set is written to
 the metadata store, and everything that is decided is read from it, so that definitions which
 arrive by another way (an import, another node) count at once.
-
-`generation` grows with every change of a user or permission: who remembers a decision compares it.
 """
 
 from __future__ import annotations
@@ -99,7 +97,6 @@ class AccessControl:
         random_bytes: Callable[[int], bytes],
         loopback_users: Iterable[str] = DEFAULT_LOOPBACK_USERS,
     ) -> None:
-        self.generation = 0
         self._store = store
         self._random_bytes = random_bytes
         self._loopback_users = frozenset(loopback_users)
@@ -108,7 +105,6 @@ class AccessControl:
         for kind in ("permission", "topic_permission"):
             for key, record, _ in store.records((kind,)):
                 self._changed(key, record)
-        for kind in ("user", "permission", "topic_permission"):
             store.watch((kind,), self._changed)
 
     def authenticate(self, user: str, password: str, from_loopback: bool) -> User:
@@ -310,7 +306,6 @@ class AccessControl:
 
     def _changed(self, key: Key, record: object | None) -> None:
         """Keep the compiled patterns of the records in the store."""
-        self.generation += 1
         match key:
             case ("permission", user, vhost):
                 self._permissions.pop((user, vhost), None)

@@ -53,17 +53,24 @@ def limit_bytes(limit: Limit, total_bytes: int) -> int:
 class MemoryMonitor:
     """Compares the memory in use with the watermark; `Periodic` drives `check`.
 
-    `used_bytes` is None as long as the system does not say.
+    `used_bytes` is None as long as the system does not say. `release_free` gives memory that the
+    process keeps without need back to the system; it is asked to before the alarm is raised.
     """
 
     def __init__(
-        self, read_file: ReadFile, alarms: Alarms, watermark: Limit = DEFAULT_WATERMARK
+        self,
+        read_file: ReadFile,
+        alarms: Alarms,
+        watermark: Limit = DEFAULT_WATERMARK,
+        *,
+        release_free: Callable[[], None] = lambda: None,
     ) -> None:
         self.watermark = watermark
         self.used_bytes: int | None = None
         self.total_bytes = TOTAL_UNKNOWN_BYTES
         self._read_file = read_file
         self._alarms = alarms
+        self._release_free = release_free
 
     @property
     def limit_bytes(self) -> int:
@@ -73,6 +80,9 @@ class MemoryMonitor:
         """Look once; returns the seconds until the next time."""
         self.total_bytes = total_memory(self._read_file)
         self.used_bytes = resident_memory(self._read_file)
+        if self.used_bytes is not None and self.used_bytes > self.limit_bytes:
+            self._release_free()
+            self.used_bytes = resident_memory(self._read_file)
         if self.used_bytes is not None:
             self._alarms.report(Resource.MEMORY, self.used_bytes > self.limit_bytes)
         return INTERVAL_S

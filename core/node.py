@@ -184,10 +184,6 @@ class Node:
     def heartbeat_missed(self, peer: str, heartbeat_s: int) -> None:
         log.warning("heartbeats missed, closing peer=%s heartbeat_s=%d", peer, heartbeat_s)
 
-    def close_all(self, reason: str) -> None:
-        """The node stops: tell every client."""
-        self._close_clients(lambda client: True, reason)
-
     def server_properties(self) -> Table:
         """What connection.start says of the node, without the capabilities."""
         named = self.metadata.get(("global_parameter", CLUSTER_NAME))

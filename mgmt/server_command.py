@@ -7,7 +7,6 @@ certificates anew. When connections are accepted it prints one line.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
 import logging
 import resource
@@ -19,16 +18,13 @@ from pathlib import Path
 import click
 import uvloop
 
+from warren.allocator import keep_freed_memory
 from warren.config import Config, override
 from warren.node import RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError, Loaded, parse_config
 
 log = logging.getLogger("warren")
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_TRIM_THRESHOLD_BYTES = 64 << 20
-_MMAP_THRESHOLD_BYTES = 32 << 20
 
 
 @click.command()
@@ -48,7 +44,7 @@ def server(
     _start_logging(config)
     for warning in loaded.warnings:
         log.warning("%s", warning)
-    _keep_freed_memory()
+    keep_freed_memory()
     _allow_many_files()
     collect_rarely()
     try:
@@ -104,18 +100,3 @@ def _allow_many_files() -> None:
     """Raise the limit of open files, one for each connection, to what the system allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _keep_freed_memory() -> None:
-    """Tell glibc to keep up to 64 MiB of freed memory, and not to map single large buffers.
-
-    A broker allocates and frees large bodies all the time; giving each back to the system and
-    faulting it in again cost half the time of the 64 KB benchmark.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        log.debug("this C library has no mallopt")
-        return
-    mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)

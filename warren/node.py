@@ -18,6 +18,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from warren import __version__
+from warren.allocator import release_freed_memory
 from warren.amqp.certificate import LOGIN_FROM
 from warren.amqp.peer import ConnectionSettings
 from warren.amqp.properties import AmqpContentCodec
@@ -127,7 +128,9 @@ class RunningNode:
             read_proxy_header=_proxy_reader(config),
             connection_max=config.connection_max,
         )
-        memory = MemoryMonitor(_read_file, alarms, config.memory_watermark)
+        memory = MemoryMonitor(
+            _read_file, alarms, config.memory_watermark, release_free=release_freed_memory
+        )
         monitors = [Periodic(clock, memory.check)]
         if directory is not None:
             path = directory.path

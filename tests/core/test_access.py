@@ -289,34 +289,6 @@ class TestTopicPermissions:
         access.check_topic(bob, "/", "y", "k", "write")
 
 
-class TestGeneration:
-    def test_every_change_is_noticed(
-        self, access: AccessControl, store: VolatileMetadataStore
-    ) -> None:
-        steps: list[Callable[[], object]] = [
-            lambda: access.add_user("bob", "secret"),
-            lambda: access.set_permissions("bob", "/", "", "", ""),
-            lambda: access.set_topic_permissions("bob", "/", "x", "", ""),
-            lambda: access.clear_topic_permissions("bob", "/"),
-            lambda: store.transact([Write(("permission", "bob", "/"), None)]),
-            lambda: access.set_tags("bob", ["administrator"]),
-            lambda: access.delete_user("bob"),
-        ]
-        for step in steps:
-            before = access.generation
-            step()
-            assert access.generation > before
-
-    def test_refusals_and_checks_change_nothing(self, access: AccessControl) -> None:
-        bob = granted(access, "", "", "")
-        before = access.generation
-        with pytest.raises(AccessRefused):
-            access.check_resource(bob, "/", "queue", "q", "read")
-        with pytest.raises(UserExists):
-            access.add_user("bob", "x")
-        assert access.generation == before
-
-
 def test_what_is_in_the_store_counts_from_the_start(access: AccessControl) -> None:
     bob = granted(access, "^a", "", "")
     access.set_topic_permissions("bob", "/", "x", "^k", "")

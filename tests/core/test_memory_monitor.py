@@ -54,6 +54,17 @@ def test_the_alarm_is_on_above_the_watermark_and_off_below(
         assert monitor.limit_bytes == below_mib * MIB
 
 
+def test_what_is_free_goes_back_before_the_alarm_is_raised(files: Files) -> None:
+    alarms = Alarms("a@host")
+    files.use(150)
+    monitor = MemoryMonitor(
+        files.read, alarms, Absolute(100 * MIB), release_free=lambda: files.use(90)
+    )
+    monitor.check(0.0)
+    assert not alarms.raised
+    assert monitor.used_bytes == 90 * MIB
+
+
 def test_the_default_is_two_fifths_of_the_machine(files: Files) -> None:
     monitor = MemoryMonitor(files.read, Alarms("a@host"))
     monitor.check(0.0)

@@ -154,12 +154,6 @@ def test_everybody_hears_of_alarms(node: Node) -> None:
     assert [client.alarms_heard for client in clients] == [2, 2]
 
 
-def test_a_node_that_stops_tells_everybody(node: Node) -> None:
-    client = enters(node)
-    node.close_all("shutdown")
-    assert client.closed_for == ["shutdown"]
-
-
 def test_the_cluster_is_named_as_set_or_as_the_node(
     node: Node, metadata: VolatileMetadataStore
 ) -> None:

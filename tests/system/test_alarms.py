@@ -5,6 +5,7 @@ The alarm is that of another node, which counts here too: our own monitors would
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,16 @@ import pika
 import pytest
 
 from warren import Broker
+from warren.compat_tests.methods import encode_header, encode_method
 from warren.compat_tests.raw_client import RawChannel, RawClient
-from warren.compat_tests.raw_connection import Silence, SocketClosed
+from warren.compat_tests.raw_connection import (
+    BODY,
+    HEADER,
+    METHOD,
+    Silence,
+    SocketClosed,
+    frame_bytes,
+)
 from warren.core.alarms import Resource
 from warren.core.memory_monitor import Absolute
 
@@ -180,7 +189,7 @@ def test_a_blocked_client_is_told_of_the_end_of_the_broker(
     with Broker() as broker:
         alarm(broker, MEMORY, True)
         channel = blocked_publisher(broker, connect, "q")
-        broker.call(lambda node: node.close_all("over"))
+        broker.call(lambda node: [client.force_close("over") for client in list(node.clients)])
         channel.client.expect_close(320, "over")
 
 
@@ -232,3 +241,36 @@ def test_the_disk_of_the_data_directory_raises_the_alarm(
         client.channel().publish(b"x", "q")
         assert client.expect("connection.blocked")["reason"] == "low on disk"
         client.abandon()
+
+
+def test_a_full_memory_blocks_and_a_purge_unblocks(
+    start_server: Callable[..., Any], connect: Callable[..., RawClient]
+) -> None:
+    """The real monitor on a real process: freed memory goes back before it is counted."""
+    server = start_server(config="vm_memory_high_watermark.absolute = 150MB")
+    other = connect(server).channel()
+    queue = other.declare("q")["queue"]
+    publisher = connect(server).channel()
+    thousand = publish_bytes(publisher.number, queue, bytes(1000)) * 1000
+    publisher.client.socket.settimeout(5)
+    with pytest.raises(TimeoutError):
+        for _ in range(400):
+            publisher.client.send_bytes(thousand)
+    assert publisher.client.expect("connection.blocked")["reason"] == "low on memory"
+    assert server.rss_bytes < 400 << 20
+    other.call("queue.purge", queue=queue)
+    # What waited in the socket is read as soon as the alarm is over.
+    deadline = time.monotonic() + 60
+    while other.ready(queue) < 100:
+        assert time.monotonic() < deadline, "the alarm never ends"
+        time.sleep(0.05)
+    assert publisher.client.expect("connection.unblocked")
+
+
+def publish_bytes(channel: int, queue: str, body: bytes) -> bytes:
+    method = encode_method("basic.publish", {"exchange": "", "routing_key": queue})
+    return (
+        frame_bytes(METHOD, channel, method)
+        + frame_bytes(HEADER, channel, encode_header({}, len(body)))
+        + frame_bytes(BODY, channel, body)
+    )

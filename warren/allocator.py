@@ -1,0 +1,39 @@
+"""What the process asks of the C library's allocator; glibc knows these calls, others do without.
+
+A broker allocates and frees large bodies all the time. Giving each back to the system and faulting
+it in again cost half the time of the 64 KB benchmark, so freed memory is kept; but when memory runs
+short, what is free must go back, or the alarm would never end.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+
+log = logging.getLogger("warren.allocator")
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES = 64 << 20
+"""Free memory at the top of the heap that is kept."""
+
+MAPPED_FROM_BYTES = 32 << 20
+"""Buffers below this size come from the heap, not from a mapping of their own."""
+
+
+def keep_freed_memory() -> None:
+    """Keep freed memory for the next bodies."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        log.debug("this C library has no mallopt")
+        return
+    mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def release_freed_memory() -> None:
+    """Give back to the system what is free, wherever in the heap it is."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        log.debug("this C library has no malloc_trim")
