@@ -1,8 +1,9 @@
 """Watches the memory of the process and raises the memory alarm above the watermark.
 
-Answerable for storage_internals.md section d.1: every second the resident set is compared with the
-watermark, a fraction of the machine's memory or a number of bytes; above it the alarm is on, below
-it is off, without hysteresis. What a control group allows counts as the machine's memory.
+Answerable for storage_internals.md section d.1: every second, and more often near the watermark,
+the resident set is compared with it, a fraction of the machine's memory or a number of bytes; above
+it the alarm is on, below it is off, without hysteresis. What a control group allows counts as the
+machine's memory.
 
 Files are read through `read_file`, which raises OSError for one that is not there.
 """
@@ -18,7 +19,10 @@ from warren.core.alarms import Alarms, Resource
 
 ReadFile: TypeAlias = Callable[[str], str]
 
-INTERVAL_S = 1.0
+INTERVAL_MAX_S = 1.0
+INTERVAL_MIN_S = 0.1
+# How fast publishers can fill memory: near the watermark a second is too long.
+FAST_BYTES_PER_S = 1_000_000_000
 # What is assumed of a system that does not say.
 TOTAL_UNKNOWN_BYTES = 1 << 30
 
@@ -83,9 +87,13 @@ class MemoryMonitor:
         if self.used_bytes is not None and self.used_bytes > self.limit_bytes:
             self._release_free()
             self.used_bytes = resident_memory(self._read_file)
-        if self.used_bytes is not None:
-            self._alarms.report(Resource.MEMORY, self.used_bytes > self.limit_bytes)
-        return INTERVAL_S
+        if self.used_bytes is None:
+            return INTERVAL_MAX_S
+        spare = self.limit_bytes - self.used_bytes
+        self._alarms.report(Resource.MEMORY, spare < 0)
+        if spare < 0:
+            return INTERVAL_MAX_S
+        return min(max(spare / FAST_BYTES_PER_S, INTERVAL_MIN_S), INTERVAL_MAX_S)
 
 
 def resident_memory(read_file: ReadFile) -> int | None:

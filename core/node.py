@@ -184,6 +184,10 @@ class Node:
     def heartbeat_missed(self, peer: str, heartbeat_s: int) -> None:
         log.warning("heartbeats missed, closing peer=%s heartbeat_s=%d", peer, heartbeat_s)
 
+    def close_all(self, reason: str) -> None:
+        """An operator closes every connection."""
+        self._close_clients(lambda client: True, reason)
+
     def server_properties(self) -> Table:
         """What connection.start says of the node, without the capabilities."""
         named = self.metadata.get(("global_parameter", CLUSTER_NAME))

@@ -48,10 +48,22 @@ def test_the_alarm_is_on_above_the_watermark_and_off_below(
     monitor = MemoryMonitor(files.read, alarms, watermark)
     for mib, raised in ((below_mib, False), (above_mib, True), (below_mib, False)):
         files.use(mib)
-        assert monitor.check(0.0) == 1.0
+        monitor.check(0.0)
         assert alarms.raised is raised
         assert monitor.used_bytes == mib * MIB
         assert monitor.limit_bytes == below_mib * MIB
+
+
+@pytest.mark.parametrize(
+    ("used_mib", "interval_s"), [(10, 1.0), (3800, 0.311), (4090, 0.1), (5000, 1.0)]
+)
+def test_near_the_watermark_it_looks_more_often(
+    files: Files, used_mib: int, interval_s: float
+) -> None:
+    """As often as the way to it takes at a gigabyte a second."""
+    files.use(used_mib)
+    monitor = MemoryMonitor(files.read, Alarms("a@host"), Absolute(4096 * MIB))
+    assert monitor.check(0.0) == pytest.approx(interval_s, rel=0.01)
 
 
 def test_what_is_free_goes_back_before_the_alarm_is_raised(files: Files) -> None:

@@ -154,6 +154,12 @@ def test_everybody_hears_of_alarms(node: Node) -> None:
     assert [client.alarms_heard for client in clients] == [2, 2]
 
 
+def test_an_operator_may_close_all_connections(node: Node) -> None:
+    client = enters(node)
+    node.close_all("maintenance")
+    assert client.closed_for == ["maintenance"]
+
+
 def test_the_cluster_is_named_as_set_or_as_the_node(
     node: Node, metadata: VolatileMetadataStore
 ) -> None:

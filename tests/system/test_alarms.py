@@ -189,7 +189,7 @@ def test_a_blocked_client_is_told_of_the_end_of_the_broker(
     with Broker() as broker:
         alarm(broker, MEMORY, True)
         channel = blocked_publisher(broker, connect, "q")
-        broker.call(lambda node: [client.force_close("over") for client in list(node.clients)])
+        broker.call(lambda node: node.close_all("over"))
         channel.client.expect_close(320, "over")
 
 
