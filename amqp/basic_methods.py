@@ -56,7 +56,7 @@ def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     )
     consumer.blocked = channel.initially_blocked()
     queue.add_consumer(consumer)
-    channel.consumers[tag] = consumer
+    channel.add_consumer(consumer)
     if not method.no_ack:
         channel.watch_timeout()
     if not method.nowait:

@@ -91,9 +91,11 @@ class Channel:
         "_header",
         "_held_cancels",
         "_last_envelope",
+        "_limited",
         "_lowest_unacked",
         "_size_max",
         "_timeout_timer",
+        "_unlimited",
         "confirms",
         "connection",
         "consumers",
@@ -128,6 +130,9 @@ class Channel:
         self.prefetch = connection.settings.default_prefetch
         self.limit = 0
         self.limited_unacked = 0
+        # Who waits for room under the limit, in turn, and who does not.
+        self._limited: list[ChannelConsumer] = []
+        self._unlimited: dict[ChannelConsumer, None] = {}
         self._lowest_unacked = 1
         self._handed_out: deque[tuple[int, float]] = deque()
         self._timeout_timer: Timer | None = None
@@ -476,34 +481,64 @@ class Channel:
         for message in self.unacked.values():
             if isinstance(message.holder, Getter):
                 message.holder.limited = True
-        if limit and self.limited_unacked >= limit:
-            self._block_all(Blocked.CHANNEL_LIMIT, True)
+        self._unlimited = {
+            consumer: None
+            for consumer in self.consumers.values()
+            if not consumer.blocked & Blocked.CHANNEL_LIMIT
+        }
+        if self._limit_reached:
+            self._stop_at_limit()
         else:
-            self._wake_limited()
+            self._go_on_below_limit()
+
+    @property
+    def _limit_reached(self) -> bool:
+        return bool(self.limit) and self.limited_unacked >= self.limit
+
+    def add_consumer(self, consumer: ChannelConsumer) -> None:
+        """A new subscription of the channel."""
+        self.consumers[consumer.tag] = consumer
+        if consumer.blocked & Blocked.CHANNEL_LIMIT:
+            self._limited.append(consumer)
+        elif self.limit:
+            self._unlimited[consumer] = None
 
     def count_limited(self, count: int) -> None:
         """Messages were handed to a consumer while the channel has a limit."""
         self.limited_unacked += count
-        if self.limited_unacked >= self.limit:
-            self._block_all(Blocked.CHANNEL_LIMIT, True)
+        if self._limit_reached:
+            self._stop_at_limit()
 
     def _settle_limited(self, count: int) -> None:
         self.limited_unacked -= count
-        if self.limited_unacked < self.limit:
-            self._wake_limited()
+        self._go_on_below_limit()
 
-    def _wake_limited(self) -> None:
-        """Let consumers go on that the limit holds back, until it is reached again.
+    def _stop_at_limit(self) -> None:
+        for consumer in self._unlimited:
+            consumer.block(Blocked.CHANNEL_LIMIT)
+        self._limited += self._unlimited
+        self._unlimited.clear()
 
-        Who was woken goes to the end, so that all have their turn.
+    def _go_on_below_limit(self) -> None:
+        """Wake those the limit holds back, in turn, until it is reached again.
+
+        Whose queue has nothing for them come last: mostly the limit is reached before.
         """
-        for consumer in list(self.consumers.values()):
-            if self.limit and self.limited_unacked >= self.limit:
+        for consumer in [held for held in self._limited if held.queue.backing.length]:
+            if self._limit_reached:
                 return
-            if consumer.blocked & Blocked.CHANNEL_LIMIT:
-                self.consumers[consumer.tag] = self.consumers.pop(consumer.tag)
-                if consumer.unblock(Blocked.CHANNEL_LIMIT):
-                    consumer.queue.deliver()
+            self._limited.remove(consumer)
+            self._wake(consumer)
+        if not self._limit_reached:
+            idle, self._limited = self._limited, []
+            for consumer in idle:
+                self._wake(consumer)
+
+    def _wake(self, consumer: ChannelConsumer) -> None:
+        if self.consumers.get(consumer.tag) is consumer:
+            self._unlimited[consumer] = None
+            if consumer.unblock(Blocked.CHANNEL_LIMIT):
+                consumer.queue.deliver()
 
     def socket_writable(self, writable: bool) -> None:
         self._block_all(Blocked.SOCKET, not writable)
@@ -524,7 +559,7 @@ class Channel:
     def initially_blocked(self) -> int:
         """Why a new consumer of this channel would get nothing at first."""
         blocked = 0
-        if self.limit and self.limited_unacked >= self.limit:
+        if self._limit_reached:
             blocked |= Blocked.CHANNEL_LIMIT
         if self.connection.held_back:
             blocked |= Blocked.COMMITS
@@ -604,6 +639,8 @@ class Channel:
             self.reply_consumer = None
         consumers = list(self.consumers.values())
         self.consumers.clear()
+        self._limited.clear()
+        self._unlimited.clear()
         for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
         self.requeue_all()
