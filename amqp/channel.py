@@ -19,13 +19,14 @@ from pamqp import commands
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.consumer import ChannelConsumer, delivery_frames
 from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
-from warren.amqp.frames import OVERHEAD, binary_text
+from warren.amqp.frames import OVERHEAD
 from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import PublishRun, Route, run_head
 from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission, TopicPermission
 from warren.core.consumers import Blocked
+from warren.core.erlang_text import binary_text
 from warren.core.errors import CommandInvalid, PreconditionFailed
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Holder, Message

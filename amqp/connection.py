@@ -49,7 +49,6 @@ from warren.amqp.frames import (
     HEARTBEAT_FRAME,
     METHOD,
     OVERHEAD,
-    binary_text,
     described,
     frame,
 )
@@ -68,6 +67,7 @@ from warren.amqp.peer import CAPABILITIES, ConnectionSettings, Peer, client_name
 from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes, PublishRun
 from warren.amqp.state import HANDLERS, State
 from warren.core.access import LoginRefused, User
+from warren.core.erlang_text import binary_text
 from warren.core.errors import (
     BrokerError,
     ChannelFault,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 
+from warren.core.erlang_text import binary_text
+
 METHOD = 1
 HEADER = 2
 BODY = 3
@@ -29,8 +31,6 @@ HEAD = struct.Struct(">BHI")
 HEARTBEAT_FRAME = HEAD.pack(HEARTBEAT, 0, 0) + END
 
 _SHOWN_OCTETS = 16
-_ESCAPES = {8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r", 27: "\\e"}
-_ESCAPES |= {34: '\\"', 92: "\\\\"}
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
@@ -45,15 +45,6 @@ def content_frames(channel: int, header: bytes, body: bytes, frame_max: int) -> 
         frame(BODY, channel, body[start : start + room]) for start in range(0, len(body), room)
     )
     return b"".join(parts)
-
-
-def binary_text(octets: bytes) -> str:
-    """Octets the way RabbitMQ's error texts show them: `<<"text">>` or `<<1,2,3>>`."""
-    if not octets:
-        return "<<>>"
-    if all(32 <= octet < 127 or octet in _ESCAPES for octet in octets):
-        return '<<"' + "".join(_ESCAPES.get(octet) or chr(octet) for octet in octets) + '">>'
-    return "<<" + ",".join(map(str, octets)) + ">>"
 
 
 def described(kind: int, payload: bytes) -> str:

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from warren.amqp import properties
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.errors import FrameError
-from warren.amqp.frames import BODY, HEAD, HEADER, METHOD, binary_text, frame
+from warren.amqp.frames import BODY, HEAD, HEADER, METHOD, frame
 from warren.amqp.names import clean_name
 from warren.core.access import User
 from warren.core.dead_letter import carbon_copies
+from warren.core.erlang_text import binary_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
 from warren.core.exchange import Exchange
 from warren.core.field import KIND_NAMES, to_text
