@@ -26,7 +26,16 @@ class ChannelConfirms:
     `on_news` is called whenever there may be something to report.
     """
 
-    __slots__ = ("_nacked", "_open", "_refused", "_reported", "_settled", "issued", "on_news")
+    __slots__ = (
+        "_alone",
+        "_nacked",
+        "_open",
+        "_refused",
+        "_reported",
+        "_settled",
+        "issued",
+        "on_news",
+    )
 
     def __init__(self, on_news: Callable[[], None]) -> None:
         self.issued = 0
@@ -35,6 +44,8 @@ class ChannelConfirms:
         self._refused: dict[int, int] = {}
         self._settled: list[int] = []
         self._nacked: list[int] = []
+        # Those above the oldest publish still open that were answered one by one.
+        self._alone: set[int] = set()
         self.on_news = on_news
 
     def number(self) -> int:
@@ -85,18 +96,28 @@ class ChannelConfirms:
             next(iter(self._open), self.issued + 1), min(self._nacked, default=self.issued + 1)
         )
         upto = oldest_unsettled - 1
-        if upto > self._reported:
-            multiple = _MULTIPLE if upto - self._reported > 1 else 0
-            frames.append(_ACK.pack(1, channel, 13, _BASIC_ACK, upto, multiple) + END)
+        last = upto
+        while last in self._alone:
+            # It was named already, and so was everything between it and `upto`.
+            last -= 1
+        if last > self._reported:
+            multiple = _MULTIPLE if last - self._reported > 1 else 0
+            frames.append(_ACK.pack(1, channel, 13, _BASIC_ACK, last, multiple) + END)
+        if self._alone:
+            self._alone = {seq for seq in self._alone if seq > upto}
         for seq in sorted(self._settled):
             if seq > upto:
                 frames.append(_ACK.pack(1, channel, 13, _BASIC_ACK, seq, 0) + END)
+                self._alone.add(seq)
         for seq in self._nacked:
             frames.append(_ACK.pack(1, channel, 13, _BASIC_NACK, seq, _REQUEUE) + END)
+            self._alone.add(seq)
         self._settled.clear()
         self._nacked.clear()
         # Everything below has been answered by now, one way or another.
         self._reported = next(iter(self._open), self.issued + 1) - 1
+        if self._alone and self._reported == self.issued:
+            self._alone.clear()
         return b"".join(frames)
 
 

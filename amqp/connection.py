@@ -877,20 +877,30 @@ class Connection:
     def _block(self) -> None:
         """This connection publishes during an alarm: read no more from it."""
         self.pause("alarm")
-        if "connection.blocked" in self.capabilities and not self._blocked_notified:
+        self._notify_blocked()
+
+    def _notify_blocked(self) -> None:
+        """Say why, if there is a reason a client is told: flow control is none."""
+        reason = self.node.alarms.reason()
+        if not reason or "connection.blocked" not in self.capabilities:
+            return
+        if not self._blocked_notified:
             self._blocked_notified = True
-            reason = self.node.alarms.reason()
             self.send(0, make(commands.Connection.Blocked, reason=reason))
 
     def alarms_changed(self) -> None:
         """An alarm was raised or cleared somewhere."""
         self._run = None
-        if self.node.alarms.raised:
+        alarms = self.node.alarms
+        if alarms.reason():
+            if "alarm" in self._pauses:
+                self._notify_blocked()
             return
         if self._blocked_notified:
             self._blocked_notified = False
             self.send(0, make(commands.Connection.Unblocked))
-        self.resume("alarm")
+        if not alarms.raised:
+            self.resume("alarm")
 
 
 def _as_table(value: Any) -> Table:

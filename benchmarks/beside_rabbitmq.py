@@ -22,6 +22,8 @@ class Row(NamedTuple):
     name: str
     options: list[str]
     messages: int
+    before: list[str] | None = None
+    """What fills the queue first, unmeasured."""
 
 
 ROWS = [
@@ -34,6 +36,18 @@ ROWS = [
         300_000,
     ),
     Row("64 KB bodies", "-s 65536 --ack 50 --prefetch 200".split(), 20_000),
+    Row(
+        "persistent, confirms, acks, 1 KB",
+        "-s 1000 --persistent --confirm 500 --ack 50 --prefetch 200".split(),
+        200_000,
+    ),
+    Row("publish only, persistent 1 KB", "-C 0 -s 1000 --persistent".split(), 1_000_000),
+    Row(
+        "drain of it",
+        "--keep -P 0 -C 1 --ack 50 --prefetch 500 -s 1000".split(),
+        1_000_000,
+        "-C 0 -s 1000 --persistent --keep".split(),
+    ),
 ]
 
 
@@ -53,11 +67,15 @@ class Run(NamedTuple):
 
 
 def run(generator: str, target: Target, row: Row, scale: float) -> Run:
-    """One run; the rate is that of the consumers."""
+    """One run; the rate is that of the consumers, or of the publishers where none consume."""
     command = [sys.executable, generator, "--port", target.port, "--pid", target.pid]
-    command += ["-n", str(int(row.messages * scale)), *row.options]
-    result = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-    return Run(result["consume_per_s"], result["cpu_us_per_msg"])
+    command += ["-n", str(int(row.messages * scale))]
+    if row.before is not None:
+        subprocess.run(command + row.before, check=True, capture_output=True)
+    finished = subprocess.run(command + row.options, check=True, capture_output=True)
+    result = json.loads(finished.stdout)
+    rate = result.get("consume_per_s", result.get("publish_per_s"))
+    return Run(rate, result["cpu_us_per_msg"])
 
 
 def median(runs: list[Run]) -> Run:

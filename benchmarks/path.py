@@ -59,7 +59,7 @@ def node() -> Node:
         alarms=Alarms("warren@bench"),
         random=Random(0),
         new_token=lambda: os.urandom(8).hex(),
-        new_backing_queue=MemoryQueue,
+        new_backing_queue=lambda spec: MemoryQueue(),
         server_properties=default_server_properties("0", "bench"),
     )
 

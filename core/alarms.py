@@ -29,11 +29,13 @@ class Alarm(NamedTuple):
 class Alarms:
     """The alarms in effect, as known to `node`.
 
-    `raised` says whether there are any. It is a plain attribute: every publish looks at it.
+    `raised` says whether publishers are to wait, because there are any or for `flow`. It is a
+    plain attribute: every publish looks at it.
     """
 
     def __init__(self, node: str) -> None:
         self.raised = False
+        self.flow = False
         self._node = node
         self._in_effect: set[Alarm] = set()
         self._subscribers: dict[object, Callable[[], None]] = {}
@@ -45,6 +47,12 @@ class Alarms:
             self._become(self._in_effect | {alarm})
         else:
             self._become(self._in_effect - {alarm})
+
+    def set_flow(self, flow: bool) -> None:
+        """Publishers are to wait for the disk, or not any more; nobody is told why."""
+        if flow is not self.flow:
+            self.flow = flow
+            self._changed()
 
     def node_down(self, node: str) -> None:
         """The node is gone, and its alarms with it."""
@@ -79,7 +87,10 @@ class Alarms:
         if alarms == self._in_effect:
             return
         self._in_effect = alarms
-        self.raised = bool(alarms)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.raised = bool(self._in_effect) or self.flow
         for token, callback in list(self._subscribers.items()):
             if token in self._subscribers:
                 callback()

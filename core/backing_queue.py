@@ -5,17 +5,35 @@ queue keeps the messages in order, in memory or on disk, and knows which are out
 acknowledgement. A message is *ready* from `publish` to `fetch`, *pending* from `fetch` or
 `publish_delivered` to `ack` or `requeue`.
 
-`MemoryQueue` holds everything in memory. A durable implementation sets `defers_confirms` and
-settles persistent publishes later.
+`MemoryQueue` holds everything in memory. `VariableQueue` moves messages to a disk and back; a
+durable one sets `defers_confirms` and settles persistent publishes later. Messages that a disk
+has lost are ready until a fetch finds that out, so a fetch may return None, or fewer messages
+than `length` promised, and `length` is right afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Collection, Iterable
+from typing import NamedTuple, Protocol
 
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
+
+
+class BackingSpec(NamedTuple):
+    """What a backing queue is to be made for.
+
+    `queue_id` names the queue on disk, and is another one when a queue of its name is declared
+    anew. It is a multiple of `LEVELS`: each level of a priority queue has a number of its own.
+    """
+
+    queue_id: int
+    durable: bool
+    mode: str
+
+
+LEVELS = 256
+"""Levels a priority queue can have (amqp_semantics.md section 10)."""
 
 
 class BackingQueue(Protocol):
@@ -24,6 +42,9 @@ class BackingQueue(Protocol):
 
     defers_confirms: bool
     """Whether a persistent publish with a `confirms` is settled later, by `confirms.settle`."""
+
+    expiring: bool
+    """Whether a message that was there from the start may expire."""
 
     @property
     def ready_bytes(self) -> int:
@@ -74,7 +95,15 @@ class BackingQueue(Protocol):
         """The earliest expiry among the messages `fetch_expired` would look at first."""
         ...
 
-    def ack(self, messages: Iterable[Message]) -> None:
+    def load(self, messages: Iterable[Message]) -> list[Message]:
+        """Give pending messages their bodies back where those were paged out.
+
+        Returns them without those whose bodies are lost. The bodies stay until other work gets
+        its turn.
+        """
+        ...
+
+    def ack(self, messages: Collection[Message]) -> None:
         """Forget pending messages."""
         ...
 
@@ -84,6 +113,14 @@ class BackingQueue(Protocol):
 
     def purge(self) -> int:
         """Drop all ready messages; returns how many."""
+        ...
+
+    def set_mode(self, mode: str) -> None:
+        """Keep as much in memory as there is room for (`default`), or nothing (`lazy`)."""
+        ...
+
+    def stop(self) -> None:
+        """The node stops; nothing may be called any more."""
         ...
 
     def delete(self) -> None:

@@ -39,6 +39,7 @@ class DiskMonitor:
         self.limit = limit
         self.free_bytes: int | None = None
         self.enabled = True
+        self._writes_fail = False
         self._ask_free_bytes = free_bytes
         self._total_memory_bytes = total_memory_bytes
         self._alarms = alarms
@@ -60,10 +61,16 @@ class DiskMonitor:
         self.enabled = True
         self.free_bytes = free
         spare = free - self.limit_bytes
-        self._alarms.report(Resource.DISK, spare < 0)
+        self._alarms.report(Resource.DISK, spare < 0 or self._writes_fail)
         if spare < 0:
             return INTERVAL_MAX_S
         return min(max(spare / FAST_BYTES_PER_S / 2, INTERVAL_MIN_S), INTERVAL_MAX_S)
+
+    def writes_fail(self, fail: bool) -> None:
+        """The storage cannot write, whatever the file system says of its space, or can again."""
+        self._writes_fail = fail
+        short = self.free_bytes is not None and self.free_bytes < self.limit_bytes
+        self._alarms.report(Resource.DISK, fail or short)
 
     def _failed(self) -> float | None:
         """An alarm that is on stays on: nobody has seen that there is space again."""

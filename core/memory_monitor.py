@@ -23,6 +23,10 @@ INTERVAL_MAX_S = 1.0
 INTERVAL_MIN_S = 0.1
 # How fast publishers can fill memory: near the watermark a second is too long.
 FAST_BYTES_PER_S = 1_000_000_000
+# When the process has grown or shrunk by so much there may be something to give back, which takes
+# some milliseconds: it is done this often at most.
+CHANGED_BYTES = 8 << 20
+RELEASE_INTERVAL_S = 5.0
 # What is assumed of a system that does not say.
 TOTAL_UNKNOWN_BYTES = 1 << 30
 
@@ -58,7 +62,8 @@ class MemoryMonitor:
     """Compares the memory in use with the watermark; `Periodic` drives `check`.
 
     `used_bytes` is None as long as the system does not say. `release_free` gives memory that the
-    process keeps without need back to the system; it is asked to before the alarm is raised.
+    process keeps without need back to the system; it is asked to before the alarm is raised, and
+    now and then when the process has grown or shrunk.
     """
 
     def __init__(
@@ -75,18 +80,28 @@ class MemoryMonitor:
         self._read_file = read_file
         self._alarms = alarms
         self._release_free = release_free
+        self._released_at = -RELEASE_INTERVAL_S
+        self._bytes_then = 0
 
     @property
     def limit_bytes(self) -> int:
         return limit_bytes(self.watermark, self.total_bytes)
 
+    @property
+    def used_ratio(self) -> float | None:
+        """The memory in use as a share of the limit; None while nobody knows, or of nothing."""
+        limit = self.limit_bytes
+        return self.used_bytes / limit if self.used_bytes is not None and limit else None
+
     def check(self, now: float) -> float:
         """Look once; returns the seconds until the next time."""
         self.total_bytes = total_memory(self._read_file)
         self.used_bytes = resident_memory(self._read_file)
-        if self.used_bytes is not None and self.used_bytes > self.limit_bytes:
+        if self.used_bytes is not None and self._has_changed(now, self.used_bytes):
             self._release_free()
+            self._released_at = now
             self.used_bytes = resident_memory(self._read_file)
+            self._bytes_then = self.used_bytes or 0
         if self.used_bytes is None:
             return INTERVAL_MAX_S
         spare = self.limit_bytes - self.used_bytes
@@ -94,6 +109,13 @@ class MemoryMonitor:
         if spare < 0:
             return INTERVAL_MAX_S
         return min(max(spare / FAST_BYTES_PER_S, INTERVAL_MIN_S), INTERVAL_MAX_S)
+
+    def _has_changed(self, now: float, used_bytes: int) -> bool:
+        """Whether there may be something to give back."""
+        if used_bytes > self.limit_bytes:
+            return True
+        changed = abs(used_bytes - self._bytes_then) > CHANGED_BYTES
+        return changed and now - self._released_at >= RELEASE_INTERVAL_S
 
 
 def resident_memory(read_file: ReadFile) -> int | None:

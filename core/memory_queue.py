@@ -8,7 +8,7 @@ returned, each costs the logarithm of how many are. The head is the lower of the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 
 from warren.core.message import Envelope, Message
@@ -23,6 +23,7 @@ class MemoryQueue:
         "_ready",
         "_returned",
         "defers_confirms",
+        "expiring",
         "length",
         "ready_bytes",
     )
@@ -34,6 +35,7 @@ class MemoryQueue:
         self.length = 0
         self.ready_bytes = 0
         self.defers_confirms = False
+        self.expiring = False
 
     def publish(
         self,
@@ -92,7 +94,10 @@ class MemoryQueue:
             return self._returned[0][1].expires_at
         return self._ready[0].expires_at if self._ready else None
 
-    def ack(self, messages: Iterable[Message]) -> None:
+    def load(self, messages: Iterable[Message]) -> list[Message]:
+        return list(messages)
+
+    def ack(self, messages: Collection[Message]) -> None:
         """Nothing is kept of pending messages, so there is nothing to forget."""
 
     def requeue(self, messages: Iterable[Message]) -> None:
@@ -114,6 +119,12 @@ class MemoryQueue:
         self.length = 0
         self.ready_bytes = 0
         return count
+
+    def set_mode(self, mode: str) -> None:
+        """There is only memory."""
+
+    def stop(self) -> None:
+        """Nothing survives."""
 
     def delete(self) -> None:
         self.purge()

@@ -11,10 +11,13 @@ to queue.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from warren.core.queue import Queue
+
+PAGED_OUT: Final = b"paged out"
+"""Stands in a message for a body that only the store of its queue has; compare it with `is`."""
 
 
 class Holder(Protocol):
@@ -34,7 +37,8 @@ class Envelope:
 
     `header` is the payload of the content header frame: class, weight, body size (u64), flags
     word and property bytes. It is for exactly one body size. `copies` are the further routing keys
-    of the CC and BCC headers; BCC is no longer in `header`.
+    of the CC and BCC headers; BCC is no longer in `header`. `stored` is for the storage: the
+    envelope as it is written, and the checksum of that.
     """
 
     __slots__ = (
@@ -45,6 +49,7 @@ class Envelope:
         "persistent",
         "priority",
         "routing_key",
+        "stored",
     )
 
     def __init__(
@@ -64,6 +69,7 @@ class Envelope:
         self.priority = priority
         self.expiration_ms = expiration_ms
         self.copies = copies
+        self.stored: tuple[bytes, int] | None = None
 
 
 class Message:
@@ -71,12 +77,22 @@ class Message:
 
     `position` is its place in that queue for ever: requeueing puts it back there.
     `expires_at` is on the clock of the node, or None. `holder` is who got it and has not settled
-    it yet; it has no meaning while the message is ready.
+    it yet; it has no meaning while the message is ready. Whoever keeps a message for long must
+    expect its body to be paged out, and `BackingQueue.load` it before use.
     """
 
-    __slots__ = ("body", "envelope", "expires_at", "holder", "position", "redelivered")
+    __slots__ = (
+        "_paged_bytes",
+        "body",
+        "envelope",
+        "expires_at",
+        "holder",
+        "position",
+        "redelivered",
+    )
 
     holder: Holder
+    _paged_bytes: int
 
     def __init__(
         self,
@@ -90,3 +106,15 @@ class Message:
         self.position = position
         self.expires_at = expires_at
         self.redelivered = False
+
+    @property
+    def body_bytes(self) -> int:
+        """The size of the body, wherever it is."""
+        body = self.body
+        return self._paged_bytes if body is PAGED_OUT else len(body)
+
+    def page_out(self) -> None:
+        """Let go of the body, which a store has."""
+        assert self.body is not PAGED_OUT, self.position
+        self._paged_bytes = len(self.body)
+        self.body = PAGED_OUT

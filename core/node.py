@@ -14,7 +14,7 @@ from typing import Protocol
 
 from warren.core.access import AccessControl, LoginRefused, User
 from warren.core.alarms import Alarms
-from warren.core.backing_queue import BackingQueue
+from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.errors import NotAllowed
 from warren.core.field import Table, longstr
 from warren.core.firehose import Firehose
@@ -57,7 +57,7 @@ class Node:
         alarms: Alarms,
         random: Random,
         new_token: Callable[[], str],
-        new_backing_queue: Callable[[], BackingQueue],
+        new_backing_queue: Callable[[BackingSpec], BackingQueue],
         server_properties: Table,
     ) -> None:
         self.name = name
@@ -104,6 +104,11 @@ class Node:
         writes += self.parameters.writes_to_forget_vhost(name)
         return self.metadata.transact(writes)
 
+    def stop(self) -> None:
+        """The node stops; its clients are gone already."""
+        for vhost in self.vhosts.values():
+            vhost.stop()
+
     def trace(self, vhost: str, on: bool) -> None:
         """Start or stop the firehose of a virtual host."""
         traced = self.vhosts[vhost]
@@ -133,7 +138,7 @@ class Node:
         vhost = self.vhosts.pop(name, None)
         if vhost is None:
             return
-        vhost.stop()
+        vhost.end()
         reason = f"vhost '{name}' is deleted"
         # Cancels of consumers are written first; they are scheduled, so the closes are too.
         self.clock.call_soon(lambda: self._close_clients(lambda c: c.vhost is vhost, reason))

@@ -6,7 +6,7 @@ level counts as the highest, one without priority as level 0 (amqp_semantics.md 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from warren.core.backing_queue import BackingQueue
 from warren.core.message import Envelope, Message
@@ -16,11 +16,12 @@ from warren.core.settlement import PublishConfirms
 class PriorityQueue:
     """Implements `BackingQueue` over one backing queue for each of 0..max_priority."""
 
-    def __init__(self, max_priority: int, new_level: Callable[[], BackingQueue]) -> None:
-        self._levels = [new_level() for _ in range(max_priority + 1)]
+    def __init__(self, max_priority: int, new_level: Callable[[int], BackingQueue]) -> None:
+        self._levels = [new_level(level) for level in range(max_priority + 1)]
         self._fetch_order = self._levels[::-1]
-        self.length = 0
+        self.length = sum(level.length for level in self._levels)
         self.defers_confirms = self._levels[0].defers_confirms
+        self.expiring = any(level.expiring for level in self._levels)
 
     @property
     def ready_bytes(self) -> int:
@@ -51,8 +52,10 @@ class PriorityQueue:
     def fetch(self) -> Message | None:
         for level in self._fetch_order:
             if level.length:
-                self.length -= 1
-                return level.fetch()
+                message = level.fetch()
+                self._count()
+                if message is not None:
+                    return message
         return None
 
     def fetch_many(self, limit: int) -> list[Message]:
@@ -60,21 +63,29 @@ class PriorityQueue:
         for level in self._fetch_order:
             if level.length and len(messages) < limit:
                 messages += level.fetch_many(limit - len(messages))
-        self.length -= len(messages)
+        self._count()
         return messages
 
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []
         for level in self._fetch_order:
             expired += level.fetch_expired(now, limit - len(expired))
-        self.length -= len(expired)
+        self._count()
         return expired
 
     def next_expiry(self) -> float | None:
         due = [level.next_expiry() for level in self._levels]
         return min((at for at in due if at is not None), default=None)
 
-    def ack(self, messages: Iterable[Message]) -> None:
+    def load(self, messages: Iterable[Message]) -> list[Message]:
+        """In the order given: it is not that of the levels."""
+        messages = list(messages)
+        loaded: set[Message] = set()
+        for level, of_level in self._by_level(messages):
+            loaded.update(level.load(of_level))
+        return [message for message in messages if message in loaded]
+
+    def ack(self, messages: Collection[Message]) -> None:
         for level, of_level in self._by_level(messages):
             level.ack(of_level)
 
@@ -87,10 +98,22 @@ class PriorityQueue:
         self.length = 0
         return sum(level.purge() for level in self._levels)
 
+    def set_mode(self, mode: str) -> None:
+        for level in self._levels:
+            level.set_mode(mode)
+
+    def stop(self) -> None:
+        for level in self._levels:
+            level.stop()
+
     def delete(self) -> None:
         self.length = 0
         for level in self._levels:
             level.delete()
+
+    def _count(self) -> None:
+        """Follow the levels after a fetch, which may have found that messages are lost."""
+        self.length = sum([level.length for level in self._levels])
 
     def _level(self, envelope: Envelope) -> BackingQueue:
         return self._levels[min(envelope.priority, len(self._levels) - 1)]

@@ -125,15 +125,22 @@ class Queue:
         self._trace: Firehose | None = None
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
-        self._has_expiring = False
+        self._has_expiring = backing.expiring
         self._unused_timer: Timer | None = None
         self._resume_scheduled = False
         self._rules = False
         self.apply_settings(settings)
+        if self._has_expiring:
+            self._arm_expiry()
 
     def __len__(self) -> int:
         """Ready messages."""
         return self.backing.length
+
+    @property
+    def survives(self) -> bool:
+        """Whether it is there after a restart: an exclusive queue ends with its connection."""
+        return self.durable and self.exclusive_owner is None
 
     # Publishing
 
@@ -327,7 +334,8 @@ class Queue:
             return
         dead = sorted(messages, key=lambda message: message.position)
         self.unacked -= len(dead)
-        self._vhost.dead_letter_all(self, dead, DeathReason.REJECTED)
+        if self.settings.dead_letter_exchange is not None:
+            self._vhost.dead_letter_all(self, self.backing.load(dead), DeathReason.REJECTED)
         self.backing.ack(dead)
 
     def requeue(self, messages: list[Message]) -> None:
@@ -388,6 +396,10 @@ class Queue:
             consumer.cancelled()
         return count
 
+    def stop(self) -> None:
+        """The node stops, and the queue is to be found as it is when it starts again."""
+        self.backing.stop()
+
     def touch(self) -> None:
         """Start the `expires` period anew: the queue was declared, got from, or lost a consumer."""
         self._stop_unused_timer()
@@ -399,6 +411,7 @@ class Queue:
         """Follow a changed policy (policies_and_parameters.md section 1.4)."""
         expires_changed = self.settings.expires_ms != settings.expires_ms
         self.settings = settings
+        self.backing.set_mode(settings.queue_mode)
         self._find_rules()
         if expires_changed or self._unused_timer is None:
             self.touch()
@@ -492,7 +505,8 @@ class Queue:
         excess: list[Message] = []
         while len(excess) < DROP_SLICE and self._over_limit():
             message = self.backing.fetch()
-            assert message is not None
+            if message is None:
+                break
             excess.append(message)
         if not excess:
             return

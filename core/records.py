@@ -49,8 +49,11 @@ class ExchangeRecord(msgspec.Struct, frozen=True):
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
+    """`queue_id` is what the storage knows the queue by."""
+
     auto_delete: bool
     arguments: dict[str, Any]
+    queue_id: int = 0
 
 
 class BindingRecord(msgspec.Struct, frozen=True):

@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import cast
 
+import msgspec
+
 from warren.core import dead_letter, queue_arguments
-from warren.core.backing_queue import BackingQueue
+from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.binding import Binding, DestinationKind
 from warren.core.errors import (
     BrokerError,
@@ -41,6 +43,9 @@ from warren.core.routing import DEFAULT_EXCHANGE, route
 log = logging.getLogger("warren.vhost")
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
+
+QUEUE_ID_BITS = 54
+"""Random bits that tell queues apart on disk, deleted ones included."""
 
 BURIALS_A_TURN = 200
 """Dead letters published before other work gets a turn; some milliseconds."""
@@ -80,7 +85,7 @@ class VirtualHost:
         limits: VhostLimits,
         replies: Replies,
         random: Random,
-        new_backing_queue: Callable[[], BackingQueue],
+        new_backing_queue: Callable[[BackingSpec], BackingQueue],
     ) -> None:
         self.name = name
         self.clock = clock
@@ -109,8 +114,17 @@ class VirtualHost:
         """Bring back the durable entities the store has.
 
         What cannot be brought back, such as an exchange of a type this version does not know, is
-        logged and left in the store.
+        logged and left in the store. What a queue drops when it comes back is dead-lettered when
+        all is there that it may be meant for.
         """
+        self._burying = True
+        try:
+            self._recover_all()
+        finally:
+            self._burying = False
+        self._bury_dead()
+
+    def _recover_all(self) -> None:
         for kind, bring_back in (
             ("exchange", self._recover_exchange),
             ("queue", self._recover_queue),
@@ -137,12 +151,17 @@ class VirtualHost:
     def _recover_queue(self, stored: Stored) -> None:
         queue = stored.record
         assert isinstance(queue, QueueRecord)
+        if not queue.queue_id:
+            # Declared before queues had a storage.
+            queue = msgspec.structs.replace(queue, queue_id=self._new_queue_id())
+            self._store.transact([Write(stored.key, queue)])
         self._add_queue(
             stored.key[2],
             durable=True,
             exclusive_owner=None,
             auto_delete=queue.auto_delete,
             arguments=from_plain(queue.arguments),
+            queue_id=queue.queue_id,
         )
 
     def _recover_binding(self, stored: Stored) -> None:
@@ -264,17 +283,22 @@ class VirtualHost:
         arguments: Table,
     ) -> Queue:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments."""
+        queue_id = self._new_queue_id()
         queue = self._add_queue(
             name,
             durable=durable,
             exclusive_owner=exclusive_owner,
             auto_delete=auto_delete,
             arguments=arguments,
+            queue_id=queue_id,
         )
-        if durable:
-            record = QueueRecord(auto_delete, to_plain(arguments))
+        if queue.survives:
+            record = QueueRecord(auto_delete, to_plain(arguments), queue_id)
             self._store.transact([Write(("queue", self.name, name), record)])
         return queue
+
+    def _new_queue_id(self) -> int:
+        return self._random.getrandbits(QUEUE_ID_BITS) * LEVELS
 
     def check_queue_equivalent(
         self,
@@ -465,6 +489,13 @@ class VirtualHost:
         self.topology.generation += 1
 
     def stop(self) -> None:
+        """The node stops; what is durable is to be found again."""
+        while self._dying:
+            self._bury_dead()
+        for queue in self.queues.values():
+            queue.stop()
+
+    def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
         for queue in list(self.queues.values()):
             queue.delete()
@@ -508,13 +539,19 @@ class VirtualHost:
         exclusive_owner: object | None,
         auto_delete: bool,
         arguments: Table,
+        queue_id: int,
     ) -> Queue:
         settings = self._settings(name, arguments)
+        # An exclusive queue ends with its connection, and so at the latest with the node.
+        spec = BackingSpec(queue_id, durable and exclusive_owner is None, settings.queue_mode)
         backing: BackingQueue
         if settings.max_priority is None:
-            backing = self._new_backing_queue()
+            backing = self._new_backing_queue(spec)
         else:
-            backing = PriorityQueue(settings.max_priority, self._new_backing_queue)
+            backing = PriorityQueue(
+                settings.max_priority,
+                lambda level: self._new_backing_queue(spec._replace(queue_id=queue_id + level)),
+            )
         queue = Queue(
             self,
             name,
@@ -554,7 +591,7 @@ class VirtualHost:
                 del owned[queue.name]
                 if not owned:
                     del self._exclusive[queue.exclusive_owner]
-            if queue.durable:
+            if queue.survives:
                 writes.append(Write(("queue", self.name, queue.name), None))
             orphans += self.bindings_to("queue", queue.name)
             ready += queue.delete()
@@ -615,7 +652,7 @@ class VirtualHost:
         if not self.exchanges[binding.source].durable:
             return False
         if binding.destination_kind == "queue":
-            return self.queues[binding.destination].durable
+            return self.queues[binding.destination].survives
         return self.exchanges[binding.destination].durable
 
     def _binding_key(self, binding: Binding) -> Key:

@@ -16,6 +16,7 @@ COMMANDS = {
     "conformance": "warren.mgmt.conformance_command:conformance",
     "perf": "warren.mgmt.perf.command:perf",
     "server": "warren.mgmt.server_command:server",
+    "store": "warren.mgmt.store_command:store",
 }
 """Where each verb is defined."""
 

@@ -59,12 +59,12 @@ class DataDirectory:
         Raises `DataDirectoryRefused`, or OSError when the file system does not let us.
         """
         if path.exists():
-            _read_identity(path)
+            read_identity(path)
         else:
             create_directory(path)
         lock_fd = _lock(path)
         try:
-            node_id = _read_identity(path) or _write_identity(path)
+            node_id = read_identity(path) or _write_identity(path)
         except BaseException:
             os.close(lock_fd)
             raise
@@ -132,8 +132,11 @@ def _lock(path: Path) -> int:
     return fd
 
 
-def _read_identity(path: Path) -> str | None:
-    """The node's identity; None when the directory is still empty."""
+def read_identity(path: Path) -> str | None:
+    """The node's identity; None when the directory is still empty. Raises `DataDirectoryRefused`.
+
+    Only reads.
+    """
     try:
         text = (path / IDENTITY_FILE).read_text("utf-8")
     except FileNotFoundError:

@@ -147,7 +147,7 @@ class _Database:
         try:
             with self._opened().begin() as transaction:
                 for key, value in transaction.cursor():
-                    yield _decode(key, value)
+                    yield decode_definition(key, value)
         except lmdb.Error as error:
             raise DamagedMetadata(f"metadata in {self.path} cannot be read: {error!r}") from None
 
@@ -231,7 +231,7 @@ def _encode(stored: Stored) -> bytes:
         return msgspec.msgpack.encode((*head, True, _each_string(plain, _escape)))
 
 
-def _decode(key: bytes, value: bytes) -> Stored:
+def decode_definition(key: bytes, value: bytes) -> Stored:
     """One definition. Raises `NewerFormat` or `DamagedMetadata`."""
     try:
         value_format, *rest = msgspec.msgpack.decode(value)

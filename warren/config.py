@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
 from warren.core.disk_monitor import DEFAULT_LIMIT
 from warren.core.memory_monitor import DEFAULT_WATERMARK, Limit
+from warren.core.paging import DEFAULT_PAGING_RATIO
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical", "none"]
 CertificateName: TypeAlias = Literal[
@@ -94,7 +95,10 @@ class Config:
     loopback_users: frozenset[str] = frozenset({"guest"})
 
     memory_watermark: Limit = DEFAULT_WATERMARK
+    memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
+    store_file_bytes_max: int = 16 << 20
+    embed_below: int = 4096
     log_level: LogLevel = "info"
 
 

@@ -13,6 +13,7 @@ import platform
 import secrets
 import socket
 import ssl
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from random import SystemRandom
@@ -23,22 +24,34 @@ from warren.amqp.certificate import LOGIN_FROM
 from warren.amqp.peer import ConnectionSettings
 from warren.amqp.properties import AmqpContentCodec
 from warren.amqp.server import Listener, ProxyReader, TlsFiles
+from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import Config
+from warren.config import Listener as Address
 from warren.core.access import AccessControl, create_defaults
-from warren.core.alarms import Alarms
+from warren.core.alarms import Alarms, Resource
+from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
+from warren.core.field import Table
 from warren.core.memory_monitor import MemoryMonitor, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
+from warren.core.paging import Pager
 from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
+from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata import LmdbMetadataStore
+from warren.persist.recovery import Recovery
+from warren.persist.storage import Limits
 
 log = logging.getLogger("warren.node")
+
+START_QUIETLY_S = 0.2
+"""A start that takes longer answers clients before it is over."""
 
 STOP_GRACE_S = 2.0
 """How long clients may take to answer connection.close when the node stops."""
@@ -54,6 +67,7 @@ class RunningNode:
         monitors: list[Periodic],
         metadata: MetadataStore,
         directory: DataDirectory | None,
+        messages: MessageStorage | None,
     ) -> None:
         self.node = node
         self.amqp_ports: list[int] = []
@@ -62,6 +76,7 @@ class RunningNode:
         self._monitors = monitors
         self._metadata = metadata
         self._directory = directory
+        self.messages = messages
 
     @classmethod
     async def start(cls, config: Config) -> RunningNode:
@@ -74,8 +89,12 @@ class RunningNode:
         directory, metadata = _open_metadata(config, loop, clock)
         running: RunningNode | None = None
         try:
-            running = cls._build(config, loop, clock, metadata, directory)
-            await running._listen(config)
+            recovery = None
+            addresses = config.amqp_listeners
+            if directory is not None:
+                recovery, addresses = await _recover(config, directory)
+            running = cls._build(config, loop, clock, metadata, directory, recovery)
+            await running._listen(config, addresses)
         except BaseException:
             if running is not None:
                 await running.stop()
@@ -92,6 +111,7 @@ class RunningNode:
         clock: LoopClock,
         metadata: MetadataStore,
         directory: DataDirectory | None,
+        recovery: Recovery | None,
     ) -> RunningNode:
         create_defaults(
             metadata,
@@ -104,6 +124,32 @@ class RunningNode:
         )
         name = config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
         alarms = Alarms(name)
+        memory = MemoryMonitor(
+            _read_file, alarms, config.memory_watermark, release_free=release_freed_memory
+        )
+        monitors = [Periodic(clock, memory.check)]
+        messages: MessageStorage | None = None
+        new_backing_queue: Callable[[BackingSpec], BackingQueue] = _in_memory
+        if directory is not None and recovery is not None:
+            disk = _disk_monitor(config, directory.path, alarms)
+            pager = Pager(
+                clock,
+                lambda: memory.used_ratio,
+                disk_alarm=lambda: any(a.resource is Resource.DISK for a in alarms.local()),
+                paging_ratio=config.memory_paging_ratio,
+            )
+            monitors += [Periodic(clock, disk.check), Periodic(clock, pager.check)]
+            messages = MessageStorage.start(
+                directory,
+                recovery,
+                clock=clock,
+                call_on_loop=loop.call_soon_threadsafe,
+                metadata=metadata,
+                on_flow=alarms.set_flow,
+                on_trouble=lambda error: disk.writes_fail(error is not None),
+                limits=Limits(config.store_file_bytes_max, config.embed_below),
+            )
+            new_backing_queue = messages.backing_queues(pager)
         node = Node(
             name,
             clock=clock,
@@ -115,10 +161,8 @@ class RunningNode:
             alarms=alarms,
             random=SystemRandom(),
             new_token=_new_token,
-            new_backing_queue=MemoryQueue,
-            server_properties=default_server_properties(
-                __version__, f"Python {platform.python_version()}"
-            ),
+            new_backing_queue=new_backing_queue,
+            server_properties=_server_properties(),
         )
         listener = Listener(
             node,
@@ -128,25 +172,14 @@ class RunningNode:
             read_proxy_header=_proxy_reader(config),
             connection_max=config.connection_max,
         )
-        memory = MemoryMonitor(
-            _read_file, alarms, config.memory_watermark, release_free=release_freed_memory
-        )
-        monitors = [Periodic(clock, memory.check)]
-        if directory is not None:
-            path = directory.path
-            disk = DiskMonitor(
-                lambda: _free_bytes(path),
-                alarms,
-                config.disk_free_limit,
-                total_memory_bytes=lambda: total_memory(_read_file),
-            )
-            monitors.append(Periodic(clock, disk.check))
+        if messages is not None:
+            messages.storage.drop_unclaimed(_defined_queues(metadata))
         for monitor in monitors:
             monitor.start()
-        return cls(node, listener, monitors, metadata, directory)
+        return cls(node, listener, monitors, metadata, directory, messages)
 
-    async def _listen(self, config: Config) -> None:
-        for host, port in config.amqp_listeners:
+    async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
+        for host, port in addresses:
             self.amqp_ports.append(await self._listener.listen(host, port))
         if config.tls_listeners:
             tls = _tls_files(config)
@@ -161,6 +194,9 @@ class RunningNode:
         for monitor in self._monitors:
             monitor.stop()
         await self._listener.stop(STOP_GRACE_S)
+        self.node.stop()
+        if self.messages is not None:
+            self.messages.stop()
         _close(self._metadata, self._directory)
 
 
@@ -181,6 +217,54 @@ def _open_metadata(
         directory.close()
         raise
     return directory, metadata
+
+
+def _defined_queues(metadata: MetadataStore) -> set[int]:
+    """The ids of all queues there are definitions of, whether they can be used or not."""
+    records = [stored.record for stored in metadata.records(("queue",))]
+    return {record.queue_id for record in records if isinstance(record, QueueRecord)}
+
+
+def _in_memory(spec: BackingSpec) -> BackingQueue:
+    return MemoryQueue()
+
+
+async def _recover(
+    config: Config, directory: DataDirectory
+) -> tuple[Recovery, tuple[Address, ...]]:
+    """Recover the messages. When that takes long, clients are told how far it is meanwhile.
+
+    Returns where to listen: port 0 has become a port then.
+    """
+    progress = RecoveryProgress()
+    recovering = asyncio.ensure_future(MessageStorage.recover(directory, progress.report))
+    done, _ = await asyncio.wait((recovering,), timeout=START_QUIETLY_S)
+    if done:
+        return recovering.result(), config.amqp_listeners
+    log.info("recovering messages, clients are told to come back")
+    listener = StartingListener(_server_properties(), progress.describe)
+    try:
+        addresses = [
+            Address(host, await listener.listen(host, port)) for host, port in config.amqp_listeners
+        ]
+        return await recovering, tuple(addresses)
+    finally:
+        await listener.close()
+        # The thread cannot be stopped, and the directory is locked until it has ended.
+        await asyncio.wait((recovering,))
+
+
+def _server_properties() -> Table:
+    return default_server_properties(__version__, f"Python {platform.python_version()}")
+
+
+def _disk_monitor(config: Config, path: Path, alarms: Alarms) -> DiskMonitor:
+    return DiskMonitor(
+        lambda: _free_bytes(path),
+        alarms,
+        config.disk_free_limit,
+        total_memory_bytes=lambda: total_memory(_read_file),
+    )
 
 
 def _close(metadata: MetadataStore, directory: DataDirectory | None) -> None:

@@ -181,6 +181,14 @@ def _fraction(text: str) -> Fraction:
     return Fraction(float(text))
 
 
+def _part(text: str) -> float:
+    """A share that is less than the whole."""
+    share = _fraction(text).of_total
+    if share >= 1:
+        raise ValueError(text)
+    return share
+
+
 def _absolute(text: str) -> Absolute:
     return Absolute(parse_bytes(text))
 
@@ -228,6 +236,12 @@ PATTERN = _Kind(_permission, "a regular expression")
 SHARE = _Kind(_fraction, "a fraction such as 0.4")
 BYTES = _Kind(_absolute, "an amount of bytes such as 512MB, 1GiB or 4096")
 
+# Smaller files would be files of one batch; offsets in larger ones would not fit a place.
+STORE_FILE_BYTES_MIN = 64 << 10
+STORE_FILE_BYTES_MAX = 1 << 30
+# Copies of larger messages for each queue serve nobody.
+EMBED_BELOW_MAX = 1 << 20
+
 KEYS: Mapping[str, _Kind] = {
     # The first two are Warren's own; RabbitMQ takes them from its environment.
     "data_dir": _Kind(Path, "the path of a directory"),
@@ -269,6 +283,14 @@ KEYS: Mapping[str, _Kind] = {
     "loopback_users.$user": BOOLEAN,
     "vm_memory_high_watermark.relative": SHARE,
     "vm_memory_high_watermark.absolute": BYTES,
+    "vm_memory_high_watermark_paging_ratio": _Kind(_part, "a fraction below 1 such as 0.5"),
+    "msg_store_file_size_limit": _Kind(
+        _number(STORE_FILE_BYTES_MIN, STORE_FILE_BYTES_MAX),
+        f"a number of bytes from {STORE_FILE_BYTES_MIN} to {STORE_FILE_BYTES_MAX}",
+    ),
+    "queue_index_embed_msgs_below": _Kind(
+        _number(0, EMBED_BELOW_MAX), f"a number of bytes from 0 to {EMBED_BELOW_MAX}"
+    ),
     "disk_free_limit.relative": SHARE,
     "disk_free_limit.absolute": BYTES,
     "log.console.level": _one_of(*LOG_LEVELS),
@@ -354,7 +376,6 @@ KEYS_WITHOUT_EFFECT = (
     "mnesia_table_loading_retry_limit",
     "mnesia_table_loading_retry_timeout",
     "motd_file",
-    "msg_store_file_size_limit",
     "net_ticktime",
     "num_acceptors.ssl",
     "num_acceptors.tcp",
@@ -362,7 +383,6 @@ KEYS_WITHOUT_EFFECT = (
     "product.name",
     "product.version",
     "queue_explicit_gc_run_operation_threshold",
-    "queue_index_embed_msgs_below",
     "queue_index_max_journal_entries",
     "queue_master_locator",
     "reverse_dns_lookups",
@@ -389,7 +409,6 @@ KEYS_WITHOUT_EFFECT = (
     "ssl_options.versions.$name",
     "total_memory_available_override_value",
     "vm_memory_calculation_strategy",
-    "vm_memory_high_watermark_paging_ratio",
 )
 # Whole families of such keys, by how they begin: plug-ins, and what belongs to Erlang.
 FAMILIES_WITHOUT_EFFECT = (
@@ -511,6 +530,11 @@ def _assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         default_user_tags=values.names("default_user_tags.$tag", defaults.default_user_tags),
         loopback_users=frozenset(values.names("loopback_users.$user", loopback_default)),
         memory_watermark=values.limit("vm_memory_high_watermark", defaults.memory_watermark),
+        memory_paging_ratio=one(
+            "vm_memory_high_watermark_paging_ratio", defaults.memory_paging_ratio
+        ),
+        store_file_bytes_max=one("msg_store_file_size_limit", defaults.store_file_bytes_max),
+        embed_below=one("queue_index_embed_msgs_below", defaults.embed_below),
         disk_free_limit=values.limit("disk_free_limit", defaults.disk_free_limit),
         log_level=cast(LogLevel, level),
     )

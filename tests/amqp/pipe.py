@@ -30,7 +30,7 @@ from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.properties import AmqpContentCodec
 from warren.core.access import AccessControl, create_defaults
 from warren.core.alarms import Alarms, Resource
-from warren.core.backing_queue import BackingQueue
+from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.field import Field, Table
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
@@ -382,7 +382,7 @@ class Broker:
         self,
         *,
         metadata: MetadataStore | None = None,
-        new_backing_queue: Callable[[], BackingQueue] = MemoryQueue,
+        new_backing_queue: Callable[[BackingSpec], BackingQueue] = lambda spec: MemoryQueue(),
         loopback_users: tuple[str, ...] = ("guest",),
         **settings: Any,
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from warren.core.backing_queue import BackingSpec
 from warren.core.definition_table import Change, DefinitionTable
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
@@ -58,7 +59,7 @@ class SlowQueues:
         self.made: list[SlowBackingQueue] = []
         self.unsafe: deque[tuple[PublishConfirms, int]] = deque()
 
-    def new(self) -> SlowBackingQueue:
+    def new(self, spec: BackingSpec) -> SlowBackingQueue:
         self.made.append(SlowBackingQueue(self.unsafe))
         return self.made[-1]
 

@@ -28,12 +28,8 @@ class Publisher:
             method = frame.method
             assert isinstance(method, commands.Basic.Ack | commands.Basic.Nack)
             tag = method.delivery_tag
-            if method.multiple:
-                covered = {seq for seq in self.outstanding if seq <= tag}
-            else:
-                assert tag in self.outstanding, f"{tag} was answered before"
-                covered = {tag}
-            assert covered, f"an answer up to {tag} about nothing"
+            assert tag in self.outstanding, f"{tag} was answered before"
+            covered = {seq for seq in self.outstanding if seq <= tag} if method.multiple else {tag}
             self.outstanding -= covered
             (self.acked if isinstance(method, commands.Basic.Ack) else self.nacked).update(covered)
 

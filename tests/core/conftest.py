@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-SIMULATION = str(Path(__file__).parent.parent / "simulation")
-if SIMULATION not in sys.path:
-    sys.path.append(SIMULATION)
+HERE = Path(__file__).parent
+for folder in (str(HERE.parent / "simulation"), str(HERE)):
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 from manual_clock import ManualClock  # noqa: E402
 
 from warren.amqp.properties import AmqpContentCodec  # noqa: E402
+from warren.core.backing_queue import BackingQueue, BackingSpec  # noqa: E402
 from warren.core.limits import VhostLimits  # noqa: E402
 from warren.core.memory_queue import MemoryQueue  # noqa: E402
 from warren.core.policy import Policies  # noqa: E402
@@ -42,7 +45,15 @@ def vhost(store: VolatileMetadataStore, clock: ManualClock) -> VirtualHost:
     return new_vhost(store, clock)
 
 
-def new_vhost(store: MetadataStore, clock: ManualClock) -> VirtualHost:
+def in_memory(spec: BackingSpec) -> BackingQueue:
+    return MemoryQueue()
+
+
+def new_vhost(
+    store: MetadataStore,
+    clock: ManualClock,
+    new_backing_queue: Callable[[BackingSpec], BackingQueue] = in_memory,
+) -> VirtualHost:
     """A virtual host over a store; another one over the same store is its restart."""
     policies = Policies(store)
     vhost = VirtualHost(
@@ -54,7 +65,7 @@ def new_vhost(store: MetadataStore, clock: ManualClock) -> VirtualHost:
         limits=VhostLimits(store),
         replies=Replies(),
         random=Random(1),
-        new_backing_queue=MemoryQueue,
+        new_backing_queue=new_backing_queue,
     )
     policies.watch(lambda name: vhost.apply_policies())
     return vhost
@@ -64,8 +75,10 @@ def new_vhost(store: MetadataStore, clock: ManualClock) -> VirtualHost:
 def restarted(store: VolatileMetadataStore, clock: ManualClock):  # type: ignore[no-untyped-def]
     """What is left of the virtual host after a restart."""
 
-    def restart() -> VirtualHost:
-        recovered = new_vhost(store, clock)
+    def restart(
+        new_backing_queue: Callable[[BackingSpec], BackingQueue] = in_memory,
+    ) -> VirtualHost:
+        recovered = new_vhost(store, clock, new_backing_queue)
         recovered.recover()
         return recovered
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from manual_clock import ManualClock
 
 from warren.amqp.properties import AmqpContentCodec
+from warren.core.backing_queue import BackingSpec
 from warren.core.dead_letter import carbon_copies, dead_lettered, goes_in_circles
 from warren.core.field import LONG_MAX, Field, Table, long, longstr
 from warren.core.firehose import TracedClient
+from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
@@ -215,3 +218,43 @@ class TestInAVirtualHost:
         publish(vhost, "q")
         vhost.delete_queue(queue)
         assert len(graves) == 0
+
+    def test_what_a_queue_drops_when_it_comes_back_finds_bindings_and_queues(
+        self,
+        vhost: VirtualHost,
+        restarted: Callable[..., VirtualHost],
+        clock: ManualClock,
+    ) -> None:
+        for name, arguments in (("a", {**dying("z"), "max_length": long(1)}), ("z", {})):
+            vhost.declare_queue(
+                name,
+                durable=True,
+                exclusive_owner=None,
+                auto_delete=False,
+                arguments={f"x-{key.replace('_', '-')}": of for key, of in arguments.items()},
+            )
+        again = restarted(with_three_messages)
+        clock.settle()
+        assert {name: len(queue) for name, queue in again.queues.items()} == {"a": 1, "z": 3 + 2}
+
+    def test_a_node_that_stops_buries_its_dead_first(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        source = add_queue(vhost, "a", **dying("z"))
+        target = add_queue(vhost, "z")
+        for _ in range(1000):
+            publish(vhost, "a")
+        got = [message for _ in range(1000) if (message := source.get(False, SOMEBODY))]
+        source.reject(got)
+        assert len(target) < 1000
+        vhost.stop()
+        assert len(target) == 1000
+
+
+def with_three_messages(spec: BackingSpec) -> MemoryQueue:
+    """What a queue finds when it comes back."""
+    backing = MemoryQueue()
+    for _ in range(3):
+        header = struct.pack(">HHQH", 60, 0, 1, 0)
+        backing.publish(Envelope("", "a", header, True, 0, None), b"x", None, None, 0)
+    return backing

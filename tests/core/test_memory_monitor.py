@@ -94,6 +94,16 @@ def test_a_watermark_of_nothing_blocks_everybody(files: Files) -> None:
     assert alarms.raised
 
 
+def test_the_ratio_is_that_of_the_use_to_the_limit(files: Files) -> None:
+    files.use(60)
+    monitor = MemoryMonitor(files.read, Alarms("a@host"), Absolute(100 * MIB))
+    assert monitor.used_ratio is None
+    monitor.check(0.0)
+    assert monitor.used_ratio == pytest.approx(0.6)
+    monitor.watermark = Fraction(0)
+    assert monitor.used_ratio is None
+
+
 def test_a_system_that_does_not_say_leaves_the_alarm_as_it_is(files: Files) -> None:
     alarms = Alarms("a@host")
     monitor = MemoryMonitor(files.read, alarms, Absolute(MIB))

@@ -55,7 +55,7 @@ def node(metadata: VolatileMetadataStore, clock: ManualClock) -> Node:
         alarms=Alarms("warren@test"),
         random=Random(1),
         new_token=lambda: "token",
-        new_backing_queue=MemoryQueue,
+        new_backing_queue=lambda spec: MemoryQueue(),
         server_properties=default_server_properties("0", "test"),
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fake_queue_store import FakeQueueStore
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -22,15 +23,18 @@ from hypothesis.stateful import (
 )
 from manual_clock import ManualClock
 
+from warren.core.backing_queue import BackingQueue
 from warren.core.consumers import Blocked, Consumer
 from warren.core.errors import AccessRefused
 from warren.core.firehose import TracedClient
 from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope, Message
+from warren.core.message import PAGED_OUT, Envelope, Message
+from warren.core.paging import Pager
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeathReason, Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import REJECTED, SETTLED
+from warren.core.variable_queue import BatchSizes, VariableQueue
 
 SOMEBODY = TracedClient("connection", 1, "user")
 
@@ -303,13 +307,23 @@ class QueueMachine(RuleBasedStateMachine):
 
     max_priority: int | None = None
 
+    def new_backing(self) -> BackingQueue:
+        if self.max_priority is not None:
+            return PriorityQueue(self.max_priority, self.new_level)
+        return self.new_level(0)
+
+    def new_level(self, level: int) -> BackingQueue:
+        return MemoryQueue()
+
+    def body_of(self, message: Message) -> bytes:
+        """The body of a message that is out for acknowledgement."""
+        return message.body
+
     @initialize(rules=_rules, single=st.sampled_from((False,) * 5 + (True,)))
     def start(self, rules: QueueSettings, single: bool) -> None:
         rules = replace(rules, single_active_consumer=single, max_priority=self.max_priority)
         self.owner = Owner()
-        backing: Any = MemoryQueue()
-        if self.max_priority is not None:
-            backing = PriorityQueue(self.max_priority, MemoryQueue)
+        backing = self.new_backing()
         self.queue = Queue(
             self.owner,
             "q",
@@ -338,7 +352,8 @@ class QueueMachine(RuleBasedStateMachine):
         for _ in range(count):
             body = b"%d" % self.model.published
             body = body.ljust(size, b".")
-            envelope = Envelope("", "q", b"", False, priority, ttl_ms)
+            persistent = self.model.published % 3 == 0
+            envelope = Envelope("", "q", b"", persistent, priority, ttl_ms)
             answer = self.queue.publish(envelope, body, None, 0)
             expected = self.model.publish(body, priority, ttl_ms)
             assert answer is (REJECTED if expected == "rejected" else SETTLED)
@@ -479,7 +494,7 @@ class QueueMachine(RuleBasedStateMachine):
         queue, model = self.queue, self.model
         for consumer, subscriber in {**self.consumers, **self.gone}.values():
             assert consumer.got == subscriber.got, consumer.tag
-            assert [m.body for m in consumer.held] == [e.body for e in subscriber.held]
+            assert [self.body_of(m) for m in consumer.held] == [e.body for e in subscriber.held]
             assert consumer.unacked == len(subscriber.held)
             assert consumer.unacked <= consumer.prefetch
         assert self.owner.dead == model.dead
@@ -540,6 +555,58 @@ class PriorityQueueMachine(QueueMachine):
     max_priority = 2
 
 
+class VariableQueueMachine(QueueMachine):
+    """The same over a disk, with memory short now and then."""
+
+    def new_backing(self) -> BackingQueue:
+        self.memory_ratio = 0.1
+        self.levels: list[VariableQueue] = []
+        self.stores: list[FakeQueueStore] = []
+        self.pager = Pager(self.owner.clock, lambda: self.memory_ratio, worth_paging=1)
+        return super().new_backing()
+
+    def new_level(self, level: int) -> BackingQueue:
+        self.stores.append(FakeQueueStore())
+        queue = VariableQueue(self.stores[-1], self.pager, sizes=BatchSizes(2, 1000, 2, 1000, 2))
+        self.levels.append(queue)
+        return queue
+
+    def body_of(self, message: Message) -> bytes:
+        if message.body is not PAGED_OUT:
+            return message.body
+        store = self.stores[min(message.envelope.priority, len(self.stores) - 1)]
+        return store.kept[message.position].body
+
+    @rule(ratio=st.sampled_from((0.1, 0.6, 20.0, 20.0)))
+    def memory_is_looked_at(self, ratio: float) -> None:
+        self.memory_ratio = ratio
+        self.pager.check(self.owner.clock.now())
+        self.owner.clock.settle()
+
+    @rule(lazy=st.booleans())
+    def mode_changes(self, lazy: bool) -> None:
+        for level in self.levels:
+            level.set_mode("lazy" if lazy else "default")
+
+    @rule()
+    def everything_is_paged_out(self) -> None:
+        for level in self.levels:
+            level._target_count = 0
+            while level.excess:
+                level.reduce(3)
+            level._target_count = None
+
+    @invariant()
+    def levels_are_sound(self) -> None:
+        for level in self.levels:
+            if not self.queue.deleted:
+                level.check()
+
+
+class VariablePriorityQueueMachine(VariableQueueMachine):
+    max_priority = 2
+
+
 bounded = settings(
     max_examples=700,
     stateful_step_count=50,
@@ -551,3 +618,7 @@ TestMemoryQueue = QueueMachine.TestCase
 TestMemoryQueue.settings = bounded
 TestPriorityQueue = PriorityQueueMachine.TestCase
 TestPriorityQueue.settings = settings(bounded, max_examples=200)
+TestVariableQueue = VariableQueueMachine.TestCase
+TestVariableQueue.settings = settings(bounded, max_examples=300)
+TestVariablePriorityQueue = VariablePriorityQueueMachine.TestCase
+TestVariablePriorityQueue.settings = settings(bounded, max_examples=100)

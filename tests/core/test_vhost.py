@@ -257,7 +257,7 @@ class TestCascades:
         takers = [Taker(add_queue(vhost, name)) for name in ("a", "b")]
         for taker in takers:
             taker.queue.add_consumer(taker)
-        vhost.stop()
+        vhost.end()
         assert [taker.was_cancelled for taker in takers] == [1, 1]
         assert not vhost.queues
 

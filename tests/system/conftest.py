@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import select
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,83 +10,15 @@ from typing import Any
 
 import pytest
 
-from warren import Broker
-from warren.compat_tests.broker import parse_url
-from warren.compat_tests.raw_client import RawClient
+HERE = Path(__file__).parent
+if str(HERE) not in sys.path:
+    sys.path.append(str(HERE))
 
-PATIENCE_S = 30.0
-"""How long a test waits for something that must come; the machine may be busy."""
+from server_process import PATIENCE_S, ServerProcess  # noqa: E402
 
-
-class ServerProcess:
-    """`warren server` as a process of its own, ready when constructed."""
-
-    def __init__(self, arguments: list[str], directory: Path) -> None:
-        command = [sys.executable, "-P", "-m", "warren", "server", *arguments]
-        self._log = directory / f"server-{time.monotonic_ns()}.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, cwd=directory, stdout=subprocess.PIPE, stderr=log
-            )
-        self.ready_line = self._first_line()
-        ports = re.search(r"ready: amqp (\d+)(?:, amqps (\d+))?", self.ready_line)
-        if ports is None:
-            self.kill()
-            raise AssertionError(f"no ready line but {self.ready_line!r}: {self.log}")
-        self.port = int(ports[1])
-        self.tls_port = int(ports[2]) if ports[2] else 0
-
-    @property
-    def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(encoding="utf-8")
-
-    @property
-    def rss_bytes(self) -> int:
-        """The resident set of the process."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
-        found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
-        assert found is not None
-        return int(found[1]) * 1024
-
-    @property
-    def sockets(self) -> set[str]:
-        """The sockets the process has open."""
-        links = Path(f"/proc/{self.process.pid}/fd").iterdir()
-        return {name for link in links if (name := _target(link)).startswith("socket:")}
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def wait(self) -> int:
-        """Wait for the end of the process; returns its exit code."""
-        return self.process.wait(PATIENCE_S)
-
-    def terminate(self) -> int:
-        """Stop in order; returns the exit code."""
-        self.signal(signal.SIGTERM)
-        return self.wait()
-
-    def kill(self) -> None:
-        """End it as a power cut would, as far as the process goes."""
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-    def rest_of_output(self) -> str:
-        """What it printed after the ready line; it must have ended."""
-        assert self.process.stdout is not None
-        return self.process.stdout.read().decode()
-
-    def _first_line(self) -> str:
-        output = self.process.stdout
-        assert output is not None
-        readable, _, _ = select.select([output], [], [], PATIENCE_S)
-        return output.readline().decode() if readable else ""
+from warren import Broker  # noqa: E402
+from warren.compat_tests.broker import parse_url  # noqa: E402
+from warren.compat_tests.raw_client import RawClient  # noqa: E402
 
 
 @pytest.fixture
@@ -163,11 +91,3 @@ def no_clients(until: Callable[..., None]) -> Callable[[Broker], None]:
         until(lambda: broker.call(lambda node: len(node.clients)) == 0)
 
     return wait
-
-
-def _target(link: Path) -> str:
-    """Where a link leads; nowhere when it is gone by now."""
-    try:
-        return str(link.readlink())
-    except FileNotFoundError:
-        return ""

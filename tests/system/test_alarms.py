@@ -247,7 +247,10 @@ def test_a_full_memory_blocks_and_a_purge_unblocks(
     start_server: Callable[..., Any], connect: Callable[..., RawClient]
 ) -> None:
     """The real monitor on a real process: freed memory goes back before it is counted."""
-    server = start_server(config="vm_memory_high_watermark.absolute = 150MB")
+    server = start_server(
+        config="vm_memory_high_watermark.absolute = 150MB\n"
+        "vm_memory_high_watermark_paging_ratio = 0.99"
+    )
     other = connect(server).channel()
     queue = other.declare("q")["queue"]
     publisher = connect(server).channel()

@@ -94,6 +94,7 @@ def test_a_configuration_does_not_show_the_password() -> None:
         (r"loopback_users.a\.b = true", "loopback_users", frozenset({"a.b"})),
         ("vm_memory_high_watermark.relative = 0.6", "memory_watermark", Fraction(0.6)),
         ("vm_memory_high_watermark.absolute = 2GiB", "memory_watermark", Absolute(2 << 30)),
+        ("vm_memory_high_watermark_paging_ratio = 0.75", "memory_paging_ratio", 0.75),
         ("disk_free_limit.relative = 1.5", "disk_free_limit", Fraction(1.5)),
         ("disk_free_limit.absolute = 5GB", "disk_free_limit", Absolute(5 * 10**9)),
         ("log.console.level = debug", "log_level", "debug"),
@@ -180,6 +181,7 @@ def test_an_unknown_key_is_an_error_that_knows_a_better_one(key: str, nearest: s
         ("auth_mechanisms.1", "MAGIC", "PLAIN, AMQPLAIN, EXTERNAL or RABBIT-CR-DEMO"),
         ("default_permissions.read", "(", "a regular expression"),
         ("vm_memory_high_watermark.relative", "40%", "a fraction such as 0.4"),
+        ("vm_memory_high_watermark_paging_ratio", "1.0", "a fraction below 1 such as 0.5"),
         (
             "vm_memory_high_watermark.absolute",
             "2 gallons",

@@ -1,0 +1,87 @@
+"""Reads the definitions of a node beside it, without a trace in its directory.
+
+LMDB's own way, a reader with a lock, writes into the lock file; a reader without one may find
+pages written anew under it. So the file is copied and the copy is read. LMDB never changes a page
+that belongs to the last two states; its first pages say which those are. If they are the same
+after copying as before, then a state was copied whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from warren.core.ports import Stored
+from warren.persist.metadata import DamagedMetadata, decode_definition
+
+FILE = "data.mdb"
+
+HEAD_BYTES = 1 << 16
+"""The two pages that name the last states are within, whatever the size of a page is."""
+
+TRIES_MAX = 100
+RETRY_S = 0.01
+
+
+def read_definitions(
+    directory: Path, kind: str, *, pause: Callable[[float], None]
+) -> Iterator[Stored]:
+    """The definitions of one kind. Raises `DamagedMetadata`, `NewerFormat`, OSError."""
+    with _copied(directory / FILE, pause) as copy:
+        try:
+            environment = lmdb.open(
+                str(copy),
+                subdir=False,
+                readonly=True,
+                lock=False,
+                map_size=max(2 * copy.stat().st_size, 1 << 20),
+                max_dbs=0,
+            )
+        except lmdb.Error as error:
+            raise _unreadable(directory, error) from None
+        try:
+            yield from _read(environment, directory, kind)
+        finally:
+            environment.close()
+
+
+def _read(environment: lmdb.Environment, directory: Path, kind: str) -> Iterator[Stored]:
+    prefix = kind.encode() + b"\0\1"
+    try:
+        with environment.begin() as transaction:
+            cursor = transaction.cursor()
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                yield decode_definition(cursor.key(), cursor.value())
+                found = cursor.next()
+    except lmdb.Error as error:
+        raise _unreadable(directory, error) from None
+
+
+def _unreadable(directory: Path, error: lmdb.Error) -> DamagedMetadata:
+    """Without the text of the error, which names the copy."""
+    return DamagedMetadata(f"{directory / FILE} cannot be read: {type(error).__name__}")
+
+
+@contextmanager
+def _copied(source: Path, pause: Callable[[float], None]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="warren-") as scratch:
+        copy = Path(scratch) / FILE
+        for _ in range(TRIES_MAX):
+            before = _head(source)
+            shutil.copyfile(source, copy)
+            if _head(source) == before == _head(copy):
+                yield copy
+                return
+            pause(RETRY_S)
+    raise OSError(f"{source} was written to all the time; try again when it is quieter")
+
+
+def _head(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(HEAD_BYTES)

@@ -1,0 +1,89 @@
+"""The entries of one queue in a data directory, in order, for people to look at. Never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from warren.persist.check import open_store, segment_entries
+from warren.persist.filesystem import FileSystem
+from warren.persist.format import (
+    OFFSET_MASK,
+    PERSISTENT,
+    SHARED,
+    Damaged,
+    Harm,
+    Record,
+    decode_envelope,
+    file_of,
+)
+from warren.persist.recovery import STORE_DIRECTORY
+from warren.persist.segment import Entry
+from warren.persist.store_view import RecordReader, StoreView
+
+
+class Dumped(NamedTuple):
+    """An entry, and what its record says; `damage` instead of that when it cannot be read.
+
+    `file` and `offset` are its place: where the record was written first. `length` is that of the
+    record. Times are on the wall, in microseconds; `expires_us` is 0 when it does not expire.
+    """
+
+    position: int
+    file: int
+    offset: int
+    length: int
+    body_bytes: int
+    shared: bool
+    expires_us: int
+    persistent: bool = False
+    enqueued_us: int = 0
+    exchange: str = ""
+    routing_key: str = ""
+    body: bytes = b""
+    damage: str = ""
+
+
+def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterator[Dumped]:
+    """Raises `DataDirectoryRefused`, `NewerStorage`, OSError."""
+    node_id = open_store(data_directory)
+    store = data_directory / STORE_DIRECTORY
+    view = StoreView(filesystem, store, node_id, _pass_over, only=queue_id)
+    reader = RecordReader(filesystem, store)
+    try:
+        for _, segment in sorted(view.index.queues.get(queue_id, {}).items()):
+            unloaded = segment.columns is None
+            if view.index.load(segment):
+                for entry in segment_entries(segment):
+                    yield _dumped(queue_id, entry, reader)
+                if unloaded:
+                    segment.unload()
+    finally:
+        reader.close()
+
+
+def _pass_over(path: Path, harm: Harm) -> None:
+    """`check` tells about damage elsewhere."""
+
+
+def _dumped(queue_id: int, entry: Entry, reader: RecordReader) -> Dumped:
+    position, place, expires_us, length, size = entry
+    shared = bool(place & SHARED)
+    known = Dumped(position, file_of(place), place & OFFSET_MASK, length, size, shared, expires_us)
+    try:
+        return _told(known, reader.read(queue_id, entry))
+    except Damaged as damage:
+        return known._replace(damage=str(damage))
+
+
+def _told(known: Dumped, record: Record) -> Dumped:
+    persistent = bool(record.flags & PERSISTENT)
+    envelope = decode_envelope(record.envelope, persistent)
+    return known._replace(
+        persistent=persistent,
+        enqueued_us=record.enqueued_us,
+        exchange=envelope.exchange,
+        routing_key=envelope.routing_key,
+        body=record.payload,
+    )

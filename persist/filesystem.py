@@ -1,0 +1,201 @@
+"""The few verbs the message storage needs of a file system, and the real one.
+
+Answerable for every byte the stores read and write: nothing in the storage opens a file but
+through this interface, so that a simulated disk can stand in for it and lose power at any step.
+
+What durability takes, as POSIX has it and the simulated disk enforces:
+
+- what `write` wrote is durable after `sync` of that file, or `sync_files` with its path;
+- an entry made by `create`, `rename` or `remove` is durable after `sync_directory`;
+- after an error of `sync` nothing is known about what was written since the last good one, and a
+  later success means nothing for it: the data must be written again, elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+SYNC_ONE_BY_ONE_MAX = 16
+"""Files up to this many are synced one by one, more by one sync of the whole file system."""
+
+
+class File(Protocol):
+    """An open file. Every method may raise OSError."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write all of the data at the offset; after an error any part of it may be there."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from the offset; fewer only at the end of the file."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything written is durable, the size of the file included."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Every method may raise OSError."""
+
+    def create(self, path: Path) -> File:
+        """Open for reading and writing; the file is made, or emptied when it exists."""
+        ...
+
+    def open(self, path: Path, *, writable: bool = True) -> File:
+        """Open a file that exists. Raises FileNotFoundError."""
+        ...
+
+    def names(self, directory: Path) -> list[str]:
+        """What is in the directory, sorted; nothing when there is no such directory."""
+        ...
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory, durably, and its parents; one that exists is no error."""
+        ...
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory and the files in it; what does not exist is no error."""
+        ...
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that does not exist is no error."""
+        ...
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file within its directory, in place of what has the new name."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the entries of a directory durable."""
+        ...
+
+    def sync_files(self, paths: Sequence[Path]) -> None:
+        """Make what was written to these files durable, and the entries they have."""
+        ...
+
+
+class RealFile:
+    """Implements `File` with the calls of the operating system."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, offset: int, data: bytes) -> None:
+        written = os.pwrite(self._fd, data, offset)
+        while written < len(data):
+            written += os.pwrite(self._fd, memoryview(data)[written:], offset + written)
+
+    def read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        while data and len(data) < size:
+            more = os.pread(self._fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def sync(self) -> None:
+        if self._fd < 0:
+            # The call below takes the number of a closed file for a mistake of types.
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealFileSystem:
+    """Implements `FileSystem`. Only the owner may read what it makes."""
+
+    def create(self, path: Path) -> RealFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return RealFile(os.open(path, flags, 0o600))
+
+    def open(self, path: Path, *, writable: bool = True) -> RealFile:
+        mode = os.O_RDWR if writable else os.O_RDONLY
+        return RealFile(os.open(path, mode | os.O_CLOEXEC))
+
+    def names(self, directory: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: Path) -> None:
+        if path.is_dir():
+            return
+        self.make_directory(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.sync_directory(path.parent)
+        except OSError:
+            # The next try must not take it for a durable one.
+            path.rmdir()
+            raise
+
+    def remove_directory(self, path: Path) -> None:
+        for name in self.names(path):
+            self.remove(path / name)
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def sync_directory(self, path: Path) -> None:
+        self._sync_opened(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def sync_files(self, paths: Sequence[Path]) -> None:
+        if len(paths) > SYNC_ONE_BY_ONE_MAX:
+            self._sync_everything(paths[0].parent)
+            return
+        for path in paths:
+            self._sync_opened(path, os.O_RDONLY)
+        for directory in {path.parent for path in paths}:
+            self.sync_directory(directory)
+
+    def _sync_opened(self, path: Path, flags: int) -> None:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _sync_everything(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(fd):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(path))
+        finally:
+            os.close(fd)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,303 @@
+"""The journal: one sync for everything that happened meanwhile, in all queues of the node.
+
+Theory. Queue indexes note what is to be written. When the thread that writes is free, the journal
+closes a batch: it asks each of them for its records, which get their places, and hands the octets
+over as one piece. While that is written and synced the next batch gathers. So there is one sync
+at a time, and as many messages share it as arrive while the one before lasts.
+
+A batch is closed at once (after the current turn of the loop) when a publisher waits for a
+confirm, and otherwise within `DELAY_S`, or when there is much to write. What was published and
+removed in between is never written.
+
+Guarantees. A confirm leaves after the batch with the message is synced, and after the definitions
+that were on their way when the batch was closed are: a message is never safer than its queue. A
+failing disk completes nothing; the batch is written again until that works. Batches are written
+in order, each after the one before is synced.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from warren.core.message import Envelope
+from warren.core.ports import Commit, Timer
+from warren.core.settlement import PublishConfirms
+from warren.persist.format import (
+    BATCH_HEADER_BYTES,
+    RECORD_BYTES,
+    REMOVE,
+    aligned,
+    encode_batch,
+    place_of,
+    record_head,
+)
+from warren.persist.group_commit import CallLater, GroupCommit
+from warren.persist.log_writer import LogWriter, Piece
+from warren.persist.message_store import MessageStore, StoreFile
+
+if TYPE_CHECKING:
+    from warren.persist.queue_index import QueueIndex
+
+DELAY_S = 0.025
+"""How long a message nobody waits for may stay unwritten (RabbitMQ's store syncs as often)."""
+
+BATCH_BYTES_MAX = 2 << 20
+"""A batch is closed when there is so much; encoding it takes a few milliseconds."""
+
+CONGESTED_BYTES = 8 << 20
+"""With so much unwritten, publishers are to wait for the disk."""
+
+RELIEVED_BYTES = 4 << 20
+
+
+NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
+"""A record without effect, to move the end of the journal."""
+
+
+class OpenBatch:
+    """A batch that is being put together. `offset` is where the next record starts in its file."""
+
+    __slots__ = (
+        "base",
+        "file",
+        "lengths",
+        "now_us",
+        "offset",
+        "parts",
+        "shared",
+        "start",
+        "waiting",
+    )
+
+    def __init__(self, file: StoreFile, now_us: int) -> None:
+        self.file = file
+        self.now_us = now_us
+        self.base = file.file_id << 32
+        self.start = file.size
+        self.offset = file.size + BATCH_HEADER_BYTES
+        self.parts: list[bytes] = []
+        self.lengths = array("I")
+        self.shared: dict[tuple[int, int], tuple[int, int]] = {}
+        self.waiting: list[tuple[PublishConfirms, int]] = []
+
+    def add(self, parts: tuple[bytes, ...], length: int) -> tuple[int, int]:
+        """Append a record; returns its place and length."""
+        place = self.base + self.offset
+        self.parts += parts
+        if length & 7:
+            self.parts.append(bytes(-length & 7))
+        self.lengths.append(length)
+        self.offset += aligned(length)
+        return place, length
+
+
+class Journal:
+    """Writes the persistent store. `noted` are the queue indexes that have something to write.
+
+    `closing`: a batch will be closed without further ado; `urgent`: at the first opportunity.
+
+    A message's `mark` is how much had been noted before it, in all queues together; it is the same
+    in every queue the message is for. A batch ends at a mark, and so it has all of a message's
+    queues or none: the body they share is in it once.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        writer: LogWriter,
+        group: GroupCommit[Piece],
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: CallLater,
+        now_us: Callable[[], int],
+        definitions: Callable[[], Commit | None],
+        on_batch: Callable[[int, int], None],
+        on_synced: Callable[[], None],
+        on_congestion: Callable[[bool], None],
+    ) -> None:
+        self.noted: list[QueueIndex] = []
+        self.unwritten_bytes = 0
+        self.much_bytes = BATCH_BYTES_MAX
+        self.noted_bytes = 0
+        self.last_mark = 0
+        self.last_body: bytes | None = None
+        self.last_envelope: Envelope | None = None
+        self.closing = False
+        self.urgent = False
+        self.congested = False
+        self.written_bytes = 0
+        self._store = store
+        self._writer = writer
+        self._group = group
+        self._call_soon = call_soon
+        self._call_later = call_later
+        self._now_us = now_us
+        self._definitions = definitions
+        self._on_batch = on_batch
+        self._on_synced = on_synced
+        self._on_congestion = on_congestion
+        self._timer: Timer | None = None
+        self._soon = False
+        self._writing = False
+        self._writing_bytes = 0
+        self._settled: list[tuple[PublishConfirms, int]] = []
+        self._deleted: list[QueueIndex] = []
+        self._flush_wanted = False
+        self._mark_wanted = False
+
+    # What queue indexes say
+
+    def close_later(self) -> None:
+        """Something nobody waits for was noted."""
+        self.closing = True
+        if self._timer is None and not self._writing:
+            self._timer = self._call_later(DELAY_S, self._timed_out)
+
+    def close_soon(self) -> None:
+        """Something a publisher waits for was noted."""
+        self.urgent = True
+        if not self._soon:
+            self._soon = True
+            self._call_soon(self._turn_over)
+
+    def much_noted(self) -> None:
+        """So much is noted that it is time to write, or for publishers to wait."""
+        if not self.urgent:
+            self.close_soon()
+        if not self.congested:
+            self._watch_congestion()
+
+    def cancelled(self, octets: int, confirms: PublishConfirms | None, publish_seq: int) -> None:
+        """A message was removed before it was written: whoever waits for it need not any more."""
+        self.unwritten_bytes -= octets
+        if confirms is not None:
+            self._settled.append((confirms, publish_seq))
+            self.close_soon()
+
+    def deleted(self, index: QueueIndex) -> None:
+        """The queue is gone; its files go when its definition is gone from the disk too."""
+        self._deleted.append(index)
+        if not self.closing:
+            self.close_later()
+
+    def take_deleted(self) -> list[QueueIndex]:
+        deleted, self._deleted = self._deleted, []
+        return deleted
+
+    def flush(self) -> None:
+        """Close a batch as soon as may be, even an empty one (`on_batch` is called)."""
+        self._flush_wanted = True
+        self.close_soon()
+
+    def mark(self) -> None:
+        """Close a batch that has a record, if only one that says nothing."""
+        self._mark_wanted = True
+        self.flush()
+
+    # Closing batches
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self._close_batch()
+
+    def _turn_over(self) -> None:
+        self._soon = False
+        self._settle_cancelled()
+        self._close_batch()
+
+    def _settle_cancelled(self) -> None:
+        settled, self._settled = self._settled, []
+        for confirms, publish_seq in settled:
+            confirms.settle(publish_seq)
+
+    def _close_batch(self) -> None:
+        """Write what there is, unless the thread is busy."""
+        if self._writing:
+            self._watch_congestion()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.closing = self.urgent = False
+        if not (self.noted or self._deleted or self._flush_wanted):
+            return
+        self._flush_wanted = False
+        batch = self._gather()
+        # They have done their part; nothing is kept in memory for them.
+        self.last_body = self.last_envelope = None
+        self._watch_congestion()
+        if not batch.lengths:
+            self._on_batch(self._store.end, 0)
+            self._on_synced()
+            return
+        place = place_of(batch.file.file_id, batch.start)
+        records_bytes = batch.offset - batch.start - BATCH_HEADER_BYTES
+        data = encode_batch(place, records_bytes, batch.parts, batch.lengths)
+        assert batch.start + len(data) == batch.offset + aligned(4 * len(batch.lengths))
+        piece = self._store.appended(batch.file, data)
+        self.written_bytes += len(data)
+        self._writing = True
+        self._writing_bytes = len(data)
+        # Publishers may be waiting for what there was no room for.
+        self.urgent = bool(self.noted)
+        self._on_batch(self._store.end, len(data))
+        definitions = self._definitions()
+        commit = self._group.submit(piece)
+        commit.then(lambda: self._written(piece, batch.waiting, definitions))
+
+    def _gather(self) -> OpenBatch:
+        batch = OpenBatch(self._store.open_file(), self._now_us())
+        noted, self.noted = self.noted, []
+        if self._mark_wanted:
+            self._mark_wanted = False
+            batch.add((NOTHING_REMOVED,), RECORD_BYTES)
+        # Whoever acts on what a batch says relies on all removals before it being in it.
+        for index in noted:
+            index.emit_removed(batch)
+        first = min((at for index in noted if (at := index.first_mark()) is not None), default=0)
+        cut = first + BATCH_BYTES_MAX
+        self.noted = [index for index in noted if not index.emit(batch, cut)]
+        return batch
+
+    def _written(
+        self, piece: Piece, waiting: list[tuple[PublishConfirms, int]], definitions: Commit | None
+    ) -> None:
+        """The batch is synced."""
+        self._store.written(piece, self._writer.generation)
+        self._writing = False
+        self._writing_bytes = 0
+        if definitions is None or definitions.done:
+            settle_all(waiting)
+        else:
+            definitions.then(lambda: settle_all(waiting))
+        self._on_synced()
+        self._watch_congestion()
+        if self.urgent or self._flush_wanted or self.unwritten_bytes >= BATCH_BYTES_MAX:
+            self._close_batch()
+        elif self.noted or self._deleted:
+            self.close_later()
+
+    def _watch_congestion(self) -> None:
+        owed = self.unwritten_bytes + self._writing_bytes
+        if owed >= CONGESTED_BYTES and not self.congested:
+            self.congested = True
+            self._on_congestion(True)
+        elif owed <= RELIEVED_BYTES and self.congested:
+            self.congested = False
+            self._on_congestion(False)
+
+    def stop(self) -> None:
+        """Hand everything over to be written; nothing may be noted afterwards."""
+        self._settle_cancelled()
+        while self.noted or self._deleted or self._flush_wanted:
+            self._writing = False
+            self._close_batch()
+            if not self._writing:
+                break
+
+
+def settle_all(waiting: list[tuple[PublishConfirms, int]]) -> None:
+    for confirms, publish_seq in waiting:
+        confirms.settle(publish_seq)

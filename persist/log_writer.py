@@ -1,0 +1,164 @@
+"""Writes the files of a log; runs in the thread that does nothing else.
+
+Answerable for what stands on the disk: a file is created with its header, grows by pieces, and is
+closed with a footer. `write` returns when the pieces are durable (or, in the transient store,
+handed to the operating system). After an error `write` is called with the same pieces again.
+
+After a failed sync nothing is known about what was written since the last good one. The file is
+then replaced by its next generation: what was durable is copied, the piece is written after it,
+and the new file takes the place of the old only when all of it is synced. The old one stays until
+those who read know of the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from warren.persist.filesystem import File, FileSystem
+from warren.persist.format import (
+    FILE_HEADER_BYTES,
+    FileHeader,
+    Footer,
+    encode_file_header,
+    encode_footer,
+)
+
+log = logging.getLogger("warren.storage")
+
+COPY_BYTES = 1 << 20
+
+
+class Piece(NamedTuple):
+    """Octets for one file at an offset: the next of that file, or the first of the next file.
+
+    `seals`: the file is full, and its footer follows.
+    """
+
+    header: FileHeader
+    offset: int
+    data: bytes
+    seals: bool
+
+
+def file_name(file_id: int, generation: int) -> str:
+    return f"{file_id & 0x7FFFFFFF:08x}.{generation}.rdq"
+
+
+class LogWriter:
+    """The only one who writes to the log in `directory`. `durable`: every write is synced."""
+
+    def __init__(self, filesystem: FileSystem, directory: Path, *, durable: bool) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._durable = durable
+        self._file: File | None = None
+        self._header: FileHeader | None = None
+        self._end = 0
+        self._batches = 0
+        self._crc = 0
+        self._doubtful = False
+
+    @property
+    def generation(self) -> int:
+        """That of the file written last."""
+        return 0 if self._header is None else self._header.generation
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """Raises OSError; the same pieces can be written again then."""
+        for piece in pieces:
+            self._write_piece(piece)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write_piece(self, piece: Piece) -> None:
+        header = self._header
+        if header is None or header.file_id < piece.header.file_id:
+            self._create(piece.header)
+        elif header.file_id > piece.header.file_id or piece.offset < self._end:
+            # Written by a try that failed at a later piece.
+            return
+        if self._doubtful:
+            self._replace(piece)
+        else:
+            assert self._file is not None
+            self._file.write(piece.offset, piece.data)
+            self._sync(self._file)
+        self._crc = crc32(piece.data, self._crc)
+        self._end = piece.offset + len(piece.data)
+        self._batches += 1
+        if piece.seals:
+            self._write_footer()
+
+    def _create(self, header: FileHeader) -> None:
+        self.close()
+        path = self._directory / file_name(header.file_id, header.generation)
+        file = self._filesystem.create(path)
+        try:
+            first = encode_file_header(header)
+            file.write(0, first)
+            if self._durable:
+                self._filesystem.sync_directory(self._directory)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+        self._header = header
+        self._end = FILE_HEADER_BYTES
+        self._batches = 0
+        self._crc = crc32(first)
+        self._doubtful = False
+
+    def _write_footer(self) -> None:
+        """Close the file. It is written when all before it is synced, and so it proves that.
+
+        Nothing depends on it being there: it is not synced, and does without when it cannot be
+        written.
+        """
+        assert self._file is not None
+        try:
+            self._file.write(self._end, encode_footer(Footer(self._batches, self._end, self._crc)))
+        except OSError as error:
+            log.info("footer_missing file=%r error=%s", self._header, error)
+
+    def _sync(self, file: File) -> None:
+        if self._durable:
+            try:
+                file.sync()
+            except OSError:
+                self._doubtful = True
+                raise
+
+    def _replace(self, piece: Piece) -> None:
+        """Write the file anew, up to and with this piece, as its next generation."""
+        assert self._file is not None and self._header is not None
+        header = self._header._replace(generation=self._header.generation + 1)
+        path = self._directory / file_name(header.file_id, header.generation)
+        unfinished = path.with_name(path.name + ".new")
+        fresh = self._filesystem.create(unfinished)
+        try:
+            first = encode_file_header(header)
+            fresh.write(0, first)
+            crc = crc32(first)
+            for offset in range(FILE_HEADER_BYTES, piece.offset, COPY_BYTES):
+                copied = self._file.read(offset, min(COPY_BYTES, piece.offset - offset))
+                fresh.write(offset, copied)
+                crc = crc32(copied, crc)
+            self._crc = crc
+            fresh.write(piece.offset, piece.data)
+            fresh.sync()
+            self._filesystem.rename(unfinished, path)
+            self._filesystem.sync_directory(self._directory)
+        except BaseException:
+            fresh.close()
+            raise
+        self._file.close()
+        self._file = fresh
+        self._header = header
+        self._doubtful = False

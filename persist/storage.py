@@ -1,0 +1,431 @@
+"""The message storage of a node: its parts put together, and the little they have in common.
+
+    Recovery(...).run()                 what is on disk; may take long, belongs in a thread
+    storage = Storage(..., recovery)
+    storage.open(queue_id, ...)         for every queue there is
+    storage.drop_unclaimed(...)         what belongs to queues that are gone
+    ...
+    storage.stop()
+
+Directory `store` of the data directory: `checkpoint`, `clean`, `log/` (the persistent store),
+`queues/` (its indexes), `transient/` (both again, emptied at start), `quarantine/`. See
+`docs/storage-format.md`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from warren.core.backing_queue import LEVELS
+from warren.core.ports import Clock, Commit
+from warren.persist.checkpoint import Checkpointer, write_small_file
+from warren.persist.combine import Combiner
+from warren.persist.filesystem import FileSystem
+from warren.persist.format import (
+    Checkpoint,
+    encode_checkpoint,
+    encode_clean,
+    file_of,
+    place_of,
+)
+from warren.persist.group_commit import GroupCommit, Job
+from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
+from warren.persist.log_writer import LogWriter, Piece
+from warren.persist.message_store import MessageStore
+from warren.persist.queue_index import QueueIndex, Surroundings
+from warren.persist.recovery import (
+    CHECKPOINT_FILE,
+    CLEAN_FILE,
+    LOG_DIRECTORY,
+    QUARANTINE_DIRECTORY,
+    QUEUES_DIRECTORY,
+    Recovery,
+)
+
+log = logging.getLogger("warren.storage")
+
+TRANSIENT_DIRECTORY = "transient"
+
+START_SHIFT = 40
+"""Positions of a start of the node begin at its number times 2 to this power: none comes twice."""
+
+QUARANTINED_MAX = 1000
+"""Damaged records kept for people to look at."""
+
+
+class Limits(NamedTuple):
+    """Sizes people and tests may choose.
+
+    `file_bytes_max`: log files are full at that size. `embed_below`: smaller messages stand in
+    the journal once for each queue, others once for all. `checkpoint_bytes`: what is written
+    between two checkpoints, and so what recovery may have to replay; a second or two of work.
+    `combine_bytes_min`: smaller log files are not worth writing anew. `tidy_bytes`: nor worth
+    giving back when all that is in them is dead and nothing happens.
+    """
+
+    file_bytes_max: int = 16 << 20
+    embed_below: int = 4096
+    checkpoint_bytes: int = 64 << 20
+    combine_bytes_min: int = 64 << 10
+    tidy_bytes: int = 1 << 20
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Storage:
+    """Everything on disk but the definitions.
+
+    `run_journal`, `run_transient` and `run_background` each hand a job to a thread that runs its
+    jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
+    definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
+    not any more; `on_trouble` with an error when the disk fails, with None when it works again.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: Path,
+        node_id: bytes,
+        recovery: Recovery,
+        *,
+        clock: Clock,
+        run_journal: Callable[[Job], None],
+        run_transient: Callable[[Job], None],
+        run_background: Callable[[Job], None],
+        call_on_loop: Callable[[Callable[[], None]], object],
+        definitions: Callable[[], Commit | None],
+        on_flow: Callable[[bool], None] = lambda wait: None,
+        on_trouble: Callable[[Exception | None], None] = lambda error: None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.directory = directory
+        self.damaged = recovery.damaged
+        self.lost = 0
+        self._filesystem = filesystem
+        self._node_id = node_id
+        self._recovered = recovery.queues
+        self._undelivered = recovery.undelivered
+        self._first_position = recovery.start << START_SHIFT
+        self._definitions = definitions
+        self._on_flow = on_flow
+        self._on_trouble = on_trouble
+        self._run_background = run_background
+        self._open: dict[int, QueueIndex] = {}
+        self._doomed: list[QueueIndex] = []
+        self._transient_owed = 0
+        self._transient_congested = False
+        self._trouble = False
+        self._flowing = False
+        self._stopping = False
+
+        def now_us() -> int:
+            return int(clock.wall_time() * 1e6)
+
+        def store(path: Path, *, transient: bool) -> MessageStore:
+            return MessageStore(
+                filesystem,
+                path,
+                node_id=node_id,
+                start=recovery.start,
+                transient=transient,
+                file_bytes_max=limits.file_bytes_max,
+                now_us=now_us,
+            )
+
+        def group(writer: LogWriter, run: Callable[[Job], None]) -> GroupCommit[Piece]:
+            return GroupCommit(
+                writer.write,
+                run=run,
+                call_on_loop=call_on_loop,
+                call_later=clock.call_later,
+                on_failure=self._disk_failed,
+                on_recovery=self._disk_works,
+            )
+
+        self.persistent = store(directory / LOG_DIRECTORY, transient=False)
+        self.transient = store(directory / TRANSIENT_DIRECTORY / LOG_DIRECTORY, transient=True)
+        self.persistent.take_over(recovery.files.values(), recovery.last_file_id)
+        self._writer = LogWriter(filesystem, self.persistent.directory, durable=True)
+        self._transient_writer = LogWriter(filesystem, self.transient.directory, durable=False)
+        self._group = group(self._writer, run_journal)
+        self._transient_group = group(self._transient_writer, run_transient)
+        self.surroundings = Surroundings(
+            filesystem=filesystem,
+            persistent=self.persistent,
+            transient=self.transient,
+            embed_below=limits.embed_below,
+            start=recovery.start,
+            epoch_s=clock.wall_time() - clock.now(),
+            page_out=self._page_out,
+            report_lost=self._report_lost,
+        )
+        self.journal = Journal(
+            self.persistent,
+            self._writer,
+            self._group,
+            call_soon=clock.call_soon,
+            call_later=clock.call_later,
+            now_us=now_us,
+            definitions=definitions,
+            on_batch=self._batch_closed,
+            on_synced=self._batch_synced,
+            on_congestion=lambda congested: self._watch_flow(),
+        )
+        self.checkpointer = Checkpointer(
+            filesystem=filesystem,
+            directory=directory,
+            node_id=node_id,
+            start=recovery.start,
+            place=recovery.place,
+            persistent=self.persistent,
+            transient=self.transient,
+            surroundings=self.surroundings,
+            run=run_background,
+            call_on_loop=call_on_loop,
+            call_later=clock.call_later,
+            checkpoint_bytes=limits.checkpoint_bytes,
+            tidy_bytes=limits.tidy_bytes,
+            journal_bytes=recovery.journal_bytes,
+            flush_journal=self.journal.flush,
+            mark_journal=self.journal.mark,
+            on_done=self._checkpoint_taken,
+        )
+        self.combiners = [
+            Combiner(
+                filesystem,
+                combined,
+                node_id=node_id,
+                start=recovery.start,
+                bytes_min=limits.combine_bytes_min,
+                run=run_background,
+                call_on_loop=call_on_loop,
+                call_soon=clock.call_soon,
+                call_later=clock.call_later,
+                flush_journal=self.journal.flush,
+                remove_files=self.checkpointer.remove_files,
+                now_us=now_us,
+            )
+            for combined in (self.persistent, self.transient)
+        ]
+        filesystem.make_directory(self.transient.directory)
+        filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
+        # No later start may take itself for this one, whatever becomes of what it writes.
+        checkpoint = Checkpoint(node_id, recovery.place, recovery.start)
+        write_small_file(filesystem, directory / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
+        # What it says was true of the start before only.
+        filesystem.remove(directory / CLEAN_FILE)
+        filesystem.sync_directory(directory)
+
+    # Queues
+
+    def open(self, queue_id: int, *, durable: bool) -> QueueIndex:
+        """The index of a queue, with what was recovered of it if it is durable."""
+        parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
+        index = QueueIndex(
+            queue_id,
+            parent / QUEUES_DIRECTORY / f"{queue_id:016x}",
+            durable=durable,
+            first_position=self._first_position,
+            journal=self.journal,
+            surroundings=self.surroundings,
+        )
+        if durable:
+            self._open[queue_id] = index
+            self._adopt(index)
+        return index
+
+    def _adopt(self, index: QueueIndex) -> None:
+        recovered = self._recovered.pop(index.queue_id, None)
+        if recovered is not None:
+            index.adopt_directory()
+            for _, segment in sorted(recovered.items()):
+                index.adopt(segment)
+        if self._undelivered is None:
+            index.redelivered_below = self._first_position
+        else:
+            index.redelivered_below = self._undelivered.get(index.queue_id, 0)
+
+    def drop_unclaimed(self, defined: Collection[int] = ()) -> None:
+        """Forget what belongs to queues that nobody opened: they were deleted.
+
+        But not what belongs to those in `defined`: they could not be brought back this time.
+        """
+        for queue_id in list(self._recovered):
+            index = self.open(queue_id, durable=True)
+            count = index.recovered().count
+            if queue_id - queue_id % LEVELS in defined:
+                log.error("messages_unreachable queue=%016x messages=%d", queue_id, count)
+                continue
+            log.info("leftover_dropped queue=%016x messages=%d", queue_id, count)
+            index.delete()
+        self._undelivered = None
+
+    # Batches
+
+    def _batch_closed(self, end: int, octets: int) -> None:
+        self._doomed += self.journal.take_deleted()
+        for combiner in self.combiners:
+            combiner.batch_closed()
+        self.checkpointer.batch_closed(end, octets)
+
+    def _batch_synced(self) -> None:
+        if self._stopping:
+            return
+        if self._doomed:
+            doomed, self._doomed = self._doomed, []
+            self._queues_deleted(doomed)
+        for combiner in self.combiners:
+            combiner.batch_synced()
+        self.checkpointer.batch_synced()
+
+    def _queues_deleted(self, doomed: list[QueueIndex]) -> None:
+        for index in doomed:
+            if self._open.get(index.queue_id) is index:
+                del self._open[index.queue_id]
+        definitions = self._definitions()
+        if definitions is None:
+            self._remove_queues(doomed)
+        else:
+            definitions.then(lambda: self._remove_queues(doomed))
+
+    def _remove_queues(self, doomed: list[QueueIndex]) -> None:
+        """The definitions of these queues are gone from the disk: so may go what they held."""
+        if self._stopping:
+            return
+        for index in doomed:
+            index.release()
+        directories = [index.directory for index in doomed if index.has_files]
+        if not directories:
+            return
+
+        def job() -> None:
+            for directory in directories:
+                try:
+                    self._filesystem.remove_directory(directory)
+                except OSError as error:
+                    log.warning("leftover_remains path=%s error=%s", directory, error)
+
+        self._run_background(job)
+
+    def _checkpoint_taken(self) -> None:
+        self.combine()
+
+    def combine(self) -> None:
+        """Look for log files that are worth writing anew."""
+        persistent, transient = self.combiners
+        persistent.look(file_of(self.checkpointer.place))
+        transient.look(1 << 32)
+
+    # Messages that were paged out
+
+    def _page_out(self, data: bytes) -> int:
+        """Write records to the transient store; returns the place of the first."""
+        file = self.transient.open_file()
+        place = place_of(file.file_id, file.size)
+        piece = self.transient.appended(file, data)
+        self._transient_owed += len(data)
+        self._transient_group.submit(piece).then(lambda: self._paged_out(piece))
+        self.checkpointer.paged_out(len(data))
+        self._watch_flow()
+        return place
+
+    def _paged_out(self, piece: Piece) -> None:
+        self.transient.written(piece, 0)
+        self._transient_owed -= len(piece.data)
+        self._watch_flow()
+
+    # When the disk cannot keep up, or fails
+
+    def _watch_flow(self) -> None:
+        if self._transient_owed >= CONGESTED_BYTES:
+            self._transient_congested = True
+        elif self._transient_owed <= RELIEVED_BYTES:
+            self._transient_congested = False
+        wait = self.journal.congested or self._transient_congested or self._trouble
+        if wait is not self._flowing:
+            self._flowing = wait
+            self._on_flow(wait)
+
+    def _disk_failed(self, error: Exception) -> None:
+        log.error("storage_write_failed path=%s error=%s action=retrying", self.directory, error)
+        self._trouble = True
+        self._on_trouble(error)
+        self._watch_flow()
+
+    def _disk_works(self) -> None:
+        log.info("storage_write_recovered path=%s", self.directory)
+        self._trouble = False
+        self._on_trouble(None)
+        self._watch_flow()
+
+    def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
+        """A message is damaged: count it, say so, and keep what there is of it."""
+        self.lost += 1
+        log.error("message_lost queue=%016x position=%d reason=%s", queue_id, position, reason)
+        if not octets or self.lost > QUARANTINED_MAX:
+            return
+        path = self.directory / QUARANTINE_DIRECTORY / f"{queue_id:016x}.{position}.octets"
+
+        def job() -> None:
+            try:
+                file = self._filesystem.create(path)
+                try:
+                    file.write(0, octets)
+                finally:
+                    file.close()
+            except OSError as error:
+                log.warning("quarantine_failed path=%s error=%s", path, error)
+
+        self._run_background(job)
+
+    # The end
+
+    def stop(self) -> None:
+        """Hand over everything that is noted; to be followed by the ends of the threads."""
+        self.checkpointer.close()
+        for combiner in self.combiners:
+            combiner.close()
+        self.journal.stop()
+        self._stopping = True
+
+    def close(self) -> None:
+        """Write, in this thread, what the threads did not, and say that the node stopped clean.
+
+        To be called when the threads behind `run_journal` and the others have ended.
+        """
+        lost = self._group.close()
+        self._transient_group.close()
+        if lost:
+            log.error("messages_unwritten batches=%d path=%s", lost, self.directory)
+        else:
+            self._write_clean()
+        self._writer.close()
+        self._transient_writer.close()
+        self.persistent.close()
+        self.transient.close()
+
+    def _write_clean(self) -> None:
+        undelivered = [
+            (index.queue_id, index.undelivered_from)
+            for index in self._open.values()
+            if index.undelivered_from is not None and index.segments
+        ]
+        data = encode_clean(self._node_id, self.persistent.next_file_place, undelivered)
+        try:
+            write_small_file(self._filesystem, self.directory / CLEAN_FILE, data)
+        except OSError as error:
+            log.warning("clean_stop_not_noted error=%s action=as_after_a_crash", error)
+
+
+def empty_transient(filesystem: FileSystem, directory: Path) -> None:
+    """Remove what was paged out before the node started. `directory` is that of the storage."""
+    transient = directory / TRANSIENT_DIRECTORY
+    queues = transient / QUEUES_DIRECTORY
+    for name in filesystem.names(queues):
+        filesystem.remove_directory(queues / name)
+    filesystem.remove_directory(queues)
+    filesystem.remove_directory(transient / LOG_DIRECTORY)

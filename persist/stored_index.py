@@ -1,0 +1,301 @@
+"""The indexes of all queues as files say it: the segments, and what the journal adds to them.
+
+Only reads; so it serves recovery, and those who look into a directory while a node works in it.
+Segments may grow meanwhile: each says which part of the journal it knows, and that is not entered
+again. They may go meanwhile, too: `gone` tells which, and their messages are passed over.
+`overlong` are files that have something behind their last frame, and where that ends. `damaged` are
+segments that lost entries, with the ranges they know to have left them.
+
+Memory is bounded by what the journal touches: other segments are read one after the other, and
+only their totals are kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from warren.persist.filesystem import FileSystem
+from warren.persist.format import (
+    ENQUEUE,
+    PUBLISH,
+    REMOVE,
+    SEGMENT_ENTRIES,
+    SEGMENT_HEADER_BYTES,
+    SHARED,
+    Damaged,
+    Harm,
+    Record,
+    decode_frame,
+    decode_ranges,
+    decode_reference,
+    frame_head,
+)
+from warren.persist.log_files import hexadecimal
+from warren.persist.log_reader import Found
+from warren.persist.segment import (
+    Columns,
+    Segment,
+    SegmentContents,
+    parse_segment_name,
+    read_segment,
+)
+
+log = logging.getLogger("warren.storage")
+
+
+class StoredIndex:
+    """The segments in `directory`, by queue and number, in `queues`.
+
+    `checkpoint_place` is that of the last checkpoint. `harmed` is told of damaged files; a frame
+    that was not finished is none if it was to be part of a later checkpoint. With `only`, other
+    queues are passed over.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        directory: Path,
+        checkpoint_place: int,
+        harmed: Callable[[Path, Harm], None],
+        *,
+        only: int | None = None,
+    ) -> None:
+        self.queues: dict[int, dict[int, Segment]] = {}
+        self.gone: set[tuple[int, int]] = set()
+        self.overlong: dict[Path, int] = {}
+        self.damaged: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._filesystem = filesystem
+        self._directory = directory
+        self._checkpoint_place = checkpoint_place
+        self._harmed = harmed
+        self._only = only
+        self._found: list[tuple[int, int, list[int]]] = []
+
+    def find(self) -> int:
+        """List the segments; returns how many there are."""
+        for name in self._filesystem.names(self._directory):
+            queue_id = hexadecimal(name)
+            if queue_id is None or self._only not in (None, queue_id):
+                continue
+            self.queues[queue_id] = {}
+            generations: dict[int, list[int]] = {}
+            for file_name in self._filesystem.names(self._directory / name):
+                parsed = parse_segment_name(file_name)
+                if parsed is not None:
+                    generations.setdefault(parsed[0], []).append(parsed[1])
+            self._found += [(queue_id, at, generations[at]) for at in sorted(generations)]
+        return len(self._found)
+
+    def read(self, tell: Callable[[], None] = lambda: None) -> None:
+        """Read what was found; `tell` is called after each segment. May raise OSError."""
+        for queue_id, number, generations in self._found:
+            self._read_newest(queue_id, number, sorted(generations))
+            tell()
+
+    def path(self, segment: Segment) -> Path:
+        return segment.path(self._queue_directory(segment.queue_id))
+
+    def load(self, segment: Segment) -> bool:
+        """Have the entries of a segment in memory. False when its file is gone."""
+        if segment.columns is None and not self._load_again(segment):
+            self.gone.add((segment.queue_id, segment.number))
+            del self.queues[segment.queue_id][segment.number]
+            return False
+        return True
+
+    def _queue_directory(self, queue_id: int) -> Path:
+        return self._directory / f"{queue_id:016x}"
+
+    def _read_newest(self, queue_id: int, number: int, generations: list[int]) -> None:
+        """The newest generation that was begun; older ones are as good as that one's beginning."""
+        segments = self.queues[queue_id]
+        for generation in reversed(generations):
+            segment = Segment(queue_id, number)
+            segment.generation = generation
+            try:
+                loaded = self._load(segment)
+            except FileNotFoundError:
+                self.gone.add((queue_id, number))
+                return
+            if loaded:
+                segments[number] = segment
+                segment.unload()
+                return
+        segment = Segment(queue_id, number)
+        segment.generation = generations[-1]
+        segment.begin_anew()
+        segments[number] = segment
+
+    def _load_again(self, segment: Segment) -> bool:
+        try:
+            return self._load(segment, report=False)
+        except FileNotFoundError:
+            return False
+
+    def _load(self, segment: Segment, *, report: bool = True) -> bool:
+        """Read the file of a segment. False when nothing can be made of it."""
+        path = self.path(segment)
+        file = self._filesystem.open(path, writable=False)
+        try:
+            data = file.read(0, file.size())
+        finally:
+            file.close()
+        try:
+            contents = read_segment(data, start_number=0)
+        except Damaged as damage:
+            if self._report_unreadable(path, data, damage):
+                self.damaged.setdefault((segment.queue_id, segment.number), [])
+            return False
+        if contents.header.queue != segment.queue_id or contents.header.number != segment.number:
+            self._harmed(path, Harm(0, len(data), f"it says it is {contents.header}"))
+            return False
+        if report and self._report_harm(path, data, contents):
+            self.damaged[segment.queue_id, segment.number] = contents.removed
+        if len(data) > contents.end:
+            self.overlong[path] = contents.end
+        segment.columns = contents.columns
+        segment.file_end = contents.end
+        segment.written = segment.flushed = len(contents.columns.places)
+        segment.flushed_place = contents.place
+        segment.sum_up()
+        return True
+
+    def _report_unreadable(self, path: Path, data: bytes, damage: Damaged) -> bool:
+        """Whether it was damaged: it may have been in the making when the power went."""
+        if decode_frame(data, SEGMENT_HEADER_BYTES) is not None:
+            self._harmed(path, Harm(0, SEGMENT_HEADER_BYTES, str(damage)))
+        elif self._was_synced(data, SEGMENT_HEADER_BYTES):
+            self._harmed(path, Harm(SEGMENT_HEADER_BYTES, len(data), str(damage)))
+        else:
+            log.info("segment_unfinished path=%s reason=%s", path, damage)
+            return False
+        return True
+
+    def _report_harm(self, path: Path, data: bytes, contents: SegmentContents) -> bool:
+        """Whether there was any."""
+        harms = contents.harm + [
+            harm for harm in contents.unfinished if self._was_synced(data, harm.offset)
+        ]
+        for harm in harms:
+            self._harmed(path, harm)
+        return bool(harms)
+
+    def _was_synced(self, data: bytes, at: int) -> bool:
+        """Whether the frame there is part of the last checkpoint, and says anything."""
+        head = frame_head(data, at)
+        return (
+            head is not None
+            and not head.transient
+            and (head.entries > 0 or head.removed > 0)
+            and head.place <= self._checkpoint_place
+        )
+
+    def restore(self, found: Found) -> bool:
+        """Enter a record of a damaged segment again, unless its message is known to be gone.
+
+        Records are to come in the order of their places. Whether an entry was made. Raises
+        `Damaged`.
+        """
+        record = found.record
+        if record.type == REMOVE:
+            self._restore_removals(record)
+            return False
+        if record.type not in (PUBLISH, ENQUEUE):
+            return False
+        number, relative = divmod(record.position, SEGMENT_ENTRIES)
+        removed = self.damaged.get((record.queue, number))
+        if removed is None or any(start <= relative < end for start, end in removed):
+            return False
+        place, length, size = found.place, found.length, len(record.payload)
+        if record.type == ENQUEUE:
+            place, length, size = decode_reference(record.payload)
+            place |= SHARED
+        columns = self._columns_to_restore(record.queue, number)
+        if relative < len(columns.places) and columns.places[relative]:
+            return False
+        columns.set(relative, place, record.expires_us, length, size)
+        segment = self.queues[record.queue][number]
+        segment.written = max(segment.written, relative + 1)
+        return True
+
+    def _restore_removals(self, record: Record) -> None:
+        """What the journal says of a damaged segment is taken into account once more."""
+        for queue_id, number in self.damaged:
+            if queue_id != record.queue:
+                continue
+            base = number * SEGMENT_ENTRIES
+            for start, end in decode_ranges(record.payload):
+                first, beyond = max(0, start - base), min(SEGMENT_ENTRIES, end - base)
+                if first < beyond:
+                    self._columns_to_restore(queue_id, number).clear(first, beyond)
+
+    def _columns_to_restore(self, queue_id: int, number: int) -> Columns:
+        """The entries of a damaged segment, which is to be written anew."""
+        segment = self.queues[queue_id][number]
+        if segment.columns is None:
+            self.load(segment)
+            segment.begin_anew()
+        assert segment.columns is not None
+        return segment.columns
+
+    # The journal
+
+    def apply(self, found: Found) -> None:
+        """Take a record of the journal into account. Raises `Damaged`."""
+        record = found.record
+        if self._only not in (None, record.queue):
+            return
+        if record.type == PUBLISH:
+            self._enter(found.place, record, found.place, found.length, len(record.payload))
+        elif record.type == ENQUEUE:
+            place, length, size = decode_reference(record.payload)
+            self._enter(found.place, record, place | SHARED, length, size)
+        elif record.type == REMOVE:
+            self._remove(found.place, record.queue, decode_ranges(record.payload))
+
+    def _enter(self, at: int, record: Record, place: int, length: int, size: int) -> None:
+        number, relative = divmod(record.position, SEGMENT_ENTRIES)
+        if (record.queue, number) in self.gone:
+            return
+        segments = self.queues.setdefault(record.queue, {})
+        segment = segments.get(number)
+        if segment is None:
+            segment = segments[number] = Segment(record.queue, number)
+        if not self._behind(segment, at):
+            return
+        assert segment.columns is not None
+        segment.columns.set(relative, place, record.expires_us, length, size)
+        segment.written = max(segment.written, relative + 1)
+        segment.dirty = True
+
+    def _behind(self, segment: Segment, at: int) -> bool:
+        """Whether the segment does not know the journal up to there; it is in memory then."""
+        if at < segment.flushed_place or not self.load(segment):
+            return False
+        # Its file may have grown since it was read first.
+        return at >= segment.flushed_place
+
+    def _remove(self, at: int, queue_id: int, ranges: list[tuple[int, int]]) -> None:
+        segments = self.queues.get(queue_id)
+        if not segments:
+            return
+        for start, end in ranges:
+            span = range(start // SEGMENT_ENTRIES, (end - 1) // SEGMENT_ENTRIES + 1)
+            for number in span if len(span) < len(segments) else list(segments):
+                segment = segments.get(number)
+                if segment is not None and number in span and at >= segment.flushed_place:
+                    self._remove_in(segment, at, start, end)
+
+    def _remove_in(self, segment: Segment, at: int, start: int, end: int) -> None:
+        first = max(0, start - segment.start)
+        beyond = min(SEGMENT_ENTRIES, end - segment.start)
+        if beyond - first == SEGMENT_ENTRIES:
+            segment.columns = Columns()
+        elif not self._behind(segment, at):
+            return
+        assert segment.columns is not None
+        segment.columns.clear(first, beyond)
+        segment.removed.append((first, beyond))
+        segment.dirty = True

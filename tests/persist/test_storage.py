@@ -1,0 +1,617 @@
+"""What the message storage promises, claim by claim, through its public parts.
+
+The disk is simulated, jobs run when a test says so (as those of threads would), and time passes
+when it says so. Crashes at every step are `tests/simulation`'s business.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from disk import SimulatedDisk
+from jobs import Jobs
+from manual_clock import ManualClock
+
+from warren.core.message import PAGED_OUT, Envelope, Message
+from warren.core.paging import Pager
+from warren.core.variable_queue import DEFAULT_MODE, LAZY_MODE, VariableQueue
+from warren.persist import journal
+from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
+from warren.persist.format import FILE_HEADER_BYTES, SEGMENT_ENTRIES
+from warren.persist.group_commit import PendingCommit
+from warren.persist.log_writer import file_name
+from warren.persist.queue_index import QueueIndex
+from warren.persist.recovery import Recovery
+from warren.persist.storage import Limits, Storage, empty_transient
+
+STORE = Path("/data/store")
+NODE_ID = b"n" * 16
+QUEUE, OTHER = 0x100, 0x200
+LIMITS = Limits(file_bytes_max=1 << 20, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
+SMALL, LARGE = 100, 10_000
+
+
+class Publisher:
+    """Remembers which publishes are safe, in order."""
+
+    def __init__(self) -> None:
+        self.settled: list[int] = []
+
+    def settle(self, publish_seq: int) -> None:
+        self.settled.append(publish_seq)
+
+
+class Node:
+    """The storage of a node, with queues over it."""
+
+    def __init__(
+        self, disk: SimulatedDisk, limits: Limits = LIMITS, defined: Sequence[int] = ()
+    ) -> None:
+        self.disk = disk
+        self.clock = ManualClock()
+        self.jobs = Jobs()
+        self.publisher = Publisher()
+        self.definitions: PendingCommit | None = None
+        self.flow: list[bool] = []
+        self.published = 0
+        disk.make_directory(STORE)
+        empty_transient(disk, STORE)
+        recovery = Recovery(disk, STORE, NODE_ID, report=lambda progress: None)
+        recovery.run()
+        self.storage = Storage(
+            disk,
+            STORE,
+            NODE_ID,
+            recovery,
+            clock=self.clock,
+            run_journal=self.jobs.lane("journal"),
+            run_transient=self.jobs.lane("transient"),
+            run_background=self.jobs.lane("background"),
+            call_on_loop=self.jobs.call_on_loop,
+            definitions=lambda: self.definitions,
+            on_flow=self.flow.append,
+            limits=limits,
+        )
+        self.memory_ratio = 0.0
+        self.pager = Pager(self.clock, lambda: self.memory_ratio)
+        self.stores: dict[int, QueueIndex] = {}
+        self.queues: dict[int, VariableQueue] = {}
+        self.open(QUEUE)
+        self.open(OTHER)
+        self.storage.drop_unclaimed(defined)
+
+    def open(self, queue_id: int, mode: str = DEFAULT_MODE) -> VariableQueue:
+        self.stores[queue_id] = self.storage.open(queue_id, durable=True)
+        queue = VariableQueue(self.stores[queue_id], self.pager, mode=mode)
+        self.queues[queue_id] = queue
+        return queue
+
+    def publish(self, body: bytes, *to: int) -> None:
+        """Publish one persistent message to these queues; its confirm has its number."""
+        envelope = Envelope("", "key", b"header", True, 0, None)
+        self.published += 1
+        for queue_id in to or (QUEUE,):
+            self.queues[queue_id].publish(envelope, body, None, self.publisher, self.published)
+
+    def turn(self) -> None:
+        """What is to run on the loop runs; no thread does anything."""
+        while self.jobs.waiting("loop"):
+            self.jobs.step_lane("loop")
+        self.clock.settle()
+
+    def rest(self, seconds: float = 0.1) -> None:
+        """Everything happens that is under way."""
+        for _ in range(20):
+            self.turn()
+            self.jobs.run_all()
+            self.clock.advance(seconds / 20)
+        self.turn()
+
+    def checkpoint(self) -> None:
+        taken = self.storage.checkpointer.taken
+        self.storage.checkpointer.request()
+        self.rest()
+        assert self.storage.checkpointer.taken > taken
+
+    def stop(self) -> None:
+        for queue in self.queues.values():
+            queue.stop()
+        self.storage.stop()
+        self.jobs.run_all()
+        self.storage.close()
+
+    def written(self) -> int:
+        """Octets on the disk in the log."""
+        return sum(
+            size - FILE_HEADER_BYTES
+            for path, size in self.disk.files().items()
+            if path.parent == STORE / "log"
+        )
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk(Random(1))
+
+
+@pytest.fixture
+def node(disk: SimulatedDisk) -> Node:
+    node = Node(disk)
+    node.rest()
+    return node
+
+
+def bodies(queue: VariableQueue) -> list[bytes]:
+    return [message.body for message in queue.fetch_many(queue.length)]
+
+
+def numbered(number: int, size: int) -> bytes:
+    return b"%08d" % number * (size // 8)
+
+
+# Confirms
+
+
+def test_what_is_acknowledged_before_it_is_written_never_is_and_is_confirmed(node: Node) -> None:
+    before = node.written()
+    node.publish(b"gone")
+    message = node.queues[QUEUE].fetch()
+    assert message is not None
+    node.queues[QUEUE].ack([message])
+    assert node.publisher.settled == []
+    node.turn()
+    assert node.publisher.settled == [1]
+    node.rest()
+    assert node.written() == before
+
+
+def test_what_is_written_costs_no_second_record_to_be_forgotten(node: Node) -> None:
+    """The counterpart: without the rule above, this is what is written."""
+    before = node.written()
+    node.publish(b"stays")
+    node.rest()
+    assert node.written() > before
+
+
+def test_a_confirm_comes_after_the_sync_only(node: Node) -> None:
+    node.publish(b"x")
+    node.turn()
+    assert node.jobs.waiting("journal") == 1
+    node.clock.advance(60)
+    assert node.publisher.settled == []
+    node.jobs.step_lane("journal")
+    assert node.publisher.settled == []
+    node.turn()
+    assert node.publisher.settled == [1]
+    node.disk.crash()
+    assert bodies(Node(node.disk).queues[QUEUE]) == [b"x"]
+
+
+def test_messages_that_come_while_one_sync_lasts_share_the_next(node: Node) -> None:
+    node.publish(b"0")
+    node.turn()
+    for number in range(1, 100):
+        node.publish(b"%d" % number)
+        node.turn()
+    assert node.jobs.waiting("journal") == 1
+    node.jobs.step_lane("journal")
+    node.turn()
+    assert node.jobs.waiting("journal") == 1
+    node.jobs.step_lane("journal")
+    node.turn()
+    assert node.jobs.waiting("journal") == 0
+    assert node.publisher.settled == list(range(1, 101))
+
+
+def test_after_a_failed_sync_nothing_is_confirmed_before_it_is_written_elsewhere(
+    node: Node,
+) -> None:
+    node.publish(b"before")
+    node.rest()
+    node.disk.fail_sync(1)
+    node.publish(b"during")
+    node.turn()
+    node.jobs.step_lane("journal")
+    node.turn()
+    node.publish(b"after")
+    node.turn()
+    assert node.publisher.settled == [1]
+    assert node.flow == [True]
+    node.rest(10)
+    assert node.publisher.settled == [1, 2, 3]
+    assert node.flow == [True, False]
+    names = {path.name for path in node.disk.files() if path.parent == STORE / "log"}
+    assert names == {file_name(1, 1)}
+    node.disk.crash()
+    assert bodies(Node(node.disk).queues[QUEUE]) == [b"before", b"during", b"after"]
+
+
+def test_a_full_disk_confirms_nothing_until_there_is_room(node: Node) -> None:
+    node.disk.full_after(50)
+    node.publish(numbered(1, LARGE))
+    node.rest(20)
+    assert node.publisher.settled == []
+    node.disk.heal()
+    node.rest(20)
+    assert node.publisher.settled == [1]
+
+
+def test_a_node_stops_though_the_disk_is_full(node: Node) -> None:
+    node.publish(b"safe")
+    node.rest()
+    node.disk.full_after(0)
+    node.publish(b"not")
+    node.stop()
+    assert node.publisher.settled == [1]
+    node.disk.heal()
+    node.disk.crash()
+    assert bodies(Node(node.disk).queues[QUEUE]) == [b"safe"]
+
+
+def test_a_confirm_waits_for_the_definitions_that_were_under_way(node: Node) -> None:
+    node.definitions = PendingCommit()
+    node.publish(b"x")
+    node.rest()
+    assert node.publisher.settled == []
+    commit, node.definitions = node.definitions, None
+    commit.complete()
+    assert node.publisher.settled == [1]
+
+
+def test_a_queue_that_is_deleted_confirms_what_was_on_its_way(node: Node) -> None:
+    node.publish(b"written")
+    node.turn()
+    node.publish(b"noted")
+    node.queues[QUEUE].delete()
+    node.rest()
+    assert sorted(node.publisher.settled) == [1, 2]
+
+
+# One body for many queues
+
+
+@pytest.mark.parametrize(("size", "copies"), [(LARGE, 1), (SMALL, 20)])
+def test_a_large_body_is_stored_once_for_all_queues_and_a_small_one_for_each(
+    node: Node, size: int, copies: int
+) -> None:
+    queues = [0x1000 + 0x100 * number for number in range(20)]
+    for queue_id in queues:
+        node.open(queue_id)
+    body = numbered(7, size)
+    node.publish(body, *queues)
+    node.rest()
+    (path,) = (path for path in node.disk.files() if path.parent == STORE / "log")
+    log = node.disk.open(path)
+    assert log.read(0, log.size()).count(body) == copies
+    assert node.publisher.settled == [1] * 20
+
+
+def test_a_burst_of_large_bodies_for_many_queues_is_stored_once(node: Node) -> None:
+    queues = [0x1000 + 0x100 * number for number in range(20)]
+    for queue_id in queues:
+        node.open(queue_id)
+    count = 3 * journal.BATCH_BYTES_MAX // LARGE
+    for number in range(count):
+        node.publish(numbered(number, LARGE), *queues)
+    node.rest()
+    assert len(node.publisher.settled) == count * len(queues)
+    assert node.storage.persistent.live_bytes < 1.1 * count * LARGE
+    assert node.storage.journal.written_bytes < 1.3 * count * LARGE
+    assert bodies(node.queues[queues[-1]])[-1] == numbered(count - 1, LARGE)
+
+
+def test_a_batch_is_no_larger_than_need_be(node: Node) -> None:
+    count = 3 * journal.BATCH_BYTES_MAX // LARGE
+    for number in range(count):
+        node.publish(numbered(number, LARGE))
+    batches = 0
+    while node.publisher.settled[-1:] != [count]:
+        before = node.storage.journal.written_bytes
+        node.turn()
+        node.jobs.step_lane("journal")
+        batches += 1
+        written = node.storage.journal.written_bytes - before
+        assert written < 1.05 * journal.BATCH_BYTES_MAX
+        assert batches < 50
+    assert node.storage.journal.unwritten_bytes == 0
+
+
+def test_a_shared_body_goes_with_its_last_queue(node: Node) -> None:
+    queues = [0x1000 + 0x100 * number for number in range(20)]
+    for queue_id in queues:
+        node.open(queue_id)
+    node.publish(numbered(1, LARGE), *queues)
+    node.rest()
+    kept = node.storage.persistent.live_bytes
+    assert kept >= LARGE
+    for queue_id in queues[:-1]:
+        node.queues[queue_id].purge()
+    node.rest()
+    assert node.storage.persistent.live_bytes == kept
+    node.queues[queues[-1]].purge()
+    node.rest()
+    assert node.storage.persistent.live_bytes == 0
+
+
+# Log files
+
+
+def test_a_log_file_is_full_at_its_size(disk: SimulatedDisk) -> None:
+    node = Node(disk, LIMITS._replace(file_bytes_max=50_000))
+    for number in range(40):
+        node.publish(numbered(number, LARGE))
+        node.rest(0.01)
+    sizes = [size for path, size in disk.files().items() if path.parent == STORE / "log"]
+    assert len(sizes) == 8
+    assert all(50_000 <= size < 50_000 + LARGE + 200 for size in sizes[:-1])
+
+
+def fill_files(node: Node) -> None:
+    """Ten messages in each of four full files, and a fifth file."""
+    for number in range(41):
+        node.publish(numbered(number, LARGE))
+        node.rest(0.01)
+    node.checkpoint()
+
+
+@pytest.mark.parametrize(("removed", "combined"), [(4, 0), (6, 1)])
+def test_a_file_is_written_anew_when_more_than_half_of_it_is_dead(
+    disk: SimulatedDisk, removed: int, combined: int
+) -> None:
+    node = Node(disk, LIMITS._replace(file_bytes_max=100_000))
+    fill_files(node)
+    before = node.written()
+    node.stores[QUEUE].remove_range(*span(node, 10, 10 + removed))
+    node.checkpoint()
+    assert node.storage.combiners[0].combined == combined
+    assert (node.written() < before - 5 * LARGE) == bool(combined)
+    left = [number for number in range(10, 20) if number >= 10 + removed]
+    read = node.stores[QUEUE].read(*span(node, 10, 20), 100, 1 << 30)
+    assert [message.body for message in read.messages] == [numbered(at, LARGE) for at in left]
+
+
+def test_a_file_goes_when_all_of_it_is_dead(disk: SimulatedDisk) -> None:
+    node = Node(disk, LIMITS._replace(file_bytes_max=100_000))
+    fill_files(node)
+    files = len(node.storage.persistent.files)
+    node.stores[QUEUE].remove_range(*span(node, 10, 20))
+    node.checkpoint()
+    assert len(node.storage.persistent.files) == files - 1
+    assert node.storage.combiners[0].combined == 0
+
+
+def span(node: Node, start: int, end: int) -> tuple[int, int]:
+    """Positions of the messages published as number start to end since the node started."""
+    first = node.stores[QUEUE].first_position()
+    return first + start, first + end
+
+
+# Memory
+
+
+def messages_in_memory() -> int:
+    gc.collect()
+    return sum(isinstance(held, Message) for held in gc.get_objects())
+
+
+def test_a_lazy_queue_keeps_no_messages_in_memory(node: Node) -> None:
+    before = messages_in_memory()
+    node.queues[QUEUE].set_mode(LAZY_MODE)
+    for number in range(1000):
+        node.publish(numbered(number, SMALL))
+        if not number % 10:
+            node.rest(0.01)
+        assert node.queues[QUEUE].in_memory <= 64
+    node.rest()
+    node.pager.check(node.clock.now())
+    node.rest()
+    queue = node.queues[QUEUE]
+    assert queue.length == 1000
+    assert queue.in_memory == 0
+    assert messages_in_memory() == before
+    assert bodies(queue) == [numbered(number, SMALL) for number in range(1000)]
+
+
+def test_the_middle_of_a_long_index_leaves_memory(node: Node) -> None:
+    node.queues[QUEUE].set_mode(LAZY_MODE)
+    for number in range(4 * SEGMENT_ENTRIES):
+        node.publish(b"%d" % number)
+        if not number % 1000:
+            node.rest(0.01)
+    node.checkpoint()
+    in_memory = [s.columns is not None for s in node.stores[QUEUE].segments.values()]
+    assert in_memory.count(True) <= 2
+    assert bodies(node.queues[QUEUE])[-1] == b"%d" % (4 * SEGMENT_ENTRIES - 1)
+
+
+def test_a_message_nobody_settles_does_not_keep_its_part_of_the_index_in_memory(
+    node: Node,
+) -> None:
+    queue = node.queues[QUEUE]
+    queue.set_mode(LAZY_MODE)
+    unsettled = []
+    for number in range(6 * SEGMENT_ENTRIES):
+        node.publish(b"%d" % number)
+        if not (number + 1) % SEGMENT_ENTRIES:
+            node.rest()
+            messages = queue.fetch_many(queue.length)
+            unsettled.append(messages.pop(100))
+            queue.ack(messages)
+    node.checkpoint()
+    in_memory = [s.columns is not None for s in node.stores[QUEUE].segments.values()]
+    assert len(in_memory) == 6
+    assert in_memory.count(True) <= 3
+    queue.ack(unsettled)
+    node.checkpoint()
+    assert node.storage.persistent.live_bytes == 0
+
+
+def test_messages_keep_their_places_when_they_are_paged_out_and_requeued(node: Node) -> None:
+    queue = node.queues[QUEUE]
+    for number in range(1000):
+        node.publish(numbered(number, SMALL))
+    node.rest()
+    pending = queue.fetch_many(400)
+    node.memory_ratio = 2.0
+    node.pager.check(node.clock.now())
+    node.rest()
+    node.pager.check(node.clock.now())
+    node.rest()
+    queue.set_mode(LAZY_MODE)
+    node.rest()
+    assert queue.in_memory == 0
+    assert all(message.body is PAGED_OUT for message in pending)
+    Random(1).shuffle(pending)
+    queue.requeue(pending[:200])
+    queue.requeue(pending[200:])
+    assert bodies(queue) == [numbered(number, SMALL) for number in range(1000)]
+
+
+def test_envelopes_that_are_large_are_not_collected(node: Node) -> None:
+    surroundings = node.storage.surroundings
+    queue = node.queues[QUEUE]
+    queue.set_mode(LAZY_MODE)
+    for number in range(200):
+        envelope = Envelope("", "key", b"%08d" % number * 500, True, 0, None)
+        queue.publish(envelope, b"x", None, None, 0)
+    node.rest()
+    read = queue.fetch_many(200)
+    assert read[199].envelope.header == b"%08d" % 199 * 500
+    assert sum(len(data) for data, _ in surroundings._envelopes) < 200 * 1024
+
+
+# Flow
+
+
+@pytest.mark.parametrize("confirming", [True, False])
+def test_publishers_wait_when_the_disk_is_slow_and_go_on_when_it_has_caught_up(
+    node: Node, confirming: bool
+) -> None:
+    envelope = Envelope("", "key", b"header", True, 0, None)
+    confirms = node.publisher if confirming else None
+
+    def publish() -> None:
+        node.queues[QUEUE].publish(envelope, bytes(LARGE), None, confirms, 1)
+
+    publish()
+    node.turn()
+    node.clock.advance(0.1)
+    assert node.jobs.waiting("journal") == 1
+    count = 0
+    while not node.flow:
+        publish()
+        node.turn()
+        count += 1
+        assert count * LARGE < journal.CONGESTED_BYTES + 2 * LARGE
+    assert count * LARGE > 0.95 * journal.CONGESTED_BYTES
+    assert node.flow == [True]
+    owed = [node.storage.journal.unwritten_bytes]
+    while node.flow == [True]:
+        node.jobs.step_lane("journal")
+        node.turn()
+        owed.append(node.storage.journal.unwritten_bytes)
+    assert node.flow == [True, False]
+    assert 0 < owed[-1] <= journal.RELIEVED_BYTES
+    node.rest()
+    assert node.storage.journal.unwritten_bytes == 0
+    assert not node.storage.journal.congested
+
+
+def test_a_batch_is_closed_at_once_when_there_is_much(node: Node) -> None:
+    """Nobody waits for these; they would stay for 25 ms otherwise."""
+    envelope = Envelope("", "key", b"header", True, 0, None)
+    node.queues[QUEUE].publish(envelope, b"x", None, None, 0)
+    node.turn()
+    assert node.jobs.waiting("journal") == 0
+    for _ in range(journal.BATCH_BYTES_MAX // LARGE + 1):
+        node.queues[QUEUE].publish(envelope, bytes(LARGE), None, None, 0)
+    node.turn()
+    assert node.jobs.waiting("journal") == 1
+
+
+# What stays behind
+
+
+def test_nothing_is_left_of_a_queue_that_is_deleted_after_a_restart(disk: SimulatedDisk) -> None:
+    node = Node(disk)
+    node.publish(b"x")
+    node.rest()
+    node.checkpoint()
+    node.queues[QUEUE].purge()
+    node.checkpoint()
+    node.stop()
+    # Now the file of the empty segment goes, and its directory is empty.
+    again = Node(disk)
+    again.checkpoint()
+    again.stop()
+    (directory,) = disk.names(STORE / "queues")
+    assert disk.names(STORE / "queues" / directory) == []
+    last = Node(disk)
+    last.queues[QUEUE].delete()
+    last.rest()
+    assert disk.names(STORE / "queues") == []
+
+
+def test_messages_of_a_queue_that_cannot_be_brought_back_are_kept(disk: SimulatedDisk) -> None:
+    node = Node(disk)
+    for queue_id in (0x1000, 0x1000 + 5, 0x2000):
+        node.open(queue_id)
+        node.publish(b"x", queue_id)
+    node.rest()
+    for _ in range(2):
+        disk.crash()
+        node = Node(disk, defined=(0x1000,))
+        node.checkpoint()
+    disk.crash()
+    last = Node(disk, defined=(0x1000, 0x2000))
+    lengths = [last.storage._open[at].recovered().count for at in (0x1000, 0x1005)]
+    assert lengths == [1, 1]
+    assert 0x2000 not in last.storage._open
+
+
+def test_what_is_lost_with_an_index_and_purged_is_not_missed_later(node: Node) -> None:
+    queue = node.queues[QUEUE]
+    queue.set_mode(LAZY_MODE)
+    for number in range(3 * SEGMENT_ENTRIES):
+        node.publish(b"%d" % number, QUEUE)
+        if not number % 1000:
+            node.rest(0.01)
+    node.checkpoint()
+    # Shared ones, so that the segment must be read to be removed.
+    unloaded = [s for s in node.stores[QUEUE].segments.values() if s.columns is None]
+    unloaded[0].has_shared = True
+    node.disk.fail_read(unloaded[0].path(node.stores[QUEUE].directory))
+    queue.purge()
+    for number in range(100):
+        node.publish(b"%d" % number)
+    node.rest()
+    assert bodies(queue) == [b"%d" % number for number in range(100)]
+    queue.check()
+
+
+@pytest.mark.parametrize(("queues", "messages"), [(200, 1), (1, 6 * SEGMENT_ENTRIES)])
+def test_a_checkpoint_is_taken_in_short_turns(node: Node, queues: int, messages: int) -> None:
+    """Counted in segments and entries, so that it holds on any machine."""
+    for number in range(queues):
+        queue = node.open(0x1000 + 0x100 * number, mode=LAZY_MODE)
+        for _ in range(messages):
+            node.publish(b"x", 0x1000 + 0x100 * number)
+        assert queue.length == messages
+    node.rest(1)
+    dirty = node.storage.surroundings.dirty
+    node.storage.checkpointer.request()
+    turns = 0
+    while dirty:
+        before = [len(segment.columns.places) for segment in dirty if segment.columns]
+        node.turn()
+        after = [len(segment.columns.places) for segment in dirty if segment.columns]
+        assert len(before) - len(after) <= SEGMENTS_A_SLICE
+        assert sum(before) - sum(after) <= ENTRIES_A_SLICE + SEGMENT_ENTRIES
+        for lane in ("journal", "background"):
+            node.jobs.step_lane(lane)
+        turns += 1
+        assert turns < 100

@@ -1,0 +1,67 @@
+"""Crash histories of the message storage: some at random in CI, and those that once failed.
+
+`python -P tests/simulation/storage_history.py --seed S --count N` runs as many as one likes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warren.persist import journal
+
+sys.path.append(str(Path(__file__).parent))
+
+import storage_history
+
+SEEDS_A_TEST = 100
+TESTS = 12
+
+ONCE_FAILED = (12, 28, 47, 50, 55, 83, 91, 118, 131, 198, 203, 217, 311, 391, 410, 467, 558)
+ONCE_FAILED += (582, 750, 771, 778, 794, 1571, 1000592, 1009383, 1009794, 1010227)
+
+RARE = (
+    "checkpoints",
+    "clean stop",
+    "combined",
+    "disk fault: directory",
+    "disk fault: full",
+    "disk fault: sync",
+    "disk fault: write",
+    "killed",
+    "power lost in a step",
+    "power lost in recovery",
+)
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(journal, "BATCH_BYTES_MAX", storage_history.BATCH_BYTES_MAX)
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS_A_TEST * TESTS, SEEDS_A_TEST))
+def test_nothing_confirmed_is_lost_and_nothing_comes_back(first: int) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + SEEDS_A_TEST):
+        storage_history.run(seed, seen)
+    assert all(seen[name] for name in RARE), seen
+
+
+def test_what_once_failed() -> None:
+    for seed in ONCE_FAILED:
+        storage_history.run(seed, Counter())
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    histories = [storage_history.History(4711, Counter()) for _ in range(2)]
+    for history in histories:
+        history.run()
+    assert histories[0].disk.checksum() == histories[1].disk.checksum()

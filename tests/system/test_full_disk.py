@@ -1,0 +1,228 @@
+"""On a file system that is full publishers wait, nothing that was confirmed is lost, and it ends.
+
+On a small tmpfs, which takes root to mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bulk_client import (
+    DELIVER,
+    PUBLISHER_ACK,
+    QUEUE_DECLARE_OK,
+    BulkClient,
+    Closed,
+    ack,
+    content,
+    delivery,
+    method,
+    publish,
+    short,
+    table,
+)
+
+FILE_SYSTEM = "40m"
+BALLAST_BYTES = 16 << 20
+NO_LIMIT = "1"
+"""The disk alarm comes when there is nothing left."""
+BODY_BYTES = 2000
+BATCH = 50
+MORE = 2000
+"""Messages to be confirmed after there is space again."""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs takes root")
+    path = tmp_path / "disk"
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={FILE_SYSTEM},mode=700", "tmpfs", str(path)]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        # The fixtures of the nodes end after this one: what still runs holds on to its files.
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+class Publisher:
+    """Publishes numbered messages to a queue in a thread, in confirm mode, until stopped."""
+
+    def __init__(self, port: int, queue: str) -> None:
+        self.sent = 0
+        self.confirmed: set[int] = set()
+        self.told_blocked = 0
+        self.told_unblocked = 0
+        self.error: Exception | None = None
+        self._client = BulkClient(port).open()
+        self._client.confirm_select()
+        self._publish = publish("", queue)
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                octets = b""
+                for number in range(self.sent + 1, self.sent + BATCH + 1):
+                    body = b"%08d" % number + bytes(BODY_BYTES - 8)
+                    octets += self._publish + content(body, persistent=True, priority=0)
+                self.sent += BATCH
+                self._client.send(octets)
+        except Closed as error:
+            self.error = error
+
+    def _read(self) -> None:
+        upto = 0
+        try:
+            while True:
+                for said in self._client.receive():
+                    assert said.name == PUBLISHER_ACK, said
+                    tag = int.from_bytes(said.fields[:8], "big")
+                    first = upto + 1 if said.fields[8] else tag
+                    self.confirmed.update(range(first, tag + 1))
+                    upto = max(upto, tag) if said.fields[8] else upto
+                if self._client.blocked and self.told_blocked == self.told_unblocked:
+                    self.told_blocked += 1
+                elif not self._client.blocked and self.told_blocked > self.told_unblocked:
+                    self.told_unblocked += 1
+        except (Closed, AssertionError) as error:
+            self.error = self.error or error
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._client.close()
+        self._thread.join(30)
+        self._reader.join(30)
+
+
+def numbers_in(port: int, queue: str) -> list[int]:
+    """What is in the queue; it is empty afterwards."""
+    client = BulkClient(port).open()
+    count = client.ready(queue)
+    client.consume(queue)
+    numbers: list[int] = []
+    tag = 0
+    while len(numbers) < count:
+        for said in client.receive():
+            if said.name == DELIVER:
+                tag, _, body = delivery(said)
+                assert len(body) == BODY_BYTES
+                numbers.append(int(body[:8]))
+    if numbers:
+        client.send(ack(tag, multiple=True))
+    client.close()
+    return numbers
+
+
+def declare_bytes(queue: str) -> bytes:
+    return method(50, 10, b"\0\0" + short(queue) + b"\2" + table({}))
+
+
+@pytest.mark.parametrize(
+    ("limit", "mode"), [(NO_LIMIT, "default"), (NO_LIMIT, "lazy"), ("16000000", "default")]
+)
+def test_a_full_disk_blocks_publishers_and_loses_nothing(
+    small_disk: Path,
+    start_server: Callable[..., Any],
+    until: Callable[..., None],
+    limit: str,
+    mode: str,
+) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(BALLAST_BYTES))
+    data_dir = small_disk / "data"
+    server = start_server(data_dir=data_dir, config=f"disk_free_limit.absolute = {limit}")
+    other = BulkClient(server.port).open()
+    other.declare("q", {"x-queue-mode": mode})
+    publisher = Publisher(server.port, "q")
+    try:
+        until(lambda: publisher.told_blocked or publisher.error)
+        assert publisher.error is None
+        # Everything but publishing goes on.
+        assert other.ready("q") > 0
+        assert server.process.poll() is None
+        other.send(declare_bytes("late"))
+
+        before = len(publisher.confirmed)
+        ballast.unlink()
+        until(lambda: publisher.told_unblocked or publisher.error)
+        until(lambda: len(publisher.confirmed) >= before + MORE or publisher.error)
+        assert publisher.error is None
+        other.expect(QUEUE_DECLARE_OK)
+        assert server.process.poll() is None
+    finally:
+        publisher.stop()
+        other.close()
+    assert "Traceback" not in server.log
+    # With next to no limit the disk is really full before anybody is blocked.
+    assert limit != NO_LIMIT or "storage_write_failed" in server.log
+    server.kill()
+
+    server = start_server(data_dir=data_dir, config=f"disk_free_limit.absolute = {limit}")
+    check_contents(server.port, publisher)
+    assert numbers_in(server.port, "late") == []
+    server.kill()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+def test_a_node_that_ends_on_a_full_disk_is_back_when_there_is_space(
+    small_disk: Path,
+    start_server: Callable[..., Any],
+    until: Callable[..., None],
+    stop: signal.Signals,
+) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(BALLAST_BYTES))
+    data_dir = small_disk / "data"
+    config = f"disk_free_limit.absolute = {NO_LIMIT}"
+    server = start_server(data_dir=data_dir, config=config)
+    other = BulkClient(server.port).open()
+    other.declare("q")
+    other.close()
+    publisher = Publisher(server.port, "q")
+    try:
+        until(lambda: publisher.told_blocked or publisher.error)
+        assert publisher.error is None
+        server.signal(stop)
+        server.wait()
+    finally:
+        publisher.stop()
+    assert "Traceback" not in server.log
+    fill_up(small_disk / "more")
+    # It may start or say that it cannot; either way what there is stays.
+    with contextlib.suppress(AssertionError):
+        start_server(data_dir=data_dir, config=config).kill()
+    ballast.unlink()
+    server = start_server(data_dir=data_dir, config=config)
+    check_contents(server.port, publisher)
+    server.kill()
+
+
+def fill_up(path: Path) -> None:
+    """Take what space there is left."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def check_contents(port: int, publisher: Publisher) -> None:
+    numbers = numbers_in(port, "q")
+    assert numbers == sorted(set(numbers))
+    assert publisher.confirmed <= set(numbers)
+    assert numbers[-1] <= publisher.sent

@@ -1,0 +1,127 @@
+"""Builds the message storage of a node with a data directory, and the threads it works with.
+
+Recovery runs in a thread of its own, so that the loop can say meanwhile how far it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.paging import Pager
+from warren.core.ports import Clock, MetadataStore
+from warren.core.variable_queue import VariableQueue
+from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
+from warren.persist.filesystem import RealFileSystem
+from warren.persist.format import NewerStorage
+from warren.persist.group_commit import SyncThread
+from warren.persist.recovery import STORE_DIRECTORY, Progress, Recovery, StorageRefused
+from warren.persist.storage import Limits, Storage, empty_transient
+
+log = logging.getLogger("warren.storage")
+
+
+LOG_PROGRESS_S = 2.0
+"""Between two lines of the log about a long recovery."""
+
+
+class RecoveryProgress:
+    """How far recovery is; told by its thread, asked for on the loop, and logged now and then."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+        self._logged_at = time.monotonic()
+
+    def report(self, progress: Progress) -> None:
+        self._progress = progress
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_PROGRESS_S:
+            self._logged_at = now
+            log.info("%s", self.describe())
+
+    def describe(self) -> str:
+        progress = self._progress
+        if progress is None:
+            return "node is starting"
+        return f"node is starting, {progress.percent()} % of its messages are recovered"
+
+
+class MessageStorage:
+    """A `Storage` on the real disk, with its three threads."""
+
+    def __init__(self, storage: Storage, threads: list[SyncThread]) -> None:
+        self.storage = storage
+        self._threads = threads
+
+    @classmethod
+    async def recover(
+        cls, directory: DataDirectory, report: Callable[[Progress], None]
+    ) -> Recovery:
+        """Find what is on disk. `report` is called in another thread.
+
+        Raises `DataDirectoryRefused`, OSError.
+        """
+        filesystem = RealFileSystem()
+        path = directory.path / STORE_DIRECTORY
+        recovery = Recovery(filesystem, path, bytes.fromhex(directory.node_id), report=report)
+
+        def run() -> None:
+            recovery.run()
+            # Not before it is known that the directory can be used: others are left as they are.
+            empty_transient(filesystem, path)
+
+        try:
+            await asyncio.to_thread(run)
+        except (StorageRefused, NewerStorage) as refusal:
+            raise DataDirectoryRefused(str(refusal)) from refusal
+        return recovery
+
+    @classmethod
+    def start(
+        cls,
+        directory: DataDirectory,
+        recovery: Recovery,
+        *,
+        clock: Clock,
+        call_on_loop: Callable[[Callable[[], None]], object],
+        metadata: MetadataStore,
+        on_flow: Callable[[bool], None],
+        on_trouble: Callable[[Exception | None], None],
+        limits: Limits,
+    ) -> MessageStorage:
+        threads = [SyncThread(f"storage-{name}") for name in ("journal", "paging", "tidying")]
+        storage = Storage(
+            RealFileSystem(),
+            directory.path / STORE_DIRECTORY,
+            bytes.fromhex(directory.node_id),
+            recovery,
+            clock=clock,
+            run_journal=threads[0].run,
+            run_transient=threads[1].run,
+            run_background=threads[2].run,
+            call_on_loop=call_on_loop,
+            definitions=metadata.uncommitted,
+            on_flow=on_flow,
+            on_trouble=on_trouble,
+            limits=limits,
+        )
+        return cls(storage, threads)
+
+    def backing_queues(self, pager: Pager) -> Callable[[BackingSpec], BackingQueue]:
+        """What makes the backing queues of the node."""
+
+        def new(spec: BackingSpec) -> BackingQueue:
+            store = self.storage.open(spec.queue_id, durable=spec.durable)
+            return VariableQueue(store, pager, mode=spec.mode)
+
+        return new
+
+    def stop(self) -> None:
+        """Write everything; the node's queues must have been stopped."""
+        self.storage.stop()
+        for thread in self._threads:
+            thread.close()
+        self.storage.close()
