@@ -334,10 +334,15 @@ class VariableQueue:
         assert messages or batch.lost, (self._disk_start, self._disk_end, self._disk_count)
         self._q4.extend(messages)
         self._disk_start = batch.next_position
-        self._disk_count -= len(messages) + batch.lost
-        self._disk_bytes -= sum([len(message.body) for message in messages]) + batch.lost_bytes
+        self._disk_count -= len(messages)
+        self._disk_bytes -= sum([len(message.body) for message in messages])
         assert self._disk_count >= 0, (self._disk_count, self._disk_start, self._disk_end)
-        self._lose(batch.lost, batch.lost_bytes)
+        # An index that is lost may have had pending messages, too, which are not counted here.
+        lost = min(batch.lost, self._disk_count)
+        lost_bytes = min(batch.lost_bytes, self._disk_bytes)
+        self._disk_count -= lost
+        self._disk_bytes -= lost_bytes
+        self._lose(lost, lost_bytes)
         if not self._disk_count:
             self._join_q1()
         if not self._joined:

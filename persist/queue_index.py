@@ -75,6 +75,9 @@ _MASK = SEGMENT_ENTRIES - 1
 ENQUEUE_BYTES = RECORD_BYTES + 24
 """What another queue for a shared message costs: a reference, and its entry among the lengths."""
 
+MARK_BYTES_MIN = 1024
+"""What a message counts for at least where batches are cut: small ones take their time, too."""
+
 _PADDING = tuple(bytes(-size & 7) for size in range(8))
 
 
@@ -223,7 +226,7 @@ class QueueIndex:
         if not self._noted:
             self._noted = True
             journal.noted.append(self)
-        journal.noted_bytes += octets
+        journal.noted_bytes += octets if octets > MARK_BYTES_MIN else MARK_BYTES_MIN
         journal.unwritten_bytes += octets
         if confirms is None:
             if not journal.closing:

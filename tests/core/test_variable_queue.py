@@ -23,6 +23,7 @@ from manual_clock import ManualClock
 
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import Pager
+from warren.core.queue_store import Batch
 from warren.core.variable_queue import BatchSizes, VariableQueue
 
 SMALL = BatchSizes(
@@ -375,6 +376,26 @@ def test_a_queue_whose_messages_are_all_lost_is_empty() -> None:
     assert queue.length == 2
     assert queue.fetch() is None
     assert queue.length == queue.ready_bytes == 0
+    queue.check()
+
+
+def test_an_index_lost_with_pending_messages_takes_only_ready_ones_from_the_count() -> None:
+    """A store whose index is damaged cannot tell which of its messages were ready."""
+
+    class Damaged(FakeQueueStore):
+        def read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
+            batch = super().read(start, end, count_max, bytes_max)
+            return batch._replace(lost=batch.lost + 5, lost_bytes=batch.lost_bytes + 500)
+
+    store = Damaged()
+    queue = VariableQueue(store, Pager(ManualClock(), lambda: None))
+    for _ in range(4):
+        queue.publish(TRANSIENT, b"x", None, None, 0)
+    queue._target_count = 0
+    queue.reduce(1000)
+    store.lose(2)
+    assert len(queue.fetch_many(10)) == 3
+    assert (queue.length, queue.ready_bytes) == (0, 0)
     queue.check()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -24,7 +25,7 @@ from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
 from warren.persist.format import FILE_HEADER_BYTES, SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.log_writer import file_name
-from warren.persist.queue_index import QueueIndex
+from warren.persist.queue_index import MARK_BYTES_MIN, QueueIndex
 from warren.persist.recovery import Recovery
 from warren.persist.storage import Limits, Storage, empty_transient
 
@@ -318,6 +319,21 @@ def test_a_batch_is_no_larger_than_need_be(node: Node) -> None:
         assert written < 1.05 * journal.BATCH_BYTES_MAX
         assert batches < 50
     assert node.storage.journal.unwritten_bytes == 0
+
+
+def test_a_batch_of_small_messages_is_short(node: Node) -> None:
+    """Encoding a record takes its time whatever its size."""
+    count = 3 * journal.BATCH_BYTES_MAX // MARK_BYTES_MIN
+    for number in range(count):
+        node.publish(numbered(number, SMALL))
+    confirmed = []
+    while node.publisher.settled[-1:] != [count]:
+        node.turn()
+        node.jobs.step_lane("journal")
+        node.turn()
+        confirmed.append(len(node.publisher.settled))
+        assert len(confirmed) < 50
+    assert max(b - a for a, b in pairwise(confirmed)) <= journal.BATCH_BYTES_MAX // MARK_BYTES_MIN
 
 
 def test_a_shared_body_goes_with_its_last_queue(node: Node) -> None:
