@@ -87,6 +87,7 @@ def get(channel: Channel, method: commands.Basic.Get) -> None:
     queue.check_access(channel.connection)
     message = queue.get(method.no_ack, channel.traced_as())
     if message is None:
+        channel.got_nothing += 1
         channel.reply(make(commands.Basic.GetEmpty))
         return
     delivery_tag = channel.fetched(message, queue, method.no_ack)

@@ -30,6 +30,7 @@ from warren.core.erlang_text import binary_text
 from warren.core.errors import CommandInvalid, PreconditionFailed
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Holder, Message
+from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 
@@ -97,17 +98,26 @@ class Channel:
         "_size_max",
         "_timeout_timer",
         "_unlimited",
+        "acked",
         "confirms",
         "connection",
         "consumers",
+        "dropped",
         "expects",
+        "given_back",
+        "got",
+        "got_no_ack",
+        "got_nothing",
         "last_delivery_tag",
         "last_queue",
         "limit",
         "limited_unacked",
         "number",
         "prefetch",
+        "published",
+        "redelivered",
         "reply_consumer",
+        "returned",
         "transaction",
         "unacked",
     )
@@ -143,6 +153,16 @@ class Channel:
         self.transaction: Transaction | None = None
         self.reply_consumer: ReplyConsumer | None = None
         self.last_queue: str | None = None
+        # Counted since the channel was opened; `stats` says what becomes of them.
+        self.published = 0
+        self.returned = 0
+        self.dropped = 0
+        self.acked = 0
+        self.given_back = 0
+        self.got = 0
+        self.got_no_ack = 0
+        self.got_nothing = 0
+        self.redelivered = 0
 
     # Methods
 
@@ -267,6 +287,8 @@ class Channel:
             envelope = routes.envelope(route, header, address)
         confirms = self.confirms
         publish_seq = confirms.number() if confirms is not None else 0
+        self.published += 1
+        route.exchange.published_in += 1
         queues = route.queues
         if queues is None or envelope.copies:
             queues = routes.queues_for(route, envelope)
@@ -280,7 +302,10 @@ class Channel:
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
             return None
+        route.exchange.published_out += len(queues)
         if len(queues) != 1:
+            for queue in queues:
+                queue.published += 1
             answers = tuple(
                 [queue.publish(envelope, body, confirms, publish_seq) for queue in queues]
             )
@@ -290,6 +315,7 @@ class Channel:
                 confirms.record(publish_seq, answers)
             return None
         (queue,) = queues
+        queue.published += 1
         answer = queue.publish(envelope, body, confirms, publish_seq)
         if confirms is not None:
             confirms.record(publish_seq, (answer,))
@@ -298,7 +324,9 @@ class Channel:
         elif 0 < len(body) <= connection.frame_max - OVERHEAD:
             head = run_head(self.number, arguments, header, len(body))
             topology = routes.vhost.topology
-            return PublishRun(head, len(body), envelope, queue, confirms, topology)
+            return PublishRun(
+                head, len(body), envelope, self, route.exchange, queue, confirms, topology
+            )
         return None
 
     def _too_large(self, size: int) -> PreconditionFailed:
@@ -310,7 +338,10 @@ class Channel:
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
         """A publish that reached no queue is returned if it is mandatory."""
         if route.mandatory:
+            self.returned += 1
             self._return(envelope, body)
+        else:
+            self.dropped += 1
 
     def _reply(self, route: Route, envelope: Envelope, body: bytes) -> None:
         """Direct replies go to channels, by way of the default exchange alone."""
@@ -346,7 +377,11 @@ class Channel:
     def fetched(self, message: Message, queue: Queue, no_ack: bool) -> int:
         """Number a message that basic.get fetched; returns its delivery tag."""
         self.last_delivery_tag += 1
-        if not no_ack:
+        self.redelivered += message.redelivered
+        if no_ack:
+            self.got_no_ack += 1
+        else:
+            self.got += 1
             message.holder = Getter(queue)
             self.unacked[self.last_delivery_tag] = message
             self.watch_timeout()
@@ -362,6 +397,7 @@ class Channel:
         message = self.unacked.pop(delivery_tag, None)
         if message is None:
             raise unknown_delivery_tag(delivery_tag)
+        self.acked += 1
         holder = message.holder
         queue = holder.queue
         queue.ack((message,))
@@ -430,6 +466,10 @@ class Channel:
 
     def settle(self, messages: list[Message], verdict: Verdict) -> None:
         """Carry out a verdict on messages that are no longer outstanding here."""
+        if verdict is ACK:
+            self.acked += len(messages)
+        else:
+            self.given_back += len(messages)
         holders = dict.fromkeys([message.holder for message in messages])
         if len(holders) == 1:
             (holder,) = holders
@@ -595,6 +635,27 @@ class Channel:
             return
         self.watch_timeout()
 
+    # Showing
+
+    def stats(self) -> MessageStats:
+        """What passed. Deliveries are worked out from their tags and from what is outstanding."""
+        confirms, transaction = self.confirms, self.transaction
+        judged = transaction.judged if transaction is not None else 0
+        taken = len(self.unacked) + judged + self.acked + self.given_back
+        return MessageStats(
+            publish=self.published,
+            confirm=confirms.confirmed if confirms is not None else 0,
+            return_unroutable=self.returned,
+            drop_unroutable=self.dropped,
+            get=self.got,
+            get_no_ack=self.got_no_ack,
+            get_empty=self.got_nothing,
+            deliver=taken - self.got,
+            deliver_no_ack=self.last_delivery_tag - taken - self.got_no_ack,
+            redeliver=self.redelivered,
+            ack=self.acked,
+        )
+
     # Ending
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
@@ -645,6 +706,7 @@ class Channel:
         for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
         self.requeue_all()
+        self.vhost.channel_ended(self.stats())
         self.connection.confirms_forgotten(self)
         if self.confirms is not None:
             self.confirms.close()

@@ -30,6 +30,7 @@ class ChannelConfirms:
         "_alone",
         "_nacked",
         "_open",
+        "_refusals",
         "_refused",
         "_reported",
         "_settled",
@@ -44,6 +45,7 @@ class ChannelConfirms:
         self._refused: dict[int, int] = {}
         self._settled: list[int] = []
         self._nacked: list[int] = []
+        self._refusals = 0
         # Those above the oldest publish still open that were answered one by one.
         self._alone: set[int] = set()
         self.on_news = on_news
@@ -54,6 +56,16 @@ class ChannelConfirms:
         return self.issued
 
     @property
+    def confirmed(self) -> int:
+        """How many were acknowledged, or are about to be."""
+        return self.issued - len(self._open) - self._refusals
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many are neither acknowledged nor refused."""
+        return len(self._open)
+
+    @property
     def undisturbed(self) -> bool:
         """Whether every publish so far was settled at once."""
         return not (self._open or self._nacked or self._settled)
@@ -62,6 +74,7 @@ class ChannelConfirms:
         """What the queues answered to a publish; no answers if it reached none."""
         if REJECTED in answers:
             self._nacked.append(publish_seq)
+            self._refusals += 1
             if PENDING in answers:
                 self._refused[publish_seq] = answers.count(PENDING)
         elif PENDING in answers:

@@ -381,14 +381,16 @@ class Connection:
         envelope = run.envelope
         publish = run.publish
         confirms = run.confirms
+        first = pos
         if confirms is None:
             while data.startswith(head, pos):
                 start = pos + head_size
                 stop = start + body_size
                 if stop >= end or data[stop] != FRAME_END:
-                    return pos
+                    break
                 publish(envelope, data[start:stop], None, 0)
                 pos = stop + 1
+            run.count((pos - first) // (head_size + body_size + 1))
             return pos
         while data.startswith(head, pos):
             start = pos + head_size
@@ -400,6 +402,7 @@ class Connection:
             if settlement or not confirms.undisturbed:
                 confirms.record(seq, (settlement,))
             pos = stop + 1
+        run.count((pos - first) // (head_size + body_size + 1))
         confirms.on_news()
         return pos
 

@@ -138,6 +138,9 @@ class ChannelConsumer(Consumer):
         if envelope.exchange is not self._exchange or envelope.routing_key is not self._routing_key:
             self._address(envelope)
         channel = self._channel
+        if redelivered:
+            channel.redelivered += 1
+            self.queue.redelivered += 1
         number = channel.number
         header = envelope.header
         method_tail = self._method_tails[redelivered]

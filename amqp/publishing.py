@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from warren.amqp import properties
 from warren.amqp.confirms import ChannelConfirms
@@ -30,6 +31,9 @@ from warren.core.queue import Queue
 from warren.core.reply_to import REPLY_TO, REPLY_TO_PREFIX
 from warren.core.settlement import PublishConfirms, Settlement
 from warren.core.vhost import Topology, VirtualHost
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
 
 ROUTES_MAX = 4096
 """Routes kept per connection; a publisher of more distinct routing keys starts anew."""
@@ -93,13 +97,26 @@ class PublishRun:
     `head` is the method frame, the header frame and the head of the body frame.
     """
 
-    __slots__ = ("body_size", "confirms", "envelope", "generation", "head", "publish", "topology")
+    __slots__ = (
+        "body_size",
+        "channel",
+        "confirms",
+        "envelope",
+        "exchange",
+        "generation",
+        "head",
+        "publish",
+        "queue",
+        "topology",
+    )
 
     def __init__(
         self,
         head: bytes,
         body_size: int,
         envelope: Envelope,
+        channel: Channel,
+        exchange: Exchange,
         queue: Queue,
         confirms: ChannelConfirms | None,
         topology: Topology,
@@ -107,12 +124,22 @@ class PublishRun:
         self.head = head
         self.body_size = body_size
         self.envelope = envelope
+        self.channel = channel
+        self.exchange = exchange
+        self.queue = queue
         self.publish: Callable[[Envelope, bytes, PublishConfirms | None, int], Settlement] = (
             queue.publish
         )
         self.confirms = confirms
         self.topology = topology
         self.generation = topology.generation
+
+    def count(self, publishes: int) -> None:
+        """So many repetitions were served."""
+        self.channel.published += publishes
+        self.exchange.published_in += publishes
+        self.exchange.published_out += publishes
+        self.queue.published += publishes
 
 
 class PublishRoutes:

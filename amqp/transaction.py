@@ -32,6 +32,11 @@ class Transaction:
         self._unsafe = 0
         self._on_safe: Callable[[], None] | None = None
 
+    @property
+    def judged(self) -> int:
+        """Messages whose verdict waits for the commit."""
+        return sum([len(unacked) for unacked, _ in self._verdicts])
+
     def publish(
         self, route: Route, envelope: Envelope, queues: tuple[Queue, ...], body: bytes
     ) -> None:
@@ -53,7 +58,9 @@ class Transaction:
         for route, envelope, names, body in publishes:
             # The names were found at publish; a queue may be another one of that name by now.
             targets = [queues[name] for name in names if name in queues]
+            route.exchange.published_out += len(targets)
             for queue in targets:
+                queue.published += 1
                 answer = queue.publish(envelope, body, self, 0)
                 self._unsafe += answer is PENDING
                 refused |= answer is REJECTED

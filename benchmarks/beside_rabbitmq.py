@@ -46,7 +46,7 @@ ROWS = [
         "drain of it",
         "--keep -P 0 -C 1 --ack 50 --prefetch 500 -s 1000".split(),
         1_000_000,
-        "-C 0 -s 1000 --persistent --keep".split(),
+        "-C 0 -s 1000 --persistent".split(),
     ),
 ]
 

@@ -14,6 +14,7 @@ than `length` promised, and `length` is right afterwards.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from warren.core.message import Envelope, Message
@@ -30,6 +31,36 @@ class BackingSpec(NamedTuple):
     queue_id: int
     durable: bool
     mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackingQueueStatus:
+    """What management shows as `backing_queue_status`, under RabbitMQ's names, and a bit more.
+
+    `delta` is (start, count, end). What RabbitMQ has in q2 and q3 counts as delta. A
+    `target_ram_count` of None is infinity. `ram_bytes` are the bodies of the ready messages but
+    those in delta, `stored_count` the messages, ready or not, that the disk has.
+    """
+
+    mode: str = "default"
+    q1: int = 0
+    q2: int = 0
+    delta: tuple[int, int, int] = (0, 0, 0)
+    q3: int = 0
+    q4: int = 0
+    len: int = 0
+    target_ram_count: int | None = None
+    next_seq_id: int = 0
+    avg_ingress_rate: float = 0.0
+    avg_egress_rate: float = 0.0
+    avg_ack_ingress_rate: float = 0.0
+    avg_ack_egress_rate: float = 0.0
+    ram_msg_count: int = 0
+    ram_ack_count: int = 0
+    ram_bytes: int = 0
+    stored_count: int = 0
+    disk_reads: int = 0
+    disk_writes: int = 0
 
 
 LEVELS = 256
@@ -49,6 +80,15 @@ class BackingQueue(Protocol):
     @property
     def ready_bytes(self) -> int:
         """Body bytes of the ready messages."""
+        ...
+
+    @property
+    def published(self) -> int:
+        """Messages it was given since it was made."""
+        ...
+
+    def status(self, now: float) -> BackingQueueStatus:
+        """Where the messages are; `now` is the time on the node's clock."""
         ...
 
     def publish(

@@ -30,7 +30,8 @@ class Exchange:
     """What all types share.
 
     `alternate` is the name of the effective alternate exchange, from argument or policy; the owner
-    of the exchange sets it. `random` serves the types that choose by chance.
+    of the exchange sets it. `random` serves the types that choose by chance. `published_in` counts
+    the publishes of clients, `published_out` the queues they reached; who publishes counts.
     """
 
     type: ClassVar[str]
@@ -57,6 +58,8 @@ class Exchange:
         self.internal = internal
         self.arguments = arguments
         self.alternate: str | None = None
+        self.published_in = 0
+        self.published_out = 0
         self._bindings: dict[Binding, None] = {}
         self._random = random
         self._prepare()

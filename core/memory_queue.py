@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 
+from warren.core.backing_queue import BackingQueueStatus
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
 
@@ -119,6 +120,19 @@ class MemoryQueue:
         self.length = 0
         self.ready_bytes = 0
         return count
+
+    @property
+    def published(self) -> int:
+        return self._next_position
+
+    def status(self, now: float) -> BackingQueueStatus:
+        return BackingQueueStatus(
+            q4=self.length,
+            len=self.length,
+            next_seq_id=self._next_position,
+            ram_msg_count=self.length,
+            ram_bytes=self.ready_bytes,
+        )
 
     def set_mode(self, mode: str) -> None:
         """There is only memory."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from warren.core.backing_queue import BackingQueue
+from warren.core.backing_queue import BackingQueue, BackingQueueStatus
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
 
@@ -97,6 +97,38 @@ class PriorityQueue:
     def purge(self) -> int:
         self.length = 0
         return sum(level.purge() for level in self._levels)
+
+    @property
+    def published(self) -> int:
+        return sum([level.published for level in self._levels])
+
+    def status(self, now: float) -> BackingQueueStatus:
+        """That of all levels together: delta has a count, but no bounds."""
+        levels = [level.status(now) for level in self._levels]
+        targets = [level.target_ram_count for level in levels]
+
+        def total(name: str) -> int:
+            return sum([getattr(level, name) for level in levels])
+
+        return BackingQueueStatus(
+            mode=levels[0].mode,
+            q1=total("q1"),
+            delta=(0, sum([level.delta[1] for level in levels]), 0),
+            q4=total("q4"),
+            len=self.length,
+            target_ram_count=None if None in targets else sum([t for t in targets if t]),
+            next_seq_id=total("next_seq_id"),
+            avg_ingress_rate=sum([level.avg_ingress_rate for level in levels]),
+            avg_egress_rate=sum([level.avg_egress_rate for level in levels]),
+            avg_ack_ingress_rate=sum([level.avg_ack_ingress_rate for level in levels]),
+            avg_ack_egress_rate=sum([level.avg_ack_egress_rate for level in levels]),
+            ram_msg_count=total("ram_msg_count"),
+            ram_ack_count=total("ram_ack_count"),
+            ram_bytes=total("ram_bytes"),
+            stored_count=total("stored_count"),
+            disk_reads=total("disk_reads"),
+            disk_writes=total("disk_writes"),
+        )
 
     def set_mode(self, mode: str) -> None:
         for level in self._levels:

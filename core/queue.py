@@ -21,6 +21,7 @@ from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.message_stats import MessageStats
 from warren.core.ports import Clock, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -80,9 +81,12 @@ class Queue:
         "_has_expiring",
         "_resume_scheduled",
         "_rules",
+        "_sent_late",
         "_trace",
+        "_turned_away",
         "_unused_timer",
         "_vhost",
+        "acked",
         "active_consumer",
         "arguments",
         "auto_delete",
@@ -91,7 +95,13 @@ class Queue:
         "deleted",
         "durable",
         "exclusive_owner",
+        "given_back",
+        "got",
+        "got_no_ack",
+        "got_nothing",
         "name",
+        "published",
+        "redelivered",
         "ring",
         "settings",
         "unacked",
@@ -122,6 +132,16 @@ class Queue:
         self.active_consumer: Consumer | None = None
         self.unacked = 0
         self.deleted = False
+        # Counted since the queue is here; `stats` says what becomes of them.
+        self.published = 0
+        self.acked = 0
+        self.given_back = 0
+        self.got = 0
+        self.got_no_ack = 0
+        self.got_nothing = 0
+        self.redelivered = 0
+        self._sent_late = 0
+        self._turned_away = 0
         self._trace: Firehose | None = None
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
@@ -151,7 +171,7 @@ class Queue:
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        """Hand the message to a waiting consumer, or keep it.
+        """Hand the message to a waiting consumer, or keep it. The caller counts it (`published`).
 
         `PENDING` is answered only when `confirms` is given: it will be told `publish_seq`.
         """
@@ -187,6 +207,7 @@ class Queue:
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
+            self._turned_away += 1
             if settings.overflow == "reject-publish-dlx":
                 self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.MAXLEN)
             return REJECTED
@@ -209,6 +230,7 @@ class Queue:
             if consumer.no_ack:
                 return SETTLED
         elif ttl_ms == 0:
+            self._turned_away += 1
             self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.EXPIRED)
             return SETTLED
         else:
@@ -289,6 +311,7 @@ class Queue:
             bytes_left -= len(message.body)
             if consumer.no_ack:
                 self._send(consumer, message.envelope, message.body, message.redelivered)
+                self._sent_late += 1
                 backing.ack((message,))
             else:
                 self._hand_over(consumer, message)
@@ -307,15 +330,20 @@ class Queue:
             if not self._drop_expired(GET_EXPIRY_SLICE):
                 # What is looked at has expired so far; the rest is dropped in turns.
                 self._resume_soon()
+                self.got_nothing += 1
                 return None
         message = self.backing.fetch()
         if message is None:
+            self.got_nothing += 1
             return None
+        self.redelivered += message.redelivered
         if self._trace is not None:
             self._trace.delivered(self, client, message.envelope, message.body, message.redelivered)
         if no_ack:
+            self.got_no_ack += 1
             self.backing.ack((message,))
         else:
+            self.got += 1
             self.unacked += 1
         if self._has_expiring:
             self._arm_expiry()
@@ -326,6 +354,7 @@ class Queue:
         if self.deleted:
             return
         self.unacked -= len(messages)
+        self.acked += len(messages)
         self.backing.ack(messages)
 
     def reject(self, messages: Iterable[Message]) -> None:
@@ -334,6 +363,7 @@ class Queue:
             return
         dead = sorted(messages, key=lambda message: message.position)
         self.unacked -= len(dead)
+        self.given_back += len(dead)
         if self.settings.dead_letter_exchange is not None:
             self._vhost.dead_letter_all(self, self.backing.load(dead), DeathReason.REJECTED)
         self.backing.ack(dead)
@@ -343,6 +373,7 @@ class Queue:
         if self.deleted:
             return
         self.unacked -= len(messages)
+        self.given_back += len(messages)
         for message in messages:
             message.redelivered = True
             if message.expires_at is not None:
@@ -358,6 +389,24 @@ class Queue:
         count = self.backing.purge()
         self._has_expiring = False
         return count
+
+    def stats(self) -> MessageStats:
+        """What passed through. Deliveries are worked out from what they led to.
+
+        A publish that was neither kept nor turned away went straight to a consumer that
+        acknowledges nothing.
+        """
+        sent_at_once = self.published - self.backing.published - self._turned_away
+        return MessageStats(
+            publish=self.published,
+            get=self.got,
+            get_no_ack=self.got_no_ack,
+            get_empty=self.got_nothing,
+            deliver=self.unacked + self.acked + self.given_back - self.got,
+            deliver_no_ack=sent_at_once + self._sent_late,
+            redeliver=self.redelivered,
+            ack=self.acked,
+        )
 
     # Life
 

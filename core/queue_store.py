@@ -53,6 +53,17 @@ class QueueStore(Protocol):
     redelivered_below: int
     """Messages below this position may have been delivered before the node started."""
 
+    read_count: int
+    """Messages read from the disk so far."""
+
+    written_count: int
+    """Messages written to it so far."""
+
+    @property
+    def count(self) -> int:
+        """Messages it has, ready and pending."""
+        ...
+
     def recovered(self) -> Recovered: ...
 
     def first_position(self) -> int:

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
+from warren.core.backing_queue import BackingQueueStatus
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import SLICE, Pager
 from warren.core.queue_rates import QueueRates, Totals
@@ -65,31 +66,6 @@ class BatchSizes:
 
 
 DEFAULT_SIZES = BatchSizes()
-
-
-@dataclass(frozen=True, slots=True)
-class BackingQueueStatus:
-    """What management shows as `backing_queue_status`, under RabbitMQ's names.
-
-    `delta` is (start, count, end). What RabbitMQ has in q2 and q3 counts as delta. A
-    `target_ram_count` of None is infinity.
-    """
-
-    mode: str
-    q1: int
-    q2: int
-    delta: tuple[int, int, int]
-    q3: int
-    q4: int
-    len: int
-    target_ram_count: int | None
-    next_seq_id: int
-    avg_ingress_rate: float
-    avg_egress_rate: float
-    avg_ack_ingress_rate: float
-    avg_ack_egress_rate: float
-    ram_msg_count: int
-    ram_ack_count: int
 
 
 class VariableQueue:
@@ -715,8 +691,11 @@ class VariableQueue:
 
     # Showing
 
+    @property
+    def published(self) -> int:
+        return self._next_position - self._first_position
+
     def status(self, now: float) -> BackingQueueStatus:
-        """What there is to see; `now` brings the rates up to date."""
         self._update_rates(now)
         assert self._rates is not None
         rates = self._rates.per_s
@@ -724,9 +703,7 @@ class VariableQueue:
         return BackingQueueStatus(
             mode=self.mode,
             q1=len(self._q1) if self._q1 else 0,
-            q2=0,
             delta=delta if self._disk_count else (self._next_position, 0, self._next_position),
-            q3=0,
             q4=len(self._q4) + len(self._returned),
             len=self.length,
             target_ram_count=self.target_count,
@@ -737,6 +714,10 @@ class VariableQueue:
             avg_ack_egress_rate=rates.ack_egress,
             ram_msg_count=self._ready_in_memory,
             ram_ack_count=len(self._pending) if self._joined else self._pending_count,
+            ram_bytes=self.ready_bytes - self._disk_bytes,
+            stored_count=self._store.count if self._stored else 0,
+            disk_reads=self._store.read_count,
+            disk_writes=self._store.written_count,
         )
 
     def check(self) -> None:

@@ -32,6 +32,7 @@ from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to
 from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
 from warren.core.message import Envelope, Message
+from warren.core.message_stats import NOTHING, MessageStats
 from warren.core.policy import Policies
 from warren.core.ports import Clock, ContentCodec, Key, MetadataStore, Stored, Write
 from warren.core.priority_queue import PriorityQueue
@@ -93,6 +94,8 @@ class VirtualHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.firehose: Firehose | None = None
+        # What passed through channels and queues that are gone.
+        self.past_channels = NOTHING
         self._codec = codec
         self._store = store
         self._policies = policies
@@ -416,6 +419,7 @@ class VirtualHost:
         exchange = self.exchanges.get(envelope.exchange)
         if exchange is not None:
             for queue in self.queues_for(exchange, routing_keys, envelope.header):
+                queue.published += 1
                 queue.publish(envelope, body, None, 0)
 
     def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
@@ -469,7 +473,12 @@ class VirtualHost:
             self.reply(envelope, message.body, keys)
         for target in self.queues_for(exchange, keys, envelope.header):
             if not dead_letter.goes_in_circles(headers, target.name, reason):
+                target.published += 1
                 target.publish(envelope, message.body, None, 0)
+
+    def channel_ended(self, stats: MessageStats) -> None:
+        """A channel is gone; what passed through it still counts."""
+        self.past_channels = self.past_channels.plus(stats)
 
     # Policies and tracing
 

@@ -157,6 +157,8 @@ class QueueIndex:
         self.durable = durable
         self.redelivered_below = 0
         self.undelivered_from: int | None = None
+        self.read_count = 0
+        self.written_count = 0
         self.segments: dict[int, Segment] = {}
         self._numbers: list[int] = []
         self._first_position = first_position
@@ -179,6 +181,11 @@ class QueueIndex:
         expiring = any(segment.has_expiring for segment in self.segments.values())
         start = self._numbers[0] << SHIFT
         return Recovered(count, body_bytes, start, self._first_position, expiring)
+
+    @property
+    def count(self) -> int:
+        live = sum([segment.live for segment in self.segments.values()])
+        return live + len(self._unwritten)
 
     def first_position(self) -> int:
         return self._first_position
@@ -313,6 +320,7 @@ class QueueIndex:
             segment.live_bytes += size
             if confirms is not None:
                 waiting.append((confirms, publish_seq))
+        self.written_count += emitted
         self._journal.unwritten_bytes -= taken
         if count:
             self._surroundings.persistent.keep(batch.file, count, octets)
@@ -397,6 +405,7 @@ class QueueIndex:
             offset += length + 7 & ~7
         if not written:
             return
+        self.written_count += len(written)
         place = surroundings.page_out(b"".join(parts))
         store = surroundings.transient
         file = store.files[place >> 32]
@@ -680,6 +689,7 @@ class QueueIndex:
 
         What is lost leaves the index.
         """
+        self.read_count += len(entries)
         messages: list[Message] = []
         lost: list[Entry] = []
         for run in self._runs(entries):

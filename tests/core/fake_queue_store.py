@@ -41,12 +41,18 @@ class FakeQueueStore:
         self.reported_lost: set[int] = set()
         self.reads: list[int] = []
         self.paged = 0
+        self.read_count = 0
+        self.written_count = 0
         self.closed_at: int | None = None
         self.deleted = False
         self._first_position = first_position
         self._next_position = first_position
         self._unconfirmed: dict[int, tuple[PublishConfirms, int]] = {}
         self._removed_early: list[tuple[PublishConfirms, int]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self.kept)
 
     # The disk's doings
 
@@ -109,6 +115,7 @@ class FakeQueueStore:
     def _keep(self, message: Message, *, survives: bool) -> None:
         self._check_open()
         assert message.body is not PAGED_OUT
+        self.written_count += 1
         self.kept[message.position] = Kept(
             message.envelope, message.body, message.expires_at, survives
         )
@@ -147,6 +154,7 @@ class FakeQueueStore:
             message = Message(kept.envelope, kept.body, position, kept.expires_at)
             message.redelivered = position < self.redelivered_below
             messages.append(message)
+            self.read_count += 1
             read_bytes += len(kept.body)
         return Batch(messages, end, lost, lost_bytes)
 
