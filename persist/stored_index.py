@@ -3,8 +3,8 @@
 Only reads; so it serves recovery, and those who look into a directory while a node works in it.
 Segments may grow meanwhile: each says which part of the journal it knows, and that is not entered
 again. They may go meanwhile, too: `gone` tells which, and their messages are passed over.
-`overlong` are files that have something behind their last frame, and where that ends. `damaged` are
-segments that lost entries, with the ranges they know to have left them.
+`overlong` are files that have something behind their last whole frame, and where that ends.
+`damaged` are segments that lost entries, with the ranges they know to have left them.
 
 Memory is bounded by what the journal touches: other segments are read one after the other, and
 only their totals are kept.
@@ -147,6 +147,8 @@ class StoredIndex:
         except Damaged as damage:
             if self._report_unreadable(path, data, damage):
                 self.damaged.setdefault((segment.queue_id, segment.number), [])
+            elif data:
+                self.overlong[path] = 0
             return False
         if contents.header.queue != segment.queue_id or contents.header.number != segment.number:
             self._harmed(path, Harm(0, len(data), f"it says it is {contents.header}"))
