@@ -24,7 +24,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from warren.core.ports import Timer
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("warren.storage")
 
 Item = TypeVar("Item")
 Job: TypeAlias = Callable[[], None]

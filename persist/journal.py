@@ -147,6 +147,11 @@ class Journal:
         self._flush_wanted = False
         self._mark_wanted = False
 
+    @property
+    def idle(self) -> bool:
+        """Whether everything noted so far is on disk, and whoever waited for it knows."""
+        return not (self.noted or self._writing or self._settled)
+
     # What queue indexes say
 
     def close_later(self) -> None:

@@ -42,7 +42,7 @@ from warren.persist.data_directory import (
 )
 from warren.persist.group_commit import CallLater, GroupCommit, PendingCommit, SyncThread
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("warren.storage")
 
 VALUE_FORMAT = 1
 DIRECTORY = "metadata"

@@ -199,6 +199,10 @@ class QueueIndex:
         segment.index = self
         self.segments[segment.number] = segment
         insort(self._numbers, segment.number)
+        if segment.file_end:
+            # They may have outlived a crash.
+            older = segment.older_paths(self.directory)
+            self._surroundings.discarded.update(dict.fromkeys(older))
         if not segment.live:
             self._discard(segment)
         elif segment.dirty:

@@ -27,7 +27,6 @@ from warren.persist.format import (
     Damaged,
     Harm,
     Record,
-    decode_frame,
     decode_ranges,
     decode_reference,
     frame_head,
@@ -166,13 +165,10 @@ class StoredIndex:
 
     def _report_unreadable(self, path: Path, data: bytes, damage: Damaged) -> bool:
         """Whether it was damaged: it may have been in the making when the power went."""
-        if decode_frame(data, SEGMENT_HEADER_BYTES) is not None:
-            self._harmed(path, Harm(0, SEGMENT_HEADER_BYTES, str(damage)))
-        elif self._was_synced(data, SEGMENT_HEADER_BYTES):
-            self._harmed(path, Harm(SEGMENT_HEADER_BYTES, len(data), str(damage)))
-        else:
+        if not self._was_synced(data, SEGMENT_HEADER_BYTES):
             log.info("segment_unfinished path=%s reason=%s", path, damage)
             return False
+        self._harmed(path, Harm(0, len(data), str(damage)))
         return True
 
     def _report_harm(self, path: Path, data: bytes, contents: SegmentContents) -> bool:
