@@ -25,6 +25,7 @@ from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import PublishRun, Route, run_head
 from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission, TopicPermission
+from warren.core.audit import audit
 from warren.core.consumers import Blocked
 from warren.core.erlang_text import binary_text
 from warren.core.errors import CommandInvalid, PreconditionFailed
@@ -192,6 +193,17 @@ class Channel:
         assert connection.user is not None
         access = connection.node.access
         access.check_topic(connection.user, self.vhost.name, exchange, routing_key, permission)
+
+    def audit(self, action: str, **what: object) -> None:
+        """Note that the user did this; for deletions and purges."""
+        connection = self.connection
+        audit(
+            connection.user_name,
+            action,
+            vhost=self.vhost.name,
+            **what,
+            peer=connection.peer.name,
+        )
 
     def reply(self, method: Method) -> None:
         self.connection.send(self.number, method)
@@ -707,6 +719,7 @@ class Channel:
             consumer.queue.remove_consumer(consumer)
         self.requeue_all()
         self.vhost.channel_ended(self.stats())
+        self.connection.node.counts.channels_closed += 1
         self.connection.confirms_forgotten(self)
         if self.confirms is not None:
             self.confirms.close()

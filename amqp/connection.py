@@ -17,6 +17,7 @@ the commit is on disk (`hold_output`); what is written later stands behind it.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -76,9 +77,13 @@ from warren.core.errors import (
     NotAllowed,
 )
 from warren.core.field import Field, Table
+from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.ports import Timer
 from warren.core.vhost import VirtualHost
+
+log = logging.getLogger("warren.connection")
+channel_log = logging.getLogger("warren.channel")
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 OLD_PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x09"
@@ -117,6 +122,10 @@ class Shell(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def owed_octets(self) -> int:
+        """Octets written that the peer has not read yet."""
+        ...
+
     def close(self) -> None:
         """Write what is left, then end the socket."""
         ...
@@ -147,15 +156,22 @@ class Connection:
         "channel_max",
         "channels",
         "client_properties",
+        "connected_at",
         "flush_requested",
         "frame_max",
         "heartbeat",
         "heartbeat_s",
         "held_back",
+        "mechanism",
         "node",
         "output",
         "peer",
+        "pid",
+        "received_count",
+        "received_octets",
         "routes",
+        "sent_count",
+        "sent_octets",
         "settings",
         "socket_writable",
         "state",
@@ -168,6 +184,14 @@ class Connection:
         self.settings = settings
         self.peer = peer
         self.state = State.AWAITING_HEADER
+        self.pid = node.number_client()
+        self.connected_at = node.clock.wall_time()
+        self.mechanism = ""
+        # Octets, and how often some were read or written at once; the shell counts.
+        self.received_octets = 0
+        self.received_count = 0
+        self.sent_octets = 0
+        self.sent_count = 0
         self.user: User | None = None
         self.vhost: VirtualHost | None = None
         self.client_properties: Table = {}
@@ -201,7 +225,7 @@ class Connection:
             node.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
         )
         self._deadline: Timer | None = node.clock.call_later(
-            settings.handshake_timeout_s, self._abort
+            settings.handshake_timeout_s, self._handshake_timed_out
         )
 
     @property
@@ -215,6 +239,16 @@ class Connection:
     @property
     def channel_count(self) -> int:
         return len(self.channels) + len(self._closing_channels)
+
+    @property
+    def owed_octets(self) -> int:
+        """Octets that wait for the peer to read them."""
+        return self._shell.owed_octets()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether it published during an alarm, and is not read from until that is over."""
+        return "alarm" in self._pauses
 
     # Reading
 
@@ -426,7 +460,7 @@ class Connection:
         elif state is State.RUNNING:
             self._unopened_channel(kind, number, payload)
         elif state is not State.CLOSING:
-            self._fail()
+            self._fail("a frame of a channel")
 
     def _channel_method(self, channel: Channel, payload: bytes) -> None:
         try:
@@ -471,13 +505,14 @@ class Connection:
         except NotAllowed as error:
             raise TooManyChannels(error.text) from error
         self.channels[number] = Channel(self, number)
+        self.node.counts.channels_opened += 1
         self.send(number, make(commands.Channel.OpenOk))
 
     # Errors
 
     def _too_large(self, kind: int, size: int) -> None:
         if self.state is not State.RUNNING:
-            self._fail()
+            self._fail(f"a frame of {size} octets")
             return
         limit = self._frame_size_max - OVERHEAD
         self._close(
@@ -486,7 +521,7 @@ class Connection:
 
     def _wrong_end(self, kind: int, payload: bytes, octet: int) -> None:
         if self.state is not State.RUNNING:
-            self._fail()
+            self._fail("a frame without its end")
             return
         text = f"{described(kind, payload)}: {{invalid_frame_end_marker,{octet}}}"
         self._close(FatalFrameError(text), NO_IDS)
@@ -503,7 +538,7 @@ class Connection:
         elif self.state in (State.RUNNING, State.AWAITING_OPEN):
             self._close(error, ids)
         elif self.state is not State.CLOSING:
-            self._fail()
+            self._fail(error.text)
 
     def close_channel(self, number: int, error: ChannelFault, ids: tuple[int, int]) -> None:
         """Close a channel for something the peer did, or failed to do in time."""
@@ -514,6 +549,9 @@ class Connection:
         channel.end()
         self._closing_channels.add(number)
         code, text = reply_to(error)
+        self._note(
+            channel_log, logging.WARNING, "channel_closed", channel=number, code=code, reason=text
+        )
         self.send(
             number,
             make(
@@ -530,20 +568,22 @@ class Connection:
         if self.state is State.RUNNING:
             self._close(ConnectionForced(reason), NO_IDS)
         elif self.state not in (State.CLOSING, State.CLOSED):
-            self._fail()
+            self._fall_silent()
 
     def internal_error(self) -> None:
         """End the connection after a fault of the broker; the caller has logged it."""
         if self.state is State.RUNNING:
             self._close(InternalFault(""), NO_IDS)
         else:
-            self._fail()
+            self._fall_silent()
 
     def _close(self, error: BrokerError, ids: tuple[int, int]) -> None:
         self._end_channels()
         self.state = State.CLOSING
         self._run = None
         code, text = reply_to(error)
+        level = logging.INFO if isinstance(error, ConnectionForced) else logging.WARNING
+        self._note(log, level, "connection_closed", by="broker", code=code, reason=text)
         self.send(
             0,
             make(
@@ -560,7 +600,14 @@ class Connection:
             self.state = State.FAILED
         self._cut_after(FAILURE_DELAY_S if fatal else self._close_timeout())
 
-    def _fail(self) -> None:
+    def _fail(self, reason: str) -> None:
+        """The handshake goes no further."""
+        if self.state is not State.FAILED and self.state is not State.CLOSED:
+            state = self.state.name.lower()
+            self._note(log, logging.WARNING, "handshake_failed", state=state, reason=reason)
+        self._fall_silent()
+
+    def _fall_silent(self) -> None:
         """Say nothing more, and cut the socket after a delay."""
         if self.state is not State.FAILED:
             self.state = State.FAILED
@@ -573,6 +620,12 @@ class Connection:
         self._stop_timers()
         self._deadline = self.node.clock.call_later(delay_s, self._abort)
 
+    def _handshake_timed_out(self) -> None:
+        state = self.state.name.lower()
+        self._note(log, logging.WARNING, "handshake_timed_out", state=state)
+        self.state = State.FAILED
+        self._abort()
+
     def _abort(self) -> None:
         self._deadline = None
         self._shell.abort()
@@ -582,9 +635,11 @@ class Connection:
     def _protocol_header(self, header: bytes) -> bool:
         if header not in (PROTOCOL_HEADER, OLD_PROTOCOL_HEADER):
             self.output.append(PROTOCOL_HEADER)
+            self._note(log, logging.WARNING, "protocol_refused", header=header.hex())
             self.state = State.FAILED
             self._shell.close()
             return False
+        self._note(log, logging.INFO, "connection_accepted", tls=self.peer.tls)
         self.state = State.AWAITING_START_OK
         offered = sasl.offered(self.settings.mechanisms, self.peer.tls)
         greeting = self.node.greetings.get(offered)
@@ -616,7 +671,7 @@ class Connection:
             if self.state is State.RUNNING:
                 raise InternalFault("") from error
             if self.state is not State.CLOSING:
-                self._fail()
+                self._fail("a method that cannot be read")
             return
         name = HANDLERS.get((self.state, type(method)))
         if name is not None:
@@ -625,7 +680,7 @@ class Connection:
         elif self.state is State.RUNNING:
             raise ChannelError("unexpected method in connection state running")
         elif self.state is not State.CLOSING:
-            self._fail()
+            self._fail(f"unexpected {method.name}")
 
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
         self.client_properties = _as_table(method.client_properties)
@@ -636,8 +691,9 @@ class Connection:
             )
         mechanism = method.mechanism
         if mechanism not in sasl.offered(self.settings.mechanisms, self.peer.tls):
-            self._fail()
+            self._fail(f"mechanism {mechanism} is not offered")
             return
+        self.mechanism = mechanism
         self._sasl = sasl.Exchange(mechanism)
         self._authenticate(method.response)
 
@@ -654,7 +710,7 @@ class Connection:
                 return
             self.user = self.node.log_in(step.user, step.password, self.peer.loopback)
         except (sasl.SyntaxFault, TableError):
-            self._fail()
+            self._fail(f"not a response of {self._sasl.mechanism}")
             return
         except LoginRefused as refusal:
             self.node.login_refused(self.peer.name, refusal)
@@ -687,7 +743,7 @@ class Connection:
                     method_id=0,
                 ),
             )
-        self._fail()
+        self._fall_silent()
 
     def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
         settings = self.settings
@@ -698,7 +754,7 @@ class Connection:
             frame_max_ok = FRAME_MIN_SIZE <= frame_max <= settings.frame_max
         channel_max_ok = not settings.channel_max or 0 < channel_max <= settings.channel_max
         if not (frame_max_ok and channel_max_ok):
-            self._fail()
+            self._fail(f"tune-ok with frame_max {frame_max} and channel_max {channel_max}")
             return
         self.frame_max = frame_max or 1 << 32
         self._frame_size_max = self.frame_max
@@ -716,10 +772,12 @@ class Connection:
             self._deadline = None
         self.state = State.RUNNING
         self.send(0, make(commands.Connection.OpenOk))
+        self._note(log, logging.INFO, "connection_opened", tls=self.peer.tls)
 
     def _close_by_client(self, _: commands.Connection.Close) -> None:
         self._end_channels()
         self.state = State.CLOSED
+        self._note(log, logging.INFO, "connection_closed", by="client")
         self.send(0, make(commands.Connection.CloseOk))
         self._cut_after(self._close_timeout())
 
@@ -739,6 +797,12 @@ class Connection:
 
     def connection_lost(self) -> None:
         """The socket is gone."""
+        if self.state is State.AWAITING_HEADER:
+            # Somebody looks whether the port is open.
+            self._note(log, logging.DEBUG, "connection_lost", state="awaiting_header")
+        elif self.state not in (State.CLOSING, State.CLOSED, State.FAILED):
+            state = self.state.name.lower()
+            self._note(log, logging.WARNING, "connection_lost", state=state)
         self._stop_timers()
         self._end_channels()
         # What leads back to us is let go, so that no cycle is left for the collector.
@@ -755,6 +819,8 @@ class Connection:
         self._closing_channels.clear()
         self._run = None
         if self.vhost is not None:
+            if self in self.node.clients:
+                self.vhost.connection_ended(self.received_octets, self.sent_octets)
             self.node.connection_ended(self)
             self.vhost.delete_exclusive_queues(self)
 
@@ -774,7 +840,23 @@ class Connection:
 
     def _give_up(self) -> None:
         self.node.heartbeat_missed(self.peer.name, self.heartbeat_s)
+        self.state = State.FAILED
         self._abort()
+
+    def _note(
+        self, category: logging.Logger, level: int, event: str, **more: str | int | None
+    ) -> None:
+        """Log an event of this connection with what is known of it so far."""
+        log_event(
+            category,
+            level,
+            event,
+            peer=self.peer.name,
+            user=self.user.name if self.user is not None else None,
+            vhost=self.vhost.name if self.vhost is not None else None,
+            name=client_name(self.client_properties),
+            **more,
+        )
 
     # Writing
 

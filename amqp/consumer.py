@@ -71,6 +71,11 @@ class ChannelConsumer(Consumer):
         self._method_tails = (b"", b"")
         self._tail = b""
 
+    @property
+    def channel(self) -> Channel:
+        """The channel it was subscribed on."""
+        return self._channel
+
     def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         channel = self._channel
         delivery_tag = channel.last_delivery_tag = channel.last_delivery_tag + 1

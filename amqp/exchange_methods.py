@@ -9,8 +9,8 @@ from pamqp import commands
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding, DestinationKind
-from warren.core.errors import AccessRefused, PreconditionFailed
-from warren.core.field import KIND_NAMES, Table, to_text
+from warren.core.errors import AccessRefused
+from warren.core.field import Table, to_text
 from warren.core.vhost import ALTERNATE_EXCHANGE
 
 if TYPE_CHECKING:
@@ -61,7 +61,10 @@ def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
             f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed"
         )
     channel.check("exchange", name, "configure")
+    existed = name in vhost.exchanges
     vhost.delete_exchange(name, if_unused=method.if_unused)
+    if existed:
+        channel.audit("exchange_deleted", exchange=name)
     channel.reply_durably(None if method.nowait else make(commands.Exchange.DeleteOk))
 
 
@@ -105,13 +108,9 @@ def _binding(
 
 
 def _check_alternate(channel: Channel, name: str, arguments: Table) -> None:
+    channel.vhost.check_exchange_arguments(name, arguments)
     alternate = arguments.get(ALTERNATE_EXCHANGE)
     if alternate is None:
         return
-    if alternate.kind != "S":
-        raise PreconditionFailed(
-            f"invalid type '{KIND_NAMES[alternate.kind]}' for arg '{ALTERNATE_EXCHANGE}' in "
-            f"exchange '{name}' in vhost '{channel.vhost.name}'"
-        )
     channel.check("exchange", name, "read")
     channel.check("exchange", to_text(alternate.value), "write")

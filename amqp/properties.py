@@ -223,6 +223,38 @@ def replace(
     return _rewrite(header, changes)
 
 
+def encode_properties(
+    body_size: int, values: Mapping[str, str | int], headers: Table | None = None
+) -> bytes:
+    """A header with these properties, by their names in the specification.
+
+    Raises ValueError for one that does not exist, or whose value is not of its type.
+    """
+    unknown = values.keys() - _BY_NAME.keys()
+    if unknown:
+        raise ValueError(f"there is no property {min(unknown)}")
+    changes: dict[int, bytes | None] = {}
+    for name, value in values.items():
+        flag, wire_type = _BY_NAME[name]
+        changes[flag] = _encode_value(name, wire_type, value)
+    if headers is not None:
+        changes[_HEADERS] = encode_table(headers)
+    return _rewrite(struct.pack(">HHQH", 60, 0, body_size, 0), changes)
+
+
+def _encode_value(name: str, wire_type: str, value: str | int) -> bytes:
+    if wire_type == "shortstr":
+        if not isinstance(value, str):
+            raise ValueError(f"{name} should be a string")
+        return _encode_shortstr(value.encode("utf-8", "surrogateescape"))
+    size = {"octet": 1, "timestamp": 8}.get(wire_type)
+    if size is None or isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} should be a whole number")
+    if not 0 <= value < 1 << 8 * size:
+        raise ValueError(f"{name} should be below {1 << 8 * size}")
+    return value.to_bytes(size, "big")
+
+
 def parse_expiration(raw: bytes) -> int:
     """The time to live in milliseconds. Raises `InvalidExpiration` with RabbitMQ's reasons
     (amqp_semantics.md section 4.3)."""

@@ -25,6 +25,7 @@ def declare(channel: Channel, method: commands.Queue.Declare) -> None:
     if name == REPLY_TO_NAME or name.startswith(REPLY_TO_PREFIX):
         _declare_reply_queue(channel, name, method.nowait)
         return
+    channel.connection.node.counts.queues_declared += 1
     queue = _passive(channel, name) if method.passive else _active(channel, name, method)
     channel.last_queue = queue.name
     if not method.nowait:
@@ -48,6 +49,7 @@ def purge(channel: Channel, method: commands.Queue.Purge) -> None:
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
     count = queue.purge()
+    channel.audit("queue_purged", queue=name, messages=count)
     if not method.nowait:
         channel.reply(make(commands.Queue.PurgeOk, message_count=count))
 
@@ -63,6 +65,7 @@ def delete(channel: Channel, method: commands.Queue.Delete) -> None:
     with channel.cancels_later():
         if queue is not None:
             count = channel.vhost.delete_queue(queue)
+            channel.audit("queue_deleted", queue=name, messages=count)
         if not method.nowait:
             delete_ok = make(commands.Queue.DeleteOk, message_count=count)
             channel.reply_durably(delete_ok, queue is not None and queue.durable)

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
-from warren.amqp.state import State
+from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
 
-log = logging.getLogger("warren.amqp")
+log = logging.getLogger("warren.connection")
 
 WRITE_BUFFER_HIGH = 256 * 1024
 """Octets a socket may owe its reader before its consumers are taken out of their rings."""
@@ -90,6 +90,8 @@ class AmqpProtocol(asyncio.Protocol):
         if connection is None:
             self._read_proxy_header(data)
             return
+        connection.received_octets += len(data)
+        connection.received_count += 1
         try:
             connection.receive_data(data)
         except Exception:
@@ -105,12 +107,10 @@ class AmqpProtocol(asyncio.Protocol):
         self._stop_header_timer()
         connection, self._connection = self._connection, None
         if connection is not None:
-            if connection.state is State.RUNNING:
-                log.warning("connection lost peer=%s", connection.peer.name)
             try:
                 connection.connection_lost()
             except Exception:
-                log.exception("ending a connection failed peer=%s", connection.peer.name)
+                log_fault(log, "connection_end_failed", peer=connection.peer.name)
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -134,6 +134,9 @@ class AmqpProtocol(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def owed_octets(self) -> int:
+        return self._transport.get_write_buffer_size()
+
     def close(self) -> None:
         self.flush()
         self._transport.close()
@@ -151,6 +154,8 @@ class AmqpProtocol(asyncio.Protocol):
         if not parts or transport.is_closing():
             return
         size = sum(map(len, parts))
+        connection.sent_octets += size
+        connection.sent_count += 1
         if size > LARGE_PART * len(parts):
             # Copying large bodies into one buffer costs more than a vectored write.
             transport.writelines(parts)
@@ -172,11 +177,11 @@ class AmqpProtocol(asyncio.Protocol):
 
     def _internal_error(self, connection: Connection) -> None:
         """A fault of ours in serving this peer: log it, and end this peer only."""
-        log.exception("internal error peer=%s", connection.peer.name)
+        log_fault(log, "internal_error", peer=connection.peer.name)
         try:
             connection.internal_error()
         except Exception:
-            log.exception("closing after an internal error failed peer=%s", connection.peer.name)
+            log_fault(log, "connection_close_failed", peer=connection.peer.name)
             self._transport.abort()
 
     def _read_proxy_header(self, data: bytes) -> None:
@@ -186,7 +191,7 @@ class AmqpProtocol(asyncio.Protocol):
         try:
             found = self._listener.read_proxy_header(self._header)
         except ValueError as error:
-            log.warning("PROXY header refused peer=%s %s", peer.name, error)
+            log_event(log, logging.WARNING, "proxy_header_refused", peer=peer.name, reason=error)
             self._transport.abort()
             return
         if found is None:
@@ -238,6 +243,7 @@ class Listener:
         self.certificate_login = certificate_login
         self._loop = loop
         self._connection_max = connection_max
+        self._suspended = False
         self._servers: list[asyncio.Server] = []
         self._protocols: set[AmqpProtocol] = set()
         self._unflushed: list[AmqpProtocol] = []
@@ -267,7 +273,17 @@ class Listener:
             try:
                 tls.reload()
             except (OSError, ssl.SSLError) as error:
-                log.error("certificate not reloaded file=%s %s", tls.certificate, error)
+                log_event(
+                    log,
+                    logging.ERROR,
+                    "certificate_not_reloaded",
+                    file=tls.certificate,
+                    error=error,
+                )
+
+    def suspend(self, suspended: bool) -> None:
+        """Let no new clients in, or let them in again; those that are there stay."""
+        self._suspended = suspended
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more, tell every client, and end what is left after the grace period."""
@@ -285,9 +301,13 @@ class Listener:
         await asyncio.sleep(0)
 
     def admit(self, protocol: AmqpProtocol) -> bool:
-        """Count a new socket; False when there are too many."""
+        """Count a new socket; False when there are too many, or none are let in."""
+        if self._suspended:
+            return False
         if self._connection_max is not None and len(self._protocols) >= self._connection_max:
-            log.warning("connection refused, connection_max=%d reached", self._connection_max)
+            log_event(
+                log, logging.WARNING, "connection_refused", connection_max=self._connection_max
+            )
             return False
         self._protocols.add(protocol)
         return True
@@ -310,7 +330,7 @@ class Listener:
             try:
                 protocol.flush()
             except Exception:
-                log.exception("writing to a connection failed")
+                log_fault(log, "connection_write_failed")
                 protocol.abort()
 
     def _watch_certificates(self, seen: float) -> None:
@@ -322,7 +342,7 @@ class Listener:
             try:
                 newest = max(tls.changed_at() for tls in self._tls)
             except OSError as error:
-                log.error("certificate files not readable %s", error)
+                log_event(log, logging.ERROR, "certificate_not_readable", error=error)
             if newest != seen:
                 self.reload_certificates()
             self._watch_certificates(newest)

@@ -33,6 +33,11 @@ class Transaction:
         self._on_safe: Callable[[], None] | None = None
 
     @property
+    def published(self) -> int:
+        """Publishes that wait for the commit."""
+        return len(self._publishes)
+
+    @property
     def judged(self) -> int:
         """Messages whose verdict waits for the commit."""
         return sum([len(unacked) for unacked, _ in self._verdicts])

@@ -35,7 +35,7 @@ class Server:
         self.started = time.perf_counter()
         with (directory / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--amqp", f"127.0.0.1:{port}"],
+                [*command, "--amqp", f"127.0.0.1:{port}", "--http", "none"],
                 cwd=directory,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -49,6 +49,7 @@ class LoginRefused(BrokerError):
     def __init__(self, user: str, reason: str, *, only_loopback: bool = False) -> None:
         super().__init__(f"user '{user}' - {reason}")
         self.user = user
+        self.reason = reason
         self.only_loopback = only_loopback
 
 

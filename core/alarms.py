@@ -7,9 +7,14 @@ node counts on every node.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
+
+from warren.core.log_line import log_event
+
+log = logging.getLogger("warren.alarm")
 
 
 class Resource(StrEnum):
@@ -86,6 +91,12 @@ class Alarms:
     def _become(self, alarms: set[Alarm]) -> None:
         if alarms == self._in_effect:
             return
+        for event, changed in (
+            ("alarm_raised", alarms - self._in_effect),
+            ("alarm_cleared", self._in_effect - alarms),
+        ):
+            for alarm in sorted(changed):
+                log_event(log, logging.WARNING, event, resource=alarm.resource, node=alarm.node)
         self._in_effect = alarms
         self._changed()
 

@@ -87,6 +87,16 @@ class BackingQueue(Protocol):
         """Messages it was given since it was made."""
         ...
 
+    @property
+    def next_position(self) -> int:
+        """The position the next message will have."""
+        ...
+
+    @property
+    def undelivered_from(self) -> int:
+        """Messages before this position were delivered once, or are gone; later ones were not."""
+        ...
+
     def status(self, now: float) -> BackingQueueStatus:
         """Where the messages are; `now` is the time on the node's clock."""
         ...

@@ -17,8 +17,12 @@ Names are `str` decoded as UTF-8 with surrogateescape: any bytes survive the rou
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, NamedTuple, TypeAlias
+
+from warren.core.errors import BrokerError
 
 
 class Field(NamedTuple):
@@ -30,11 +34,17 @@ class Field(NamedTuple):
 
 Table: TypeAlias = dict[str, Field]
 
+
+class NoField(BrokerError):
+    """JSON that no field of a table can hold."""
+
+
 SHORT_STRING_MAX = 255
 """Octets of a short string on the wire: names, routing keys, tags."""
 
+LONG_MIN = -(1 << 63)
 LONG_MAX = (1 << 63) - 1
-"""The largest number a field of kind `l` holds."""
+"""The smallest and the largest number a field of kind `l` holds."""
 
 INTEGER_KINDS = frozenset("bBsuIilL")
 NUMBER_KINDS = INTEGER_KINDS | frozenset("fd")
@@ -93,6 +103,86 @@ def to_plain(table: Table) -> dict[str, Any]:
 def from_plain(plain: Mapping[str, Any]) -> Table:
     """The table `to_plain` was given."""
     return {name: _field_from_plain(kind, value) for name, (kind, value) in plain.items()}
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    """The table as RabbitMQ shows it in JSON, where the types are lost.
+
+    Void is the string `undefined`; octets that are no UTF-8 are shown in base64 behind some words.
+    """
+    return {json_text(name): _field_to_json(field) for name, field in table.items()}
+
+
+def from_json(value: Any) -> Table:
+    """The table a JSON object stands for; raises `NoField`.
+
+    Integers become `l`, other numbers `d`, strings `S`, lists `A`, objects `F`. There is no null:
+    RabbitMQ takes none, wherever it stands. An empty list, which is how an empty table is written
+    in some languages, is an empty table.
+    """
+    if value == []:
+        return {}
+    if not isinstance(value, dict):
+        raise NoField("arguments should be an object")
+    return {_checked_name(name): _field_from_json(name, item) for name, item in value.items()}
+
+
+def json_text(text: str) -> str:
+    """A name for JSON, which holds Unicode only."""
+    return text if text.isascii() else _octets_to_json(text.encode("utf-8", "surrogateescape"))
+
+
+def _octets_to_json(octets: bytes) -> str:
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"Not UTF-8, base64 is: {b64encode(octets).decode('ascii')}"
+
+
+def _field_to_json(field: Field) -> Any:
+    match field.kind:
+        case "S" | "x":
+            return _octets_to_json(field.value)
+        case "F":
+            return to_json(field.value)
+        case "A":
+            return [_field_to_json(item) for item in field.value]
+        case "D":
+            scale, unscaled = field.value
+            return unscaled / 10**scale
+        case "V":
+            return "undefined"
+        case "f" | "d" if not isfinite(field.value):
+            # JSON has no number for these.
+            return str(field.value)
+        case _:
+            return field.value
+
+
+def _field_from_json(name: str, value: Any) -> Field:
+    if value is None:
+        raise NoField("null_not_allowed")
+    if isinstance(value, bool):
+        return Field("t", value)
+    if isinstance(value, int):
+        if not LONG_MIN <= value <= LONG_MAX:
+            raise NoField(f"argument '{name}': {value} does not fit in 64 bits")
+        return Field("l", value)
+    if isinstance(value, float):
+        return Field("d", value)
+    if isinstance(value, str):
+        return longstr(value)
+    if isinstance(value, dict):
+        return Field("F", from_json(value))
+    if isinstance(value, list):
+        return Field("A", [_field_from_json(name, item) for item in value])
+    raise NoField(f"argument '{name}': {value!r} is not JSON")
+
+
+def _checked_name(name: str) -> str:
+    if len(name.encode("utf-8", "surrogateescape")) > SHORT_STRING_MAX:
+        raise NoField(f"name of argument '{name}' is longer than {SHORT_STRING_MAX} octets")
+    return name
 
 
 def _field_to_plain(field: Field) -> list[Any]:

@@ -125,6 +125,14 @@ class MemoryQueue:
     def published(self) -> int:
         return self._next_position
 
+    @property
+    def next_position(self) -> int:
+        return self._next_position
+
+    @property
+    def undelivered_from(self) -> int:
+        return self._ready[0].position if self._ready else self._next_position
+
     def status(self, now: float) -> BackingQueueStatus:
         return BackingQueueStatus(
             q4=self.length,

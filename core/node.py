@@ -19,6 +19,9 @@ from warren.core.errors import NotAllowed
 from warren.core.field import Table, longstr
 from warren.core.firehose import Firehose
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
+from warren.core.log_line import log_event
+from warren.core.message_stats import NOTHING
+from warren.core.node_counts import NodeCounts
 from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
 from warren.core.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
@@ -26,7 +29,8 @@ from warren.core.records import GlobalParameterRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
 from warren.core.vhost import VirtualHost
 
-log = logging.getLogger("warren.node")
+log = logging.getLogger("warren.connection")
+vhost_log = logging.getLogger("warren.vhost")
 
 
 class Client(Protocol):
@@ -74,6 +78,11 @@ class Node:
         self.global_parameters = GlobalParameters(metadata)
         self.vhosts: dict[str, VirtualHost] = {}
         self.clients: dict[Client, None] = {}
+        self.counts = NodeCounts()
+        self.started_at = clock.wall_time()
+        # What passed through virtual hosts that are gone.
+        self.past_channels = NOTHING
+        self._clients_numbered = 0
         # The encoded first frame to every client, by the login mechanisms it offers.
         self.greetings: dict[tuple[str, ...], bytes] = {}
         self._random = random
@@ -123,6 +132,7 @@ class Node:
             policies=self.policies,
             limits=self.vhost_limits,
             replies=self.replies,
+            counts=self.counts,
             random=self._random,
             new_backing_queue=self._new_backing_queue,
         )
@@ -134,28 +144,52 @@ class Node:
         if record is not None:
             if name not in self.vhosts:
                 self._start_vhost(name)
+                log_event(vhost_log, logging.INFO, "vhost_created", vhost=name)
             return
         vhost = self.vhosts.pop(name, None)
         if vhost is None:
             return
+        log_event(vhost_log, logging.INFO, "vhost_deleted", vhost=name)
         vhost.end()
+        self.past_channels = self.past_channels.plus(vhost.past_channels)
+        vhost.past_channels = NOTHING
         reason = f"vhost '{name}' is deleted"
         # Cancels of consumers are written first; they are scheduled, so the closes are too.
         self.clock.call_soon(lambda: self._close_clients(lambda c: c.vhost is vhost, reason))
 
     # Clients
 
+    def number_client(self) -> str:
+        """What a new connection is called by operators: a process id in RabbitMQ's form."""
+        self._clients_numbered += 1
+        return f"<{self.name}.{int(self.started_at)}.{self._clients_numbered}.0>"
+
     def log_in(self, user: str, password: str | None, loopback: bool) -> User:
         """The user with this password, or proved by a certificate where it is None.
 
         Raises `LoginRefused`.
         """
-        if password is None:
-            return self.access.authenticate_by_certificate(user, loopback)
-        return self.access.authenticate(user, password, loopback)
+        try:
+            if password is None:
+                admitted = self.access.authenticate_by_certificate(user, loopback)
+            else:
+                admitted = self.access.authenticate(user, password, loopback)
+        except LoginRefused:
+            self.counts.logins_failed += 1
+            raise
+        self.counts.logins_succeeded += 1
+        return admitted
 
     def login_refused(self, peer: str, refusal: LoginRefused) -> None:
-        log.warning("login refused peer=%s %s", peer, refusal.text)
+        """A login failed, over AMQP or HTTP; the peer is not told the reason."""
+        log_event(
+            log,
+            logging.WARNING,
+            "login_refused",
+            peer=peer,
+            user=refusal.user,
+            reason=refusal.reason,
+        )
 
     def open_vhost(self, client: Client, user: User, name: str) -> VirtualHost:
         """Let a client into a virtual host; the checks are in RabbitMQ's order.
@@ -174,6 +208,7 @@ class Node:
         if not self.access.vhost_allowed(user, name):
             raise NotAllowed(f"access to vhost '{name}' refused for user '{user.name}'")
         self.clients[client] = None
+        self.counts.connections_opened += 1
         return vhost
 
     def check_channel_limit(self, user: User) -> None:
@@ -184,10 +219,12 @@ class Node:
             check_user_channel(limits, user.name, opened)
 
     def connection_ended(self, client: Client) -> None:
-        self.clients.pop(client, None)
+        if client in self.clients:
+            del self.clients[client]
+            self.counts.connections_closed += 1
 
     def heartbeat_missed(self, peer: str, heartbeat_s: int) -> None:
-        log.warning("heartbeats missed, closing peer=%s heartbeat_s=%d", peer, heartbeat_s)
+        log_event(log, logging.WARNING, "heartbeats_missed", peer=peer, heartbeat_s=heartbeat_s)
 
     def close_all(self, reason: str) -> None:
         """An operator closes every connection."""

@@ -165,14 +165,22 @@ class Policies:
         *,
         operator: bool = False,
     ) -> Commit:
-        """Make or replace a policy. Raises `ValidationFailed` or `NoSuchVhost`."""
+        """Make or replace a policy. Raises `ValidationFailed` or `NoSuchVhost`.
+
+        Nothing changes, and nobody is told, when the policy is there as it is.
+        """
         record = validated(pattern, definition, priority, apply_to, operator=operator)
         expect_vhost(self._store, vhost)
         ages = {policy.name: policy.age for policy in self.of_vhost(vhost, operator=operator)}
         # A name keeps its age when its policy is replaced.
         age = ages.get(name, max(ages.values(), default=0) + 1)
         record = msgspec.structs.replace(record, age=age)
-        return self._store.transact([Write((_store_kind(operator), vhost, name), record)])
+        key = (_store_kind(operator), vhost, name)
+        stored = self._store.get(key)
+        if stored is not None and stored.record == record:
+            # Every queue of the virtual host would look for its policy again.
+            return self._store.transact([])
+        return self._store.transact([Write(key, record)])
 
     def clear(self, vhost: str, name: str, *, operator: bool = False) -> Commit:
         """Raises `NotThere`."""

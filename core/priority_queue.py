@@ -102,6 +102,15 @@ class PriorityQueue:
     def published(self) -> int:
         return sum([level.published for level in self._levels])
 
+    @property
+    def next_position(self) -> int:
+        """That of the lowest level, whose messages wait longest."""
+        return self._levels[0].next_position
+
+    @property
+    def undelivered_from(self) -> int:
+        return self._levels[0].undelivered_from
+
     def status(self, now: float) -> BackingQueueStatus:
         """That of all levels together: delta has a count, but no bounds."""
         levels = [level.status(now) for level in self._levels]

@@ -382,7 +382,7 @@ class VariableQueue:
             if self._returned:
                 self._store.remove([message for _, message in self._returned])
             # What was never delivered stands behind all that is pending.
-            self._store.remove_range(self._undelivered_from(), self._next_position)
+            self._store.remove_range(self.undelivered_from, self._next_position)
         self._forget_ready()
         return count
 
@@ -395,7 +395,7 @@ class VariableQueue:
     def stop(self) -> None:
         """The node stops; nothing may be called any more."""
         self._leave_pager()
-        self._store.close(max(self._undelivered_from(), self._store.redelivered_below))
+        self._store.close(max(self.undelivered_from, self._store.redelivered_below))
 
     def _forget_ready(self) -> None:
         self._gone += self.length
@@ -410,8 +410,12 @@ class VariableQueue:
         self._lazy_bytes = 0
         self._find_tail()
 
-    def _undelivered_from(self) -> int:
-        """The position of the first message that was not delivered since the node started."""
+    @property
+    def next_position(self) -> int:
+        return self._next_position
+
+    @property
+    def undelivered_from(self) -> int:
         if self._q4:
             return self._q4[0].position
         if self._disk_count:

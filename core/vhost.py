@@ -31,8 +31,10 @@ from warren.core.exchange import EXCHANGE_TYPES, Exchange, make_exchange
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
 from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
+from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import NOTHING, MessageStats
+from warren.core.node_counts import NodeCounts
 from warren.core.policy import Policies
 from warren.core.ports import Clock, ContentCodec, Key, MetadataStore, Stored, Write
 from warren.core.priority_queue import PriorityQueue
@@ -42,6 +44,7 @@ from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, route
 
 log = logging.getLogger("warren.vhost")
+queue_log = logging.getLogger("warren.queue")
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
 
@@ -85,6 +88,7 @@ class VirtualHost:
         policies: Policies,
         limits: VhostLimits,
         replies: Replies,
+        counts: NodeCounts,
         random: Random,
         new_backing_queue: Callable[[BackingSpec], BackingQueue],
     ) -> None:
@@ -96,11 +100,14 @@ class VirtualHost:
         self.firehose: Firehose | None = None
         # What passed through channels and queues that are gone.
         self.past_channels = NOTHING
+        self.past_received = 0
+        self.past_sent = 0
         self._codec = codec
         self._store = store
         self._policies = policies
         self._limits = limits
         self._replies = replies
+        self._counts = counts
         self._random = random
         self._new_backing_queue = new_backing_queue
         self._bindings_to: dict[tuple[str, str], dict[Binding, None]] = {}
@@ -137,7 +144,13 @@ class VirtualHost:
                 try:
                     bring_back(stored)
                 except BrokerError as error:
-                    log.error("definition skipped key=%s: %s", stored.key, error.text)
+                    log_event(
+                        log,
+                        logging.ERROR,
+                        "definition_skipped",
+                        key="/".join(stored.key),
+                        reason=error.text,
+                    )
 
     def _recover_exchange(self, stored: Stored) -> None:
         exchange = stored.record
@@ -198,6 +211,15 @@ class VirtualHost:
         """Raise `CommandInvalid` when there is no such type."""
         if kind not in EXCHANGE_TYPES:
             raise CommandInvalid(f"unknown exchange type '{kind}'")
+
+    def check_exchange_arguments(self, name: str, arguments: Table) -> None:
+        """Raise `PreconditionFailed` when what names the alternate exchange is no string."""
+        alternate = arguments.get(ALTERNATE_EXCHANGE)
+        if alternate is not None and alternate.kind != "S":
+            raise PreconditionFailed(
+                f"invalid type '{KIND_NAMES[alternate.kind]}' for arg '{ALTERNATE_EXCHANGE}' in "
+                f"exchange '{name}' in vhost '{self.name}'"
+            )
 
     def declare_exchange(
         self,
@@ -287,6 +309,7 @@ class VirtualHost:
     ) -> Queue:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments."""
         queue_id = self._new_queue_id()
+        self._counts.queues_created += 1
         queue = self._add_queue(
             name,
             durable=durable,
@@ -295,6 +318,7 @@ class VirtualHost:
             arguments=arguments,
             queue_id=queue_id,
         )
+        log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
         if queue.survives:
             record = QueueRecord(auto_delete, to_plain(arguments), queue_id)
             self._store.transact([Write(("queue", self.name, name), record)])
@@ -426,6 +450,7 @@ class VirtualHost:
         """`QueueOwner`: a message died. One death at a time, however they cascade."""
         if queue.settings.dead_letter_exchange is None:
             return
+        self._counts.dead_lettered[reason] += 1
         self._dying.append((queue, message, reason))
         self._bury_dead()
 
@@ -434,7 +459,9 @@ class VirtualHost:
     ) -> None:
         """`QueueOwner`: many messages died, the oldest first."""
         if queue.settings.dead_letter_exchange is not None:
-            self._dying.extend([(queue, message, reason) for message in messages])
+            dead = [(queue, message, reason) for message in messages]
+            self._counts.dead_lettered[reason] += len(dead)
+            self._dying.extend(dead)
             self._bury_dead()
 
     def _bury_dead(self) -> None:
@@ -479,6 +506,11 @@ class VirtualHost:
     def channel_ended(self, stats: MessageStats) -> None:
         """A channel is gone; what passed through it still counts."""
         self.past_channels = self.past_channels.plus(stats)
+
+    def connection_ended(self, received_octets: int, sent_octets: int) -> None:
+        """A connection to the virtual host is gone; what passed through it still counts."""
+        self.past_received += received_octets
+        self.past_sent += sent_octets
 
     # Policies and tracing
 
@@ -595,6 +627,8 @@ class VirtualHost:
         for queue in queues:
             if self.queues.pop(queue.name, None) is None:
                 continue
+            log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
+            self._counts.queues_deleted += 1
             if queue.exclusive_owner is not None:
                 owned = self._exclusive[queue.exclusive_owner]
                 del owned[queue.name]

@@ -1,7 +1,7 @@
 """`warren server`: runs a node until it is told to stop.
 
 SIGTERM and SIGINT stop it: clients are told, definitions are committed. SIGHUP reads the TLS
-certificates anew. When connections are accepted it prints one line.
+certificates anew and opens the log file anew. When connections are accepted it prints one line.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
+import socket
 import ssl
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -20,11 +23,15 @@ import uvloop
 
 from warren.allocator import keep_freed_memory
 from warren.config import Config, override
+from warren.config_check import file_problems
+from warren.core.log_line import log_event
+from warren.environment import Environment
+from warren.log_output import LogOutput
 from warren.node import RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError, Loaded, parse_config
 
-log = logging.getLogger("warren")
+log = logging.getLogger("warren.node")
 
 
 @click.command()
@@ -32,55 +39,90 @@ log = logging.getLogger("warren")
 @click.option("--data-dir", metavar="DIR", help="Where definitions are kept [./warren-data].")
 @click.option("--node-name", metavar="NAME", help="The node's name [warren@HOST].")
 @click.option("--amqp", metavar="HOST:PORT", help="Where to accept clients [0.0.0.0:5672].")
-def server(
-    config_file: str | None, data_dir: str | None, node_name: str | None, amqp: str | None
-) -> None:
+@click.option(
+    "--http",
+    metavar="HOST:PORT",
+    help="Where to answer HTTP, or none for nowhere [0.0.0.0:15672].",
+)
+@click.option("--check-config", is_flag=True, help="Say what is wrong with the configuration.")
+def server(config_file: str | None, check_config: bool, **flags: str | None) -> None:
     """Run a broker."""
+    if check_config:
+        sys.exit(_check(config_file, flags))
     try:
-        loaded = _read(config_file)
-        config = override(loaded.config, data_dir=data_dir, node_name=node_name, amqp=amqp)
+        config, warnings = read_configuration(config_file, os.environ, flags)
+        output = LogOutput.start(config)
     except (ConfigError, OSError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-    _start_logging(config)
-    for warning in loaded.warnings:
-        log.warning("%s", warning)
+    for warning in warnings:
+        log_event(log, logging.WARNING, "configuration_warning", reason=warning)
     keep_freed_memory()
     _allow_many_files()
     collect_rarely()
     try:
-        uvloop.run(_serve(config))
+        uvloop.run(_serve(config, output))
     except (DataDirectoryRefused, OSError, ssl.SSLError) as error:
         print(f"warren: {error}", file=sys.stderr)
         sys.exit(1)
 
 
-def _read(config_file: str | None) -> Loaded:
-    if config_file is None:
-        return Loaded(Config(), [])
-    return parse_config(Path(config_file).read_text(encoding="utf-8"), config_file)
+def read_configuration(
+    config_file: str | None, variables: Mapping[str, str], flags: Mapping[str, str | None]
+) -> Loaded:
+    """Flags over environment over file over defaults. `flags` are those of `override`.
+
+    Raises `ConfigError`, `OSError` for the file, `ValueError` for flags and variables.
+    """
+    environment = Environment(variables)
+    path = config_file or environment.config_file(Path.exists)
+    loaded = Loaded(Config(), [])
+    if path is not None:
+        loaded = parse_config(Path(path).read_text(encoding="utf-8"), path)
+    host = socket.gethostname().split(".")[0]
+    config = environment.apply(loaded.config, host=host, node_name=flags.get("node_name"))
+    return Loaded(override(config, **flags), loaded.warnings + environment.warnings())
 
 
-async def _serve(config: Config) -> None:
+def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
+    """Print what is wrong with the configuration; returns the exit code."""
+    try:
+        config, warnings = read_configuration(config_file, os.environ, flags)
+        problems = file_problems(config)
+    except ConfigError as error:
+        warnings, problems = [], error.problems
+    except (OSError, ValueError) as error:
+        warnings, problems = [], [str(error)]
+    for warning in warnings:
+        print(f"warning: {warning}")
+    for problem in problems:
+        print(f"error: {problem}")
+    if not problems:
+        print("the configuration is fine")
+    return 2 if problems else 0
+
+
+async def _serve(config: Config, output: LogOutput) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # A start may take long, and a SIGHUP that nobody expects ends the process.
+    loop.add_signal_handler(signal.SIGHUP, output.reopen)
     running = await RunningNode.start(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, running.reload_certificates)
+
+    def hang_up() -> None:
+        output.reopen()
+        running.reload_certificates()
+
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     print(f"warren {running.node.name} ready: amqp {ports}{tls}", flush=True)
+    log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
     await stop.wait()
+    log_event(log, logging.INFO, "node_stopping", node=running.node.name)
     await running.stop()
-
-
-def _start_logging(config: Config) -> None:
-    level = logging.CRITICAL + 1 if config.log_level == "none" else config.log_level.upper()
-    logging.basicConfig(
-        level=level,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
+    log_event(log, logging.INFO, "node_stopped", node=running.node.name)
 
 
 def collect_rarely() -> None:

@@ -128,6 +128,7 @@ class Journal:
         self.urgent = False
         self.congested = False
         self.written_bytes = 0
+        self.batches = 0
         self._store = store
         self._writer = writer
         self._group = group
@@ -243,6 +244,7 @@ class Journal:
         assert batch.start + len(data) == batch.offset + aligned(4 * len(batch.lengths))
         piece = self._store.appended(batch.file, data)
         self.written_bytes += len(data)
+        self.batches += 1
         self._writing = True
         self._writing_bytes = len(data)
         # Publishers may be waiting for what there was no room for.

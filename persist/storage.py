@@ -384,6 +384,10 @@ class Storage:
 
     # The end
 
+    def open_queues(self) -> list[QueueIndex]:
+        """The indexes of all queues there are."""
+        return list(self._open.values())
+
     def stop(self) -> None:
         """Hand over everything that is noted; to be followed by the ends of the threads."""
         self.checkpointer.close()

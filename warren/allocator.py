@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 
-log = logging.getLogger("warren.allocator")
+log = logging.getLogger("warren.node")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 KEPT_BYTES = 64 << 20
@@ -25,7 +25,7 @@ def keep_freed_memory() -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        log.debug("this C library has no mallopt")
+        log.debug("allocator_call_missing name=mallopt")
         return
     mallopt(_M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
     mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
@@ -36,4 +36,4 @@ def release_freed_memory() -> None:
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
-        log.debug("this C library has no malloc_trim")
+        log.debug("allocator_call_missing name=malloc_trim")

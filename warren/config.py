@@ -1,7 +1,8 @@
 """What a node is told when it starts. The defaults are RabbitMQ's where RabbitMQ has them.
 
 A `Config` is frozen and handed down at construction; nobody looks anything up later. It comes from
-`rabbitmq.conf` (`warren/rabbitmq_conf.py`), from the command line (`override`), or from Python.
+`rabbitmq.conf` (`warren/rabbitmq_conf.py`), the environment (`warren/environment.py`), the command
+line (`override`), or from Python.
 """
 
 from __future__ import annotations
@@ -17,13 +18,24 @@ from warren.core.memory_monitor import DEFAULT_WATERMARK, Limit
 from warren.core.paging import DEFAULT_PAGING_RATIO
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical", "none"]
+RatesMode: TypeAlias = Literal["basic", "detailed", "none"]
 CertificateName: TypeAlias = Literal[
     "distinguished_name", "common_name", "subject_alternative_name"
 ]
 
+LOG_CATEGORIES = (
+    "alarm", "audit", "channel", "connection", "http", "node", "queue", "storage", "vhost",
+)  # fmt: skip
+"""What follows `warren.` in the names of loggers; channel, connection and queue are RabbitMQ's."""
+
 LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 CERTIFICATE_NAMES: tuple[str, ...] = get_args(CertificateName)
+RATES_MODES: tuple[str, ...] = get_args(RatesMode)
 ANY_HOST = "0.0.0.0"
+AMQP_PORT = 5672
+HTTP_PORT = 15672
+HTTPS_PORT = 15671
+METRICS_PORT = 15692
 
 
 class Listener(NamedTuple):
@@ -71,7 +83,7 @@ class Config:
     data_dir: Path | None = Path("warren-data")
     node_name: str | None = None
 
-    amqp_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, 5672),)
+    amqp_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, AMQP_PORT),)
     tls_listeners: tuple[Listener, ...] = ()
     ssl: SslOptions = SslOptions()
     ssl_cert_login_from: CertificateName = "distinguished_name"
@@ -99,7 +111,34 @@ class Config:
     disk_free_limit: Limit = DEFAULT_LIMIT
     store_file_bytes_max: int = 16 << 20
     embed_below: int = 4096
+
+    # HTTP: the API and the pages, and a listener that has the metrics only.
+    http_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, HTTP_PORT),)
+    http_tls_listeners: tuple[Listener, ...] = ()
+    http_ssl: SslOptions = SslOptions()
+    control_socket: bool = True
+    path_prefix: str = ""
+    cors_origins: tuple[str, ...] = ()
+    cors_max_age_s: int | None = 1800
+    login_session_timeout_min: int = 480
+    rates_mode: RatesMode = "basic"
+    disable_stats: bool = False
+    stats_interval_ms: int = 5000
+    metrics_listeners: tuple[Listener, ...] = ()
+    metrics_path: str = "/metrics"
+    metrics_per_object: bool = False
+
+    # A file of definitions, or a directory of such files, to be imported at each start.
+    load_definitions: Path | None = None
+    definitions_skip_if_unchanged: bool = False
+
+    # Categories without a level of their own have `log_level`, on an output with one that one.
     log_level: LogLevel = "info"
+    log_levels: tuple[tuple[str, LogLevel], ...] = ()
+    log_console: bool = True
+    log_console_level: LogLevel | None = None
+    log_file: Path | None = None
+    log_file_level: LogLevel | None = None
 
 
 def override(
@@ -108,10 +147,11 @@ def override(
     data_dir: str | None = None,
     node_name: str | None = None,
     amqp: str | None = None,
+    http: str | None = None,
 ) -> Config:
-    """The configuration with the flags of the command line, which come last.
+    """The configuration with other values, from flags or from the environment.
 
-    Raises ValueError for an address that is none.
+    `http` none: nothing listens for HTTP. Raises ValueError for an address that is none.
     """
     changes: dict[str, object] = {}
     if data_dir is not None:
@@ -120,5 +160,9 @@ def override(
         changes["node_name"] = node_name
     if amqp is not None:
         changes["amqp_listeners"] = (Listener.parse(amqp),)
+    if http == "none":
+        changes["http_listeners"] = changes["http_tls_listeners"] = ()
+    elif http is not None:
+        changes["http_listeners"] = (Listener.parse(http),)
     # The checker knows the types of the fields, but not those of a dict's values.
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]

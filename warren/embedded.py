@@ -32,13 +32,24 @@ START_TIMEOUT_S = 30.0
 
 
 class Broker:
-    """One node. `options` are fields of `warren.config.Config`, such as `heartbeat_s=10`."""
+    """One node. `options` are fields of `warren.config.Config`, such as `heartbeat_s=10`.
+
+    It answers HTTP only where `http_port` says so; 0 picks a free one.
+    """
 
     def __init__(
-        self, *, data_dir: str | Path | None = None, port: int = 0, **options: Any
+        self,
+        *,
+        data_dir: str | Path | None = None,
+        port: int = 0,
+        http_port: int | None = None,
+        **options: Any,
     ) -> None:
+        http = () if http_port is None else (Listener("127.0.0.1", http_port),)
         settings = {
             "amqp_listeners": (Listener("127.0.0.1", port),),
+            "http_listeners": http,
+            "control_socket": False,
             "data_dir": None if data_dir is None else Path(data_dir),
             "node_name": "warren@localhost",
             **options,
@@ -91,6 +102,17 @@ class Broker:
     @property
     def port(self) -> int:
         return self._running.amqp_ports[0]
+
+    @property
+    def http_port(self) -> int:
+        """Where the HTTP API is, if `http_port` was given."""
+        assert self._running.management is not None
+        return self._running.management.http_ports[0]
+
+    @property
+    def http_url(self) -> str:
+        """The address of the management pages."""
+        return f"http://{self.host}:{self.http_port}"
 
     @property
     def tls_port(self) -> int:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.log_line import log_event
 from warren.core.paging import Pager
 from warren.core.ports import Clock, MetadataStore
 from warren.core.variable_queue import VariableQueue
@@ -40,7 +41,7 @@ class RecoveryProgress:
         now = time.monotonic()
         if now - self._logged_at >= LOG_PROGRESS_S:
             self._logged_at = now
-            log.info("%s", self.describe())
+            log_event(log, logging.INFO, "recovery_progress", percent=progress.percent())
 
     def describe(self) -> str:
         progress = self._progress
@@ -118,6 +119,13 @@ class MessageStorage:
             return VariableQueue(store, pager, mode=spec.mode)
 
         return new
+
+    async def settle(self, patience_s: float) -> None:
+        """Return when all that was published so far is confirmed, or after so long."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        while not self.storage.journal.idle and loop.time() < deadline:
+            await asyncio.sleep(0.005)
 
     def stop(self) -> None:
         """Write everything; the node's queues must have been stopped."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 from warren import __version__
 from warren.allocator import release_freed_memory
@@ -33,6 +34,7 @@ from warren.core.alarms import Alarms, Resource
 from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.field import Table
+from warren.core.log_line import log_event
 from warren.core.memory_monitor import MemoryMonitor, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
@@ -47,6 +49,9 @@ from warren.persist.group_commit import SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.storage import Limits
+
+if TYPE_CHECKING:
+    from warren.management import Management
 
 log = logging.getLogger("warren.node")
 
@@ -68,6 +73,8 @@ class RunningNode:
         metadata: MetadataStore,
         directory: DataDirectory | None,
         messages: MessageStorage | None,
+        memory: MemoryMonitor,
+        disk: DiskMonitor | None,
     ) -> None:
         self.node = node
         self.amqp_ports: list[int] = []
@@ -77,6 +84,11 @@ class RunningNode:
         self._metadata = metadata
         self._directory = directory
         self.messages = messages
+        self._memory = memory
+        self._disk = disk
+        self.management: Management | None = None
+        # Set when somebody asks the node to stop.
+        self.stop_wanted = asyncio.Event()
 
     @classmethod
     async def start(cls, config: Config) -> RunningNode:
@@ -95,6 +107,7 @@ class RunningNode:
                 recovery, addresses = await _recover(config, directory)
             running = cls._build(config, loop, clock, metadata, directory, recovery)
             await running._listen(config, addresses)
+            await running._manage(config)
         except BaseException:
             if running is not None:
                 await running.stop()
@@ -130,6 +143,7 @@ class RunningNode:
         monitors = [Periodic(clock, memory.check)]
         messages: MessageStorage | None = None
         new_backing_queue: Callable[[BackingSpec], BackingQueue] = _in_memory
+        disk: DiskMonitor | None = None
         if directory is not None and recovery is not None:
             disk = _disk_monitor(config, directory.path, alarms)
             pager = Pager(
@@ -176,7 +190,7 @@ class RunningNode:
             messages.storage.drop_unclaimed(_defined_queues(metadata))
         for monitor in monitors:
             monitor.start()
-        return cls(node, listener, monitors, metadata, directory, messages)
+        return cls(node, listener, monitors, metadata, directory, messages, memory, disk)
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
@@ -186,6 +200,35 @@ class RunningNode:
             for host, port in config.tls_listeners:
                 self.tls_ports.append(await self._listener.listen(host, port, tls))
 
+    async def _manage(self, config: Config) -> None:
+        """Start what operators use, where it is wanted."""
+        wanted = config.http_listeners or config.http_tls_listeners or config.metrics_listeners
+        local = config.control_socket and self._directory is not None
+        if not (wanted or local):
+            return
+        module = import_module("warren.management")
+        listeners = [
+            module.OpenListener(protocol, address.host, port)
+            for protocol, addresses, ports in (
+                ("amqp", config.amqp_listeners, self.amqp_ports),
+                ("amqp/ssl", config.tls_listeners, self.tls_ports),
+            )
+            for address, port in zip(addresses, ports, strict=True)
+        ]
+        management: Management = module.Management(
+            config,
+            self.node,
+            memory=self._memory,
+            disk=self._disk,
+            storage=self.messages.storage if self.messages is not None else None,
+            data_directory=self._directory.path if self._directory is not None else None,
+            listeners=listeners,
+            stop=self.stop_wanted.set,
+            suspend_listeners=self._listener.suspend,
+        )
+        self.management = management
+        await management.start()
+
     def reload_certificates(self) -> None:
         self._listener.reload_certificates()
 
@@ -193,6 +236,12 @@ class RunningNode:
         """Tell the clients, commit what is pending, release the data directory."""
         for monitor in self._monitors:
             monitor.stop()
+        if self.management is not None:
+            await self.management.stop()
+        if self.messages is not None:
+            # What clients have published they are to be told of before they are sent away.
+            self.node.alarms.set_flow(True)
+            await self.messages.settle(STOP_GRACE_S)
         await self._listener.stop(STOP_GRACE_S)
         self.node.stop()
         if self.messages is not None:
@@ -241,7 +290,7 @@ async def _recover(
     done, _ = await asyncio.wait((recovering,), timeout=START_QUIETLY_S)
     if done:
         return recovering.result(), config.amqp_listeners
-    log.info("recovering messages, clients are told to come back")
+    log_event(log, logging.INFO, "recovery_started", clients="told to come back")
     listener = StartingListener(_server_properties(), progress.describe)
     try:
         addresses = [

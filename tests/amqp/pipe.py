@@ -192,6 +192,9 @@ class Pipe:
         self.flush()
         self._end()
 
+    def owed_octets(self) -> int:
+        return 0
+
     def abort(self) -> None:
         self.aborted = True
         self._end()

@@ -20,6 +20,7 @@ from warren.amqp.properties import AmqpContentCodec  # noqa: E402
 from warren.core.backing_queue import BackingQueue, BackingSpec  # noqa: E402
 from warren.core.limits import VhostLimits  # noqa: E402
 from warren.core.memory_queue import MemoryQueue  # noqa: E402
+from warren.core.node_counts import NodeCounts  # noqa: E402
 from warren.core.policy import Policies  # noqa: E402
 from warren.core.ports import MetadataStore, Write  # noqa: E402
 from warren.core.records import VirtualHostRecord  # noqa: E402
@@ -64,6 +65,7 @@ def new_vhost(
         policies=policies,
         limits=VhostLimits(store),
         replies=Replies(),
+        counts=NodeCounts(),
         random=Random(1),
         new_backing_queue=new_backing_queue,
     )

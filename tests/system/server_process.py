@@ -17,7 +17,7 @@ PATIENCE_S = 30.0
 
 def launch(arguments: list[str], directory: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start a server; returns at once."""
-    command = [sys.executable, "-P", "-m", "warren", "server", *arguments]
+    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none", *arguments]
     return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=log)
 
 

@@ -51,7 +51,7 @@ def server(
     channel.got(queue, b"still here")
     client.close()
     until(lambda: server.sockets <= before)
-    assert "Traceback" not in server.log and "internal error" not in server.log
+    assert "Traceback" not in server.log and "internal_error" not in server.log
     assert server.terminate() == 0
 
 

@@ -20,7 +20,7 @@ SHUTDOWN = "broker forced connection closure with reason 'shutdown'"
 
 def run_server(directory: Path, *arguments: str) -> tuple[int, str, str]:
     """Run a server that is expected to end by itself: exit code, output, errors."""
-    command = [sys.executable, "-P", "-m", "warren", "server", *arguments]
+    command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none", *arguments]
     ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60)
     return ended.returncode, ended.stdout, ended.stderr
 
@@ -29,7 +29,7 @@ def run_server(directory: Path, *arguments: str) -> tuple[int, str, str]:
 def test_a_signal_stops_it_and_tells_every_client(
     start_server: Callable[..., Any], connect: Callable[..., RawClient], number: signal.Signals
 ) -> None:
-    server = start_server("--node-name", "warren@here")
+    server = start_server("--node-name", "warren@here", config="log.default.level = warning")
     assert re.fullmatch(r"warren warren@here ready: amqp \d+\n", server.ready_line)
     clients = [connect(server) for _ in range(3)]
     channel = clients[0].channel()
@@ -119,6 +119,99 @@ def test_a_configuration_that_is_not_there_is_named(tmp_path: Path) -> None:
     code, output, errors = run_server(tmp_path, "--config", "missing.conf")
     assert (code, output) == (2, "")
     assert "missing.conf" in errors and "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "expected"),
+    [
+        ("heartbeat = 10\n", 0, "the configuration is fine\n"),
+        (
+            "log.journald = true\n",
+            0,
+            "warning: own.conf, line 1: log.journald has no effect in Warren\n"
+            "the configuration is fine\n",
+        ),
+        (
+            "hearbeat = 10\nframe_max = 1\n",
+            2,
+            "error: own.conf, line 1: unknown key hearbeat; the nearest known key is heartbeat\n"
+            "error: own.conf, line 2: frame_max = 1: 0 or a number of bytes from 4096 on was "
+            "wanted\n",
+        ),
+        (
+            "load_definitions = gone.json\nlog.file = gone/warren.log\n",
+            2,
+            "error: load_definitions: gone.json does not exist\n"
+            "error: log.file: the directory gone does not exist\n",
+        ),
+    ],
+)
+def test_a_configuration_can_be_checked_without_a_start(
+    tmp_path: Path, text: str, code: int, expected: str
+) -> None:
+    (tmp_path / "own.conf").write_text(text)
+    found = run_server(tmp_path, "--check-config", "--config", "own.conf")
+    assert found == (code, expected, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["own.conf"], "nothing was started"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "listener"), [("ssl_options", "listeners.ssl.1"), ("management.ssl", "")]
+)
+def test_a_check_looks_at_certificates_too(tmp_path: Path, prefix: str, listener: str) -> None:
+    listener = listener and f"{listener} = 5671\n"
+    (tmp_path / "own.conf").write_text(
+        f"{listener}{prefix}.certfile = c.pem\n{prefix}.keyfile = k.pem\n"
+    )
+    (tmp_path / "c.pem").write_text("no certificate")
+    # The flag of the other tests would switch the listener off.
+    code, output, errors = run_server(
+        tmp_path, "--check-config", "--config", "own.conf", "--http", "127.0.0.1:0"
+    )
+    assert (code, errors) == (2, "")
+    assert output.startswith(f"error: {prefix}: c.pem with the key k.pem cannot be used: ")
+
+
+def test_a_check_names_what_is_wrong_with_flags_and_files(tmp_path: Path) -> None:
+    code, output, _ = run_server(tmp_path, "--check-config", "--amqp", "nowhere")
+    assert code == 2 and output.startswith("error: a port from 0 to 65535 was wanted")
+    code, output, _ = run_server(tmp_path, "--check-config", "--config", "missing.conf")
+    assert code == 2 and "missing.conf" in output
+
+
+def test_the_log_says_what_happened_and_is_opened_anew_on_sighup(
+    start_server: Callable[..., Any],
+    connect: Callable[..., RawClient],
+    until: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    file, rotated = tmp_path / "warren.log", tmp_path / "warren.log.1"
+    server = start_server("--node-name", "n@1", config=f"log.file = {file}\nlog.console = false\n")
+    connect(server).close()
+    until(lambda: "connection_closed" in file.read_text())
+    file.rename(rotated)
+    server.signal(signal.SIGHUP)
+    until(file.exists)
+    assert server.terminate() == 0
+    assert server.log == "", "the console is switched off"
+    line = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} INFO warren\.(\w+) (\w+) ")
+    found = [line.match(one) for one in (rotated.read_text() + file.read_text()).splitlines()]
+    assert [match and match.groups() for match in found] == [
+        ("node", "node_started"),
+        ("connection", "connection_accepted"),
+        ("connection", "connection_opened"),
+        ("connection", "connection_closed"),
+        ("node", "node_stopping"),
+        ("node", "node_stopped"),
+    ]
+    assert "node_stopping" in file.read_text()
+
+
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.conf").write_text("log.file = gone/warren.log\n")
+    code, output, errors = run_server(tmp_path, "--config", "own.conf", "--amqp", "127.0.0.1:0")
+    assert (code, output) == (2, "")
+    assert "gone/warren.log" in errors and "Traceback" not in errors
 
 
 def test_a_key_without_effect_is_a_warning(start_server: Callable[..., Any]) -> None:

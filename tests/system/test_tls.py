@@ -237,7 +237,7 @@ def test_renewed_certificates_are_shown_to_new_connections_after_sighup(
         # What cannot be read is reported, and the certificate in use stays.
         files.key.write_text("no key")
         server.signal(signal.SIGHUP)
-        until(lambda: "certificate not reloaded" in server.log)
+        until(lambda: "certificate_not_reloaded" in server.log)
         assert served_serial(server, context) == second
     assert server.terminate() == 0
     assert "Traceback" not in server.log

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from warren import Broker
+from warren.conf_keys import KEYS, KEYS_WITHOUT_EFFECT
 from warren.config import Config, Listener, SslOptions, override
 from warren.core.memory_monitor import Absolute, Fraction
-from warren.rabbitmq_conf import KEYS, KEYS_WITHOUT_EFFECT, ConfigError, parse_config
+from warren.rabbitmq_conf import ConfigError, parse_config
 
 
 def config(text: str) -> Config:
@@ -97,9 +99,58 @@ def test_a_configuration_does_not_show_the_password() -> None:
         ("vm_memory_high_watermark_paging_ratio = 0.75", "memory_paging_ratio", 0.75),
         ("disk_free_limit.relative = 1.5", "disk_free_limit", Fraction(1.5)),
         ("disk_free_limit.absolute = 5GB", "disk_free_limit", Absolute(5 * 10**9)),
-        ("log.console.level = debug", "log_level", "debug"),
         ("log.default.level = error", "log_level", "error"),
-        ("log.default.level = error\nlog.console.level = debug", "log_level", "debug"),
+        ("log.console = false", "log_console", False),
+        ("log.console.level = debug", "log_console_level", "debug"),
+        ("log.file = /var/log/warren.log", "log_file", Path("/var/log/warren.log")),
+        ("log.dir = /var/log\nlog.file = warren.log", "log_file", Path("/var/log/warren.log")),
+        ("log.dir = /var/log", "log_file", None),
+        ("log.file = a\nlog.file = false", "log_file", None),
+        ("log.file.level = none", "log_file_level", "none"),
+        (
+            "log.queue.level = debug\nlog.connection.level = warning\nlog.audit.level = none",
+            "log_levels",
+            (("audit", "none"), ("connection", "warning"), ("queue", "debug")),
+        ),
+        ("management.tcp.port = 15673", "http_listeners", (("0.0.0.0", 15673),)),
+        ("management.tcp.ip = 127.0.0.1", "http_listeners", (("127.0.0.1", 15672),)),
+        (
+            "management.tcp.ip = ::1\nmanagement.tcp.port = 0",
+            "http_listeners",
+            (("::1", 0),),
+        ),
+        ("management.tcp = none", "http_listeners", ()),
+        (
+            "management.tcp = none\nmanagement.tcp.port = 1",
+            "http_listeners",
+            (("0.0.0.0", 1),),
+        ),
+        ("management.path_prefix = broker/", "path_prefix", "/broker"),
+        ("management.path_prefix = /", "path_prefix", ""),
+        (
+            "management.cors.allow_origins.2 = https://b\n"
+            "management.cors.allow_origins.1 = https://a",
+            "cors_origins",
+            ("https://a", "https://b"),
+        ),
+        ("management.cors.allow_origins = none", "cors_origins", ()),
+        ("management.cors.max_age = 60", "cors_max_age_s", 60),
+        ("management.cors.max_age = undefined", "cors_max_age_s", None),
+        ("management.login_session_timeout = 60", "login_session_timeout_min", 60),
+        ("management.rates_mode = detailed", "rates_mode", "detailed"),
+        ("management.disable_stats = true", "disable_stats", True),
+        ("collect_statistics_interval = 10000", "stats_interval_ms", 10_000),
+        ("management.load_definitions = /a.json", "load_definitions", Path("/a.json")),
+        (
+            "load_definitions = /b.json\nmanagement.load_definitions = /a.json",
+            "load_definitions",
+            Path("/b.json"),
+        ),
+        ("definitions.skip_if_unchanged = true", "definitions_skip_if_unchanged", True),
+        ("prometheus.tcp.port = 9", "metrics_listeners", (("0.0.0.0", 9),)),
+        ("prometheus.tcp.ip = ::1", "metrics_listeners", (("::1", 15692),)),
+        ("prometheus.path = /all", "metrics_path", "/all"),
+        ("prometheus.return_per_object_metrics = true", "metrics_per_object", True),
     ],
 )
 def test_every_key_has_its_effect(text: str, attribute: str, value: Any) -> None:
@@ -135,6 +186,30 @@ def test_tls_listeners_need_a_certificate() -> None:
     ]
 
 
+def test_http_over_tls_takes_the_place_of_the_plain_listener() -> None:
+    certificate = "management.ssl.certfile = /c.pem\nmanagement.ssl.keyfile = /k.pem\n"
+    loaded = config(
+        certificate + "management.ssl.cacertfile = /ca.pem\nmanagement.ssl.verify = verify_peer\n"
+        "management.ssl.fail_if_no_peer_cert = true\nmanagement.ssl.ip = ::1"
+    )
+    assert loaded.http_tls_listeners == (("::1", 15671),)
+    assert loaded.http_listeners == ()
+    assert loaded.http_ssl == SslOptions(
+        Path("/ca.pem"), Path("/c.pem"), Path("/k.pem"), True, True
+    )
+    assert loaded.ssl == SslOptions()
+    alone = config(certificate)
+    assert (alone.http_listeners, alone.http_tls_listeners) == ((), (("0.0.0.0", 15671),))
+    both = config(certificate + "management.tcp.port = 1\nmanagement.ssl.port = 2")
+    assert (both.http_listeners, both.http_tls_listeners) == ((("0.0.0.0", 1),), (("0.0.0.0", 2),))
+
+
+def test_http_over_tls_needs_a_certificate() -> None:
+    assert problems("management.ssl.port = 15671") == [
+        "rabbitmq.conf: management.ssl needs management.ssl.certfile and management.ssl.keyfile"
+    ]
+
+
 def test_comments_blanks_and_order_do_not_matter() -> None:
     loaded = config(
         "\ufeff## a comment = 1\r\n\r\n  heartbeat=30   # seconds\r\n\theartbeat = 20#x\r\n"
@@ -154,6 +229,8 @@ def test_comments_blanks_and_order_do_not_matter() -> None:
         ("log.console.lvl", "log.console.level"),
         ("management.tcp.prot", "management.tcp.port"),
         ("cluster_partition_handlin", "cluster_partition_handling"),
+        ("management.ssl.certfil", "management.ssl.certfile"),
+        ("prometheus.tcp.prt", "prometheus.tcp.port"),
     ],
 )
 def test_an_unknown_key_is_an_error_that_knows_a_better_one(key: str, nearest: str) -> None:
@@ -174,6 +251,13 @@ def test_an_unknown_key_is_an_error_that_knows_a_better_one(key: str, nearest: s
         ("consumer_timeout", "0", "a number of milliseconds above 0, or infinity"),
         ("proxy_protocol", "yes", "true or false"),
         ("listeners.tcp", "all", "none"),
+        ("management.tcp", "all", "none"),
+        ("management.tcp.port", "65536", "a port from 0 to 65535"),
+        ("management.path_prefix", "/a b", "a path such as /broker"),
+        ("management.cors.max_age", "-1", "a number of seconds, or undefined"),
+        ("management.rates_mode", "fast", "basic, detailed or none"),
+        ("management.login_session_timeout", "0", "a number of minutes above 0"),
+        ("log.file", "true", "the path of a file, or false"),
         ("listeners.tcp.1", "host", "a port, or an address and a port such as 127.0.0.1:5672"),
         ("listeners.tcp.1", "a:70000", "a port, or an address and a port such as 127.0.0.1:5672"),
         ("listeners.tcp.1", "1:2:x:5", "a port, or an address and a port such as 127.0.0.1:5672"),
@@ -213,7 +297,7 @@ def test_all_problems_are_reported_together() -> None:
 def test_keys_without_effect_are_warnings() -> None:
     loaded = parse_config(
         "queue_master_locator = min-masters\nheartbeat = 5\n"
-        "cluster_formation.peer_discovery_backend = etcd\nlog.file.level = debug\n"
+        "cluster_formation.peer_discovery_backend = etcd\nlog.journald.level = debug\n"
         "log.console.formatter.json.field_map = a\nmqtt.allow_anonymous = true",
         source="etc/rabbitmq.conf",
     )
@@ -222,7 +306,7 @@ def test_keys_without_effect_are_warnings() -> None:
         "etc/rabbitmq.conf, line 1: queue_master_locator has no effect in Warren",
         "etc/rabbitmq.conf, line 3: cluster_formation.peer_discovery_backend has no effect"
         " in Warren",
-        "etc/rabbitmq.conf, line 4: log.file.level has no effect in Warren",
+        "etc/rabbitmq.conf, line 4: log.journald.level has no effect in Warren",
         "etc/rabbitmq.conf, line 5: log.console.formatter.json.field_map has no effect in Warren",
         "etc/rabbitmq.conf, line 6: mqtt.allow_anonymous has no effect in Warren",
     ]
@@ -245,6 +329,24 @@ class TestFlags:
     def test_an_address_that_is_none_is_refused(self, address: str) -> None:
         with pytest.raises(ValueError):
             override(Config(), amqp=address)
+
+    def test_http_can_be_moved_and_switched_off(self) -> None:
+        certificate = "management.ssl.certfile = /c\nmanagement.ssl.keyfile = /k\n"
+        loaded = config(certificate + "management.tcp.port = 1")
+        moved = override(loaded, http="127.0.0.1:2")
+        assert moved.http_listeners == (("127.0.0.1", 2),)
+        assert moved.http_tls_listeners == (("0.0.0.0", 15671),)
+        off = override(loaded, http="none")
+        assert (off.http_listeners, off.http_tls_listeners) == ((), ())
+        with pytest.raises(ValueError):
+            override(loaded, http="nowhere")
+
+
+def test_an_embedded_broker_answers_http_only_when_asked_to() -> None:
+    assert Broker()._config.http_listeners == ()
+    assert Broker(http_port=0)._config.http_listeners == (("127.0.0.1", 0),)
+    assert Config().http_listeners == (("0.0.0.0", 15672),)
+    assert (Config().http_tls_listeners, Config().metrics_listeners) == ((), ())
 
 
 def test_a_port_alone_means_every_interface() -> None:

@@ -1,0 +1,217 @@
+"""Bindings: lists, one, bind, unbind (management_api.md section 2).
+
+In addresses a binding is its routing key, percent-encoded, with `~` and a fingerprint where it has
+arguments; `~` alone stands for an empty key. A `~` in a key is encoded too, so that all bindings
+can be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from warren.core.binding import Binding, DestinationKind
+from warren.core.errors import AccessRefused
+from warren.core.field import from_json, to_json
+from warren.core.routing import DEFAULT_EXCHANGE
+from warren.core.vhost import VirtualHost
+from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.http.endpoint import Endpoint, Reply
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.request import ApiRequest, text
+
+KINDS: dict[str, DestinationKind] = {"q": "queue", "e": "exchange"}
+EMPTY = "~"
+
+
+class ListedBinding(NamedTuple):
+    vhost: VirtualHost
+    binding: Binding
+
+
+def binding_row(listed: ListedBinding) -> Row:
+    vhost, binding = listed
+    return {
+        "source": binding.source,
+        "vhost": vhost.name,
+        "destination": binding.destination,
+        "destination_type": binding.destination_kind,
+        "routing_key": binding.routing_key,
+        "arguments": to_json(binding.arguments),
+        "properties_key": properties_key(binding),
+    }
+
+
+def properties_key(binding: Binding) -> str:
+    key = quote(binding.routing_key, safe="", errors="surrogateescape").replace("~", "%7E")
+    if binding.fingerprint:
+        return f"{key}~{binding.fingerprint}"
+    return key or EMPTY
+
+
+BINDINGS: Listing[ListedBinding] = Listing(
+    row=binding_row, name=lambda listed: listed.binding.routing_key, paged=False
+)
+
+
+def default_binding(queue: str) -> Binding:
+    """The one every queue has to the default exchange."""
+    return Binding(DEFAULT_EXCHANGE, "queue", queue, queue, {})
+
+
+def _bindings_of(request: ApiRequest, vhosts: list[VirtualHost]) -> Iterator[ListedBinding]:
+    for vhost in vhosts:
+        for name in request.managed.names.queues(vhost):
+            yield ListedBinding(vhost, default_binding(name))
+        for binding in list(vhost.bindings()):
+            yield ListedBinding(vhost, binding)
+
+
+async def list_bindings(request: ApiRequest) -> Any:
+    return await answer(request, _bindings_of(request, request.visible_vhosts()), BINDINGS)
+
+
+async def list_bindings_of_vhost(request: ApiRequest) -> Any:
+    return await answer(request, _bindings_of(request, [request.vhost()]), BINDINGS)
+
+
+async def list_bindings_of_queue(request: ApiRequest) -> Any:
+    vhost, name = request.vhost(), request.name("queue")
+    if name not in vhost.queues:
+        raise ObjectNotFound()
+    bindings = [default_binding(name), *vhost.bindings_to("queue", name)]
+    return await answer(request, [ListedBinding(vhost, one) for one in bindings], BINDINGS)
+
+
+async def list_bindings_from(request: ApiRequest) -> Any:
+    vhost, exchange = _exchange(request, "exchange")
+    if exchange == DEFAULT_EXCHANGE:
+        bindings = [default_binding(name) for name in request.managed.names.queues(vhost)]
+    else:
+        bindings = list(vhost.exchanges[exchange].bindings)
+    return await answer(request, [ListedBinding(vhost, one) for one in bindings], BINDINGS)
+
+
+async def list_bindings_to(request: ApiRequest) -> Any:
+    vhost, exchange = _exchange(request, "exchange")
+    bindings = vhost.bindings_to("exchange", exchange)
+    return await answer(request, [ListedBinding(vhost, one) for one in bindings], BINDINGS)
+
+
+def _exchange(request: ApiRequest, part: str) -> tuple[VirtualHost, str]:
+    vhost, name = request.vhost(), request.exchange_name(part)
+    if name not in vhost.exchanges:
+        raise ObjectNotFound()
+    return vhost, name
+
+
+def _ends(request: ApiRequest) -> tuple[VirtualHost, str, DestinationKind, str]:
+    """Both ends of the path. Raises `ObjectNotFound`."""
+    vhost, source = _exchange(request, "source")
+    kind = KINDS.get(request.name("kind"))
+    if kind is None:
+        raise ObjectNotFound()
+    destination = request.name("destination")
+    if kind == "exchange":
+        destination = request.exchange_name("destination")
+    there = vhost.queues if kind == "queue" else vhost.exchanges
+    if destination not in there:
+        raise ObjectNotFound()
+    return vhost, source, kind, destination
+
+
+def _between(request: ApiRequest) -> list[ListedBinding]:
+    vhost, source, kind, destination = _ends(request)
+    if source == DEFAULT_EXCHANGE:
+        found = [default_binding(destination)] if kind == "queue" else []
+    else:
+        found = [one for one in vhost.bindings_to(kind, destination) if one.source == source]
+    return [ListedBinding(vhost, one) for one in found]
+
+
+async def list_between(request: ApiRequest) -> Any:
+    return await answer(request, _between(request), BINDINGS)
+
+
+async def bind(request: ApiRequest) -> Reply:
+    vhost, source, kind, destination = _ends(request)
+    body = await request.body()
+    arguments = body.get("arguments") or {}
+    if not isinstance(arguments, dict):
+        raise BadRequest("arguments should be an object")
+    binding = Binding(source, kind, destination, text(body, "routing_key"), from_json(arguments))
+    _check(request, vhost, binding)
+    vhost.bind(binding, None)
+    await durable(request)
+    location = f"{quote(destination, safe='')}/{quote(properties_key(binding), safe='~')}"
+    return Reply(201, None, {"Location": location})
+
+
+def _check(request: ApiRequest, vhost: VirtualHost, binding: Binding) -> None:
+    if binding.source == DEFAULT_EXCHANGE or (
+        binding.destination_kind == "exchange" and binding.destination == DEFAULT_EXCHANGE
+    ):
+        raise AccessRefused("operation not permitted on the default exchange")
+    request.check(vhost.name, binding.destination_kind, binding.destination, "write")
+    request.check(vhost.name, "exchange", binding.source, "read")
+
+
+def _one(request: ApiRequest) -> ListedBinding:
+    key = request.name("key")
+    for listed in _between(request):
+        shown = properties_key(listed.binding)
+        if key in (shown, unquote(shown)):
+            return listed
+    raise ObjectNotFound()
+
+
+async def get_binding(request: ApiRequest) -> Any:
+    return binding_row(_one(request))
+
+
+async def unbind(request: ApiRequest) -> None:
+    vhost, binding = _one(request)
+    _check(request, vhost, binding)
+    vhost.unbind(binding, None)
+    audit(
+        request,
+        "binding_deleted",
+        vhost=vhost.name,
+        source=binding.source,
+        destination=binding.destination,
+        routing_key=binding.routing_key,
+    )
+    await durable(request)
+
+
+ENDPOINTS = [
+    Endpoint("/bindings", {"GET": list_bindings}, summary="All bindings"),
+    Endpoint("/bindings/{vhost}", {"GET": list_bindings_of_vhost}, summary="Bindings of a vhost"),
+    Endpoint(
+        "/bindings/{vhost}/e/{source}/{kind}/{destination}",
+        {"GET": list_between, "POST": bind},
+        summary="Bindings between an exchange and a queue (q) or an exchange (e)",
+    ),
+    Endpoint(
+        "/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}",
+        {"GET": get_binding, "DELETE": unbind},
+        summary="One binding",
+    ),
+    Endpoint(
+        "/queues/{vhost}/{queue}/bindings",
+        {"GET": list_bindings_of_queue},
+        summary="Bindings of a queue",
+    ),
+    Endpoint(
+        "/exchanges/{vhost}/{exchange}/bindings/source",
+        {"GET": list_bindings_from},
+        summary="Bindings an exchange is the source of",
+    ),
+    Endpoint(
+        "/exchanges/{vhost}/{exchange}/bindings/destination",
+        {"GET": list_bindings_to},
+        summary="Bindings that lead to an exchange",
+    ),
+]

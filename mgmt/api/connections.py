@@ -1,0 +1,292 @@
+"""Connections and channels: lists, one, close (management_api.md sections 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from warren.amqp.channel import Channel
+from warren.amqp.connection import Connection
+from warren.amqp.peer import client_name
+from warren.core.consumers import NO_LIMIT
+from warren.core.field import to_json
+from warren.core.message_stats import MessageStats
+from warren.mgmt.api import stats_json
+from warren.mgmt.api.changes import audit
+from warren.mgmt.api.consumers import consumer_row
+from warren.mgmt.http.endpoint import Endpoint
+from warren.mgmt.http.errors import NotAuthorised, ObjectNotFound
+from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.statistics import figures
+from warren.mgmt.statistics.sampler import node_connections
+
+CLOSE_REASON = "Closed via management plugin"
+PROTOCOL = "AMQP 0-9-1"
+
+
+class ConnectionRows:
+    """Makes the JSON of connections for one request."""
+
+    def __init__(self, request: ApiRequest) -> None:
+        self._request = request
+        self._node = request.node
+        self._track = request.managed.statistics.connections
+        self._window = stats_json.window(request, "data_rates")
+
+    def row(self, connection: Connection) -> Row:
+        now = self._node.clock.now()
+        current = figures.connection_figures(connection)
+        rates = self._track.rates(connection, now, current)
+        samples = (
+            self._track.samples(connection, now, self._window) if self._window is not None else ()
+        )
+        shown = stats_json.Shown(
+            figures.CONNECTION, current, rates, samples, stats_json.wall_offset_s(self._request)
+        )
+        peer = connection.peer
+        return {
+            "name": peer.name,
+            "pid": connection.pid,
+            "user_provided_name": client_name(connection.client_properties),
+            "type": "network",
+            "node": self._node.name,
+            "vhost": connection.vhost.name if connection.vhost is not None else None,
+            "user": connection.user_name,
+            "user_who_performed_action": connection.user_name,
+            "host": peer.local_host,
+            "port": peer.local_port,
+            "peer_host": peer.host,
+            "peer_port": peer.port,
+            "protocol": PROTOCOL,
+            "auth_mechanism": connection.mechanism,
+            "state": state(connection),
+            "channels": connection.channel_count,
+            "channel_max": connection.channel_max,
+            "frame_max": connection.frame_max,
+            "timeout": connection.heartbeat_s,
+            "connected_at": int(connection.connected_at * 1000),
+            "client_properties": to_json(connection.client_properties),
+            "ssl": peer.tls,
+            "ssl_protocol": None,
+            "ssl_key_exchange": None,
+            "ssl_cipher": None,
+            "ssl_hash": None,
+            "peer_cert_subject": peer.certificate_name,
+            "peer_cert_issuer": None,
+            "peer_cert_validity": None,
+            "recv_cnt": connection.received_count,
+            "send_cnt": connection.sent_count,
+            "send_pend": connection.owed_octets,
+            **shown.levels(*figures.CONNECTION),
+            "reductions": 0,
+            "reductions_details": {"rate": 0.0},
+            "garbage_collection": {},
+        }
+
+
+def state(connection: Connection) -> str:
+    """`blocked` for one that published during an alarm, `flow` for one the disk holds back."""
+    if connection.blocked:
+        return "blocked" if connection.node.alarms.reason() else "flow"
+    return connection.state.name.lower()
+
+
+class ChannelRows:
+    """Makes the JSON of channels for one request."""
+
+    def __init__(self, request: ApiRequest) -> None:
+        self._request = request
+        self._node = request.node
+        self._track = request.managed.statistics.channels
+        self._window = stats_json.window(request, "msg_rates")
+
+    def row(self, channel: Channel) -> Row:
+        now = self._node.clock.now()
+        connection = channel.connection
+        current = channel.stats()
+        rates = self._track.rates(channel, now, current)
+        samples = self._track.samples(channel, now, self._window) if self._window else ()
+        stats = stats_json.Shown(
+            MessageStats._fields, current, rates, samples, stats_json.wall_offset_s(self._request)
+        ).message_stats()
+        confirms, transaction = channel.confirms, channel.transaction
+        return {
+            "name": channel_name(channel),
+            "pid": f"{connection.pid[:-3]}.{channel.number}.0>",
+            "number": channel.number,
+            "node": self._node.name,
+            "vhost": channel.vhost.name,
+            "user": connection.user_name,
+            "user_who_performed_action": connection.user_name,
+            "state": "running",
+            "connection_details": {
+                "name": connection.peer.name,
+                "peer_host": connection.peer.host,
+                "peer_port": connection.peer.port,
+            },
+            "transactional": transaction is not None,
+            "confirm": confirms is not None,
+            "consumer_count": len(channel.consumers),
+            "messages_unacknowledged": len(channel.unacked),
+            "messages_unconfirmed": confirms.unconfirmed if confirms is not None else 0,
+            "messages_uncommitted": transaction.published if transaction is not None else 0,
+            "acks_uncommitted": transaction.judged if transaction is not None else 0,
+            "prefetch_count": 0 if channel.prefetch == NO_LIMIT else channel.prefetch,
+            "global_prefetch_count": channel.limit,
+            "pending_raft_commands": 0,
+            "reductions": 0,
+            "reductions_details": {"rate": 0.0},
+            "garbage_collection": {},
+            **({"message_stats": stats} if stats else {}),
+        }
+
+    def full_row(self, channel: Channel) -> Row:
+        return {
+            **self.row(channel),
+            "consumer_details": [
+                consumer_row(channel.vhost, consumer, self._node.name)
+                for consumer in channel.consumers.values()
+            ],
+            "publishes": [],
+            "deliveries": [],
+        }
+
+
+def channel_name(channel: Channel) -> str:
+    return f"{channel.connection.peer.name} ({channel.number})"
+
+
+def visible_connections(request: ApiRequest) -> list[Connection]:
+    """All for a monitor, else one's own; of one virtual host if the path or a header says so."""
+    caller = request.caller
+    only = request.http.headers.get("X-Vhost") or None
+    if "vhost" in request.http.match_info:
+        only = request.vhost().name
+    return sorted(
+        (
+            connection
+            for connection in node_connections(request.node)
+            if (caller.is_monitor or connection.user_name == caller.name)
+            and (only is None or (connection.vhost is not None and connection.vhost.name == only))
+        ),
+        key=lambda connection: (connection.peer.host, connection.peer.port),
+    )
+
+
+async def list_connections(request: ApiRequest) -> Any:
+    listing = Listing[Connection](
+        row=ConnectionRows(request).row, name=lambda connection: connection.peer.name
+    )
+    return await answer(request, visible_connections(request), listing)
+
+
+def connection_of(request: ApiRequest) -> Connection:
+    """The connection in the path, if the caller may see it. Raises `ApiError`."""
+    name = request.name("connection")
+    for connection in node_connections(request.node):
+        if name in (connection.peer.name, connection.pid):
+            caller = request.caller
+            if not caller.is_monitor and connection.user_name != caller.name:
+                raise NotAuthorised("User not authorised to access object")
+            return connection
+    raise ObjectNotFound()
+
+
+async def get_connection(request: ApiRequest) -> Any:
+    return ConnectionRows(request).row(connection_of(request))
+
+
+async def close_connection(request: ApiRequest) -> None:
+    connection = connection_of(request)
+    if not request.caller.is_administrator and connection.user_name != request.caller.name:
+        raise NotAuthorised("User not authorised to access object")
+    _close(request, connection)
+
+
+def _close(request: ApiRequest, connection: Connection) -> None:
+    reason = request.http.headers.get("X-Reason") or CLOSE_REASON
+    audit(request, "connection_closed", connection=connection.peer.name, reason=reason)
+    connection.force_close(reason)
+
+
+async def list_channels_of_connection(request: ApiRequest) -> Any:
+    channels = list(connection_of(request).channels.values())
+    return await answer(request, channels, _channel_listing(request))
+
+
+def _connections_of_user(request: ApiRequest) -> list[Connection]:
+    user, caller = request.name("user"), request.caller
+    if not caller.is_monitor and caller.name != user:
+        raise NotAuthorised("User not authorised to access object")
+    return [one for one in node_connections(request.node) if one.user_name == user]
+
+
+async def list_connections_of_user(request: ApiRequest) -> Any:
+    return [
+        {
+            "name": connection.peer.name,
+            "vhost": connection.vhost.name if connection.vhost is not None else None,
+            "user": connection.user_name,
+            "node": request.node.name,
+        }
+        for connection in _connections_of_user(request)
+    ]
+
+
+async def close_connections_of_user(request: ApiRequest) -> None:
+    if not request.caller.is_administrator and request.caller.name != request.name("user"):
+        raise NotAuthorised("User not authorised to access object")
+    for connection in _connections_of_user(request):
+        _close(request, connection)
+
+
+def _channel_listing(request: ApiRequest) -> Listing[Channel]:
+    return Listing(row=ChannelRows(request).row, name=channel_name)
+
+
+def _channels(request: ApiRequest) -> Iterator[Channel]:
+    for connection in visible_connections(request):
+        yield from connection.channels.values()
+
+
+async def list_channels(request: ApiRequest) -> Any:
+    return await answer(request, _channels(request), _channel_listing(request))
+
+
+async def get_channel(request: ApiRequest) -> Any:
+    name = request.name("channel")
+    for connection in node_connections(request.node):
+        for channel in connection.channels.values():
+            if name == channel_name(channel):
+                caller = request.caller
+                if not caller.is_monitor and connection.user_name != caller.name:
+                    raise NotAuthorised("User not authorised to access object")
+                return ChannelRows(request).full_row(channel)
+    raise ObjectNotFound()
+
+
+ENDPOINTS = [
+    Endpoint("/connections", {"GET": list_connections}, summary="Connections"),
+    Endpoint(
+        "/connections/username/{user}",
+        {"GET": list_connections_of_user, "DELETE": close_connections_of_user},
+        summary="Connections of a user",
+    ),
+    Endpoint(
+        "/connections/{connection}",
+        {"GET": get_connection, "DELETE": close_connection},
+        summary="One connection",
+    ),
+    Endpoint(
+        "/connections/{connection}/channels",
+        {"GET": list_channels_of_connection},
+        summary="Channels of a connection",
+    ),
+    Endpoint(
+        "/vhosts/{vhost}/connections", {"GET": list_connections}, summary="Connections to a vhost"
+    ),
+    Endpoint("/channels", {"GET": list_channels}, summary="Channels"),
+    Endpoint("/channels/{channel}", {"GET": get_channel}, summary="One channel"),
+    Endpoint("/vhosts/{vhost}/channels", {"GET": list_channels}, summary="Channels of a vhost"),
+]

@@ -1,0 +1,94 @@
+"""Consumers as JSON, and their list."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from warren.amqp.consumer import ChannelConsumer
+from warren.core.consumers import NO_LIMIT, Consumer
+from warren.core.field import to_json
+from warren.core.queue import Queue
+from warren.core.vhost import VirtualHost
+from warren.mgmt.http.endpoint import Endpoint
+from warren.mgmt.http.errors import NotAuthorised, ObjectNotFound
+from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.request import ApiRequest
+
+
+class ListedConsumer(NamedTuple):
+    vhost: VirtualHost
+    consumer: Consumer
+    node: str
+
+
+def consumer_row(vhost: VirtualHost, consumer: Consumer, node: str) -> Row:
+    queue = consumer.queue
+    active = is_active(queue, consumer)
+    return {
+        "consumer_tag": consumer.tag,
+        "queue": {"name": queue.name, "vhost": vhost.name},
+        "channel_details": _channel_details(consumer, node),
+        "ack_required": not consumer.no_ack,
+        "exclusive": consumer.exclusive,
+        "active": active,
+        "activity_status": _activity(queue, active),
+        "prefetch_count": 0 if consumer.prefetch == NO_LIMIT else consumer.prefetch,
+        "arguments": to_json(consumer.arguments),
+    }
+
+
+def is_active(queue: Queue, consumer: Consumer) -> bool:
+    return not queue.settings.single_active_consumer or queue.active_consumer is consumer
+
+
+def _activity(queue: Queue, active: bool) -> str:
+    if not queue.settings.single_active_consumer:
+        return "up"
+    return "single_active" if active else "waiting"
+
+
+def _channel_details(consumer: Consumer, node: str) -> dict[str, Any]:
+    if not isinstance(consumer, ChannelConsumer):
+        return {}
+    channel = consumer.channel
+    connection = channel.connection
+    return {
+        "name": f"{connection.peer.name} ({channel.number})",
+        "number": channel.number,
+        "node": node,
+        "connection_name": connection.peer.name,
+        "peer_host": connection.peer.host,
+        "peer_port": connection.peer.port,
+        "user": connection.user_name,
+    }
+
+
+CONSUMERS: Listing[ListedConsumer] = Listing(
+    row=lambda listed: consumer_row(*listed),
+    name=lambda listed: listed.consumer.tag,
+    paged=False,
+)
+
+
+async def list_consumers(request: ApiRequest) -> Any:
+    vhosts = request.visible_vhosts()
+    if "vhost" in request.http.match_info:
+        name = request.name("vhost")
+        if name not in request.node.vhosts:
+            raise ObjectNotFound()
+        if not request.caller.may_see(request.node, name):
+            raise NotAuthorised("User not authorised to access virtual host")
+        vhosts = [request.node.vhosts[name]]
+    listed = [
+        ListedConsumer(vhost, consumer, request.node.name)
+        for vhost in vhosts
+        for queue in vhost.queues.values()
+        for consumer in queue.consumers
+    ]
+    return await answer(request, listed, CONSUMERS)
+
+
+ENDPOINTS = [
+    Endpoint("/consumers", {"GET": list_consumers}, summary="All consumers"),
+    Endpoint("/consumers/{vhost}", {"GET": list_consumers}, summary="Consumers of a vhost"),
+]

@@ -1,0 +1,319 @@
+"""The node at a glance: overview, nodes, cluster name (management_api.md sections 2 and 3)."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+from warren import __version__
+from warren.amqp.sasl import offered
+from warren.core.exchange import EXCHANGE_TYPES
+from warren.core.parameters import CLUSTER_NAME
+from warren.core.records import GlobalParameterRecord
+from warren.mgmt.api import stats_json
+from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.http.endpoint import Endpoint, Right
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.listing import chosen_columns, columns_of
+from warren.mgmt.http.request import ApiRequest, demanded
+from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
+from warren.mgmt.statistics import figures
+from warren.mgmt.statistics.sampler import node_connections
+
+ERLANG_VERSION = "25"
+"""What clients that look for a version of the runtime are told."""
+
+CHURN = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+MACHINE = ("mem_used", "disk_free", "fd_used", "sockets_used", "proc_used")
+
+
+def cluster_name(managed: ManagedNode) -> str:
+    stored = managed.node.metadata.get(("global_parameter", CLUSTER_NAME))
+    if stored is not None and isinstance(stored.record, GlobalParameterRecord):
+        return str(stored.record.value)
+    return managed.name
+
+
+def listeners(managed: ManagedNode) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": managed.name,
+            "protocol": one.protocol,
+            "ip_address": one.host,
+            "port": one.port,
+            "socket_opts": {},
+        }
+        for one in managed.listeners
+    ]
+
+
+def contexts(managed: ManagedNode) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": managed.name,
+            "description": "Warren Management",
+            "path": managed.config.path_prefix or "/",
+            "port": str(one.port),
+            "ssl_opts": [],
+            "cowboy_opts": "[]",
+        }
+        for one in managed.listeners
+        if one.protocol in ("http", "https")
+    ]
+
+
+def exchange_types() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
+        for name in sorted(EXCHANGE_TYPES)
+    ]
+
+
+async def overview(request: ApiRequest) -> Any:
+    managed, node = request.managed, request.node
+    shown, churn, totals = _shown(request)
+    vhosts = request.visible_vhosts()
+    connections = [
+        one
+        for one in node_connections(node)
+        if request.caller.is_monitor or one.user_name == request.caller.name
+    ]
+    row = {
+        "management_version": RABBITMQ_VERSION,
+        "rates_mode": managed.config.rates_mode,
+        "sample_retention_policies": {
+            "global": [600, 3600, 28800, 86400],
+            "basic": [600, 3600],
+            "detailed": [600],
+        },
+        "exchange_types": exchange_types(),
+        "product_name": "Warren",
+        "product_version": __version__,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "cluster_name": cluster_name(managed),
+        "erlang_version": ERLANG_VERSION,
+        "erlang_full_version": f"Python {platform.python_version()}",
+        "release_series_support_status": "supported",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "message_stats": shown,
+        "churn_rates": churn,
+        "queue_totals": totals,
+        "object_totals": {
+            "channels": sum([len(one.channels) for one in connections]),
+            "connections": len(connections),
+            "consumers": sum(
+                [len(channel.consumers) for one in connections for channel in one.channels.values()]
+            ),
+            "exchanges": sum([len(vhost.exchanges) for vhost in vhosts]),
+            "queues": sum([len(vhost.queues) for vhost in vhosts]),
+        },
+        "statistics_db_event_queue": 0,
+        "node": node.name,
+        "listeners": listeners(managed) if request.caller.is_monitor else [],
+        "contexts": contexts(managed) if request.caller.is_monitor else [],
+    }
+    return chosen_columns(row, columns_of(request))
+
+
+def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Message stats, churn and lengths: the node's for a monitor, else of one's virtual hosts."""
+    statistics = request.managed.statistics
+    lengths = stats_json.window(request, "lengths")
+    rates_window = stats_json.window(request, "msg_rates") or lengths
+    offset_s = stats_json.wall_offset_s(request)
+    current = statistics.node_figures()
+    rates = statistics.node_rates(current)
+    samples = statistics.node_samples(rates_window) if rates_window is not None else []
+    node = stats_json.Shown(figures.NODE, current, rates, samples, offset_s)
+    churn = node.levels(*CHURN) if request.caller.is_monitor else {}
+    if request.caller.is_monitor and not request.http.headers.get("X-Vhost"):
+        return node.message_stats(), churn, node.levels(*figures.LENGTHS)
+    total = (0.0,) * len(figures.VHOST)
+    total_rates = total
+    for vhost in request.visible_vhosts():
+        of_vhost = statistics.vhost_figures(vhost)
+        vhost_rates = statistics.vhost_rates(vhost, of_vhost)
+        total = tuple([a + b for a, b in zip(total, of_vhost, strict=True)])
+        total_rates = tuple([a + b for a, b in zip(total_rates, vhost_rates, strict=True)])
+    visible = stats_json.Shown(figures.VHOST, total, total_rates)
+    return visible.message_stats(), churn, visible.levels(*figures.LENGTHS)
+
+
+def node_row(request: ApiRequest) -> dict[str, Any]:
+    managed, node = request.managed, request.node
+    machine = managed.machine()
+    window = stats_json.window(request, "node_stats")
+    statistics = managed.statistics
+    current = statistics.node_figures()
+    samples = statistics.node_samples(window) if window is not None else []
+    shown = stats_json.Shown(
+        figures.NODE,
+        current,
+        statistics.node_rates(current),
+        samples,
+        stats_json.wall_offset_s(request),
+    )
+    local = {alarm.resource.value for alarm in node.alarms.local()}
+    disk = managed.disk
+    return {
+        "name": node.name,
+        "type": "disc",
+        "running": True,
+        "os_pid": str(os.getpid()),
+        "uptime": int((node.clock.wall_time() - node.started_at) * 1000),
+        **shown.levels(*MACHINE, *CHURN),
+        "fd_total": machine.fd_total,
+        "sockets_total": machine.sockets_total,
+        "mem_limit": machine.mem_limit,
+        "mem_alarm": "memory" in local,
+        "mem_calculation_strategy": "rss",
+        "disk_free_limit": machine.disk_free_limit,
+        "disk_free_alarm": "disk" in local,
+        "disk_free": machine.disk_free if disk is not None and disk.enabled else "NaN",
+        "proc_total": machine.proc_total,
+        "run_queue": 0,
+        "processors": os.cpu_count() or 1,
+        "rates_mode": managed.config.rates_mode,
+        "net_ticktime": 60,
+        "partitions": [],
+        "cluster_links": [],
+        "exchange_types": exchange_types(),
+        "auth_mechanisms": [
+            {"name": name, "description": name, "enabled": True}
+            for name in offered(managed.config.auth_mechanisms, False)
+        ],
+        "applications": [
+            {"name": "warren", "description": "Warren", "version": __version__},
+            {"name": "rabbit", "description": "RabbitMQ", "version": RABBITMQ_VERSION},
+        ],
+        "contexts": contexts(managed),
+        "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
+        "log_files": [str(managed.config.log_file or "<stderr>")],
+        "config_files": [],
+        "db_dir": str(managed.data_directory) if managed.data_directory is not None else "",
+        "being_drained": False,
+        "ra_open_file_metrics": {},
+        "metrics_gc_queue_length": {},
+    }
+
+
+async def list_nodes(request: ApiRequest) -> Any:
+    return [chosen_columns(node_row(request), columns_of(request))]
+
+
+def check_node(request: ApiRequest) -> None:
+    if request.name("node") != request.node.name:
+        raise ObjectNotFound()
+
+
+async def get_node(request: ApiRequest) -> Any:
+    check_node(request)
+    row = node_row(request)
+    if request.query_flag("memory"):
+        row["memory"] = memory_breakdown(request.managed)
+    return chosen_columns(row, columns_of(request))
+
+
+def memory_breakdown(managed: ManagedNode) -> dict[str, Any]:
+    """Where memory went, as far as it can be told apart: estimates, but for the total."""
+    node = managed.node
+    used = managed.memory.used_bytes or 0
+    channels = sum([one.channel_count for one in node_connections(node)])
+    parts = {
+        "connection_readers": 0,
+        "connection_writers": sum([one.owed_octets for one in node_connections(node)]),
+        "connection_channels": 2500 * channels,
+        "connection_other": 4000 * len(node.clients),
+        "queue_procs": 1500 * sum([len(vhost.queues) for vhost in node.vhosts.values()]),
+        "queue_slave_procs": 0,
+        "quorum_queue_procs": 0,
+        "stream_queue_procs": 0,
+        "plugins": 0,
+        "metrics": 0,
+        "mgmt_db": 0,
+        "mnesia": 0,
+        "quorum_ets": 0,
+        "other_ets": 0,
+        "binary": min(sum([vhost_bytes(managed, name) for name in node.vhosts]), used),
+        "msg_index": 0,
+        "code": 30 << 20,
+        "atom": 0,
+        "other_system": 0,
+        "allocated_unused": 0,
+        "reserved_unallocated": 0,
+    }
+    parts["other_proc"] = max(0, used - sum(parts.values()))
+    return {
+        **parts,
+        "strategy": "rss",
+        "total": {"erlang": used, "rss": used, "allocated": used},
+    }
+
+
+def vhost_bytes(managed: ManagedNode, name: str) -> int:
+    """The bodies of ready messages of a virtual host that are in memory."""
+    now = managed.node.clock.now()
+    vhost = managed.node.vhosts[name]
+    return sum([queue.backing.status(now).ram_bytes for queue in vhost.queues.values() if queue])
+
+
+async def get_memory(request: ApiRequest) -> Any:
+    check_node(request)
+    return {"memory": memory_breakdown(request.managed)}
+
+
+async def get_relative_memory(request: ApiRequest) -> Any:
+    check_node(request)
+    memory = memory_breakdown(request.managed)
+    total = memory["total"]["rss"] or 1
+    shares = {
+        name: round(100 * value / total, 2)
+        for name, value in memory.items()
+        if isinstance(value, int)
+    }
+    return {"memory": {**shares, "total": 100}}
+
+
+async def get_cluster_name(request: ApiRequest) -> Any:
+    return {"name": cluster_name(request.managed)}
+
+
+async def put_cluster_name(request: ApiRequest) -> None:
+    (name,) = demanded(await request.body(), "name")
+    if not isinstance(name, str):
+        raise BadRequest("name should be a string")
+    request.node.global_parameters.set(CLUSTER_NAME, name)
+    audit(request, "cluster_name_set", name=name)
+    await durable(request)
+
+
+ENDPOINTS = [
+    Endpoint("/overview", {"GET": overview}, summary="The broker at a glance"),
+    Endpoint(
+        "/cluster-name",
+        {"GET": get_cluster_name, "PUT": put_cluster_name},
+        rights={"PUT": Right.ADMINISTRATOR},
+        summary="The name of the cluster",
+    ),
+    Endpoint("/nodes", {"GET": list_nodes}, Right.MONITOR, summary="Nodes"),
+    Endpoint("/nodes/{node}", {"GET": get_node}, Right.MONITOR, summary="One node"),
+    Endpoint(
+        "/nodes/{node}/memory", {"GET": get_memory}, Right.MONITOR, summary="Memory of a node"
+    ),
+    Endpoint(
+        "/nodes/{node}/memory/relative",
+        {"GET": get_relative_memory},
+        Right.MONITOR,
+        summary="Memory of a node in percent",
+    ),
+]

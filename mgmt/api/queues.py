@@ -1,0 +1,354 @@
+"""Queues: list, one, declare, delete, purge (management_api.md sections 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from warren.amqp.connection import Connection
+from warren.amqp.consumer import ChannelConsumer
+from warren.amqp.names import checked_new_name
+from warren.core.backing_queue import BackingQueueStatus
+from warren.core.errors import PreconditionFailed
+from warren.core.field import from_json, to_json, to_text
+from warren.core.queue import Queue
+from warren.core.queue_arguments import DEAD_LETTER_EXCHANGE, check_dead_letter_exchange
+from warren.core.vhost import VirtualHost
+from warren.mgmt.api import stats_json
+from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.api.consumers import consumer_row
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.request import ApiRequest, boolean, demanded
+from warren.mgmt.statistics import figures
+from warren.mgmt.statistics.sampler import Statistics
+
+IDLE_S = 10.0
+"""A queue in which nothing has moved for so long is shown as idle."""
+
+UNACKED_LOOKED_AT_MAX = 20_000
+"""Unacknowledged messages whose octets are added up for one row; of more they are not shown."""
+
+CLASSIC = "classic"
+
+
+class ListedQueue(NamedTuple):
+    vhost: VirtualHost
+    queue: Queue
+
+
+class QueueRows:
+    """Makes the JSON of queues for one request."""
+
+    def __init__(self, request: ApiRequest) -> None:
+        self._request = request
+        self._node = request.node
+        self._statistics: Statistics = request.managed.statistics
+        self._lengths = stats_json.window(request, "lengths")
+        self._rates = stats_json.window(request, "msg_rates")
+
+    def row(self, listed: ListedQueue) -> Row:
+        """Everything of a list."""
+        _, queue = listed
+        shown = self._shown(queue)
+        status = queue.backing.status(self._node.clock.now())
+        stats = shown.message_stats()
+        return {
+            **self.basics(listed),
+            **self._policy(listed),
+            **self._state(queue),
+            **shown.levels(*figures.LENGTHS),
+            **self._where(queue, status),
+            **self._consumers(queue),
+            **({"message_stats": stats} if stats else {}),
+            "backing_queue_status": _backing_status(status),
+            "memory": self._memory(status),
+            "reductions": 0,
+            "reductions_details": {"rate": 0.0},
+            "garbage_collection": {},
+            "recoverable_slaves": None,
+            "head_message_timestamp": None,
+        }
+
+    def cheap_row(self, listed: ListedQueue) -> Row:
+        """What is shown with `disable_stats`."""
+        row = self.basics(listed)
+        if self._request.query_flag("enable_queue_totals"):
+            ready, unacked = listed.queue.backing.length, listed.queue.unacked
+            row["messages"] = ready + unacked
+            row["messages_ready"] = ready
+            row["messages_unacknowledged"] = unacked
+        return row
+
+    def full_row(self, listed: ListedQueue) -> Row:
+        """One queue on its own: with its consumers."""
+        vhost, queue = listed
+        return {
+            **self.row(listed),
+            "consumer_details": [
+                consumer_row(vhost, consumer, self._node.name) for consumer in queue.consumers
+            ],
+            "incoming": [],
+            "deliveries": [],
+        }
+
+    def basics(self, listed: ListedQueue) -> Row:
+        vhost, queue = listed
+        return {
+            "name": queue.name,
+            "vhost": vhost.name,
+            "type": CLASSIC,
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "exclusive": queue.exclusive_owner is not None,
+            "arguments": to_json(queue.arguments),
+            "node": self._node.name,
+        }
+
+    def _shown(self, queue: Queue) -> stats_json.Shown:
+        now = self._node.clock.now()
+        track = self._statistics.queues
+        current = figures.queue_figures(queue)
+        rates = track.rates(queue, now, current)
+        window = self._rates or self._lengths
+        samples = track.samples(queue, now, window) if window is not None else ()
+        return stats_json.Shown(
+            figures.QUEUE, current, rates, samples, stats_json.wall_offset_s(self._request)
+        )
+
+    def _policy(self, listed: ListedQueue) -> Row:
+        applied = self._node.policies.applied(listed.vhost.name, listed.queue.name, "queue")
+        return {
+            "policy": applied.policy,
+            "operator_policy": applied.operator_policy,
+            "effective_policy_definition": dict(applied.definition),
+        }
+
+    def _state(self, queue: Queue) -> Row:
+        changed_at = self._statistics.queues.changed_at(queue)
+        now = self._node.clock.now()
+        if changed_at is not None and now - changed_at < IDLE_S:
+            return {"state": "running"}
+        since = self._node.started_at
+        if changed_at is not None:
+            since = changed_at + stats_json.wall_offset_s(self._request)
+        moment = datetime.fromtimestamp(since, UTC).isoformat(timespec="milliseconds")
+        return {"state": "running", "idle_since": moment}
+
+    def _consumers(self, queue: Queue) -> Row:
+        capacity = self._statistics.capacity(queue)
+        tag = next((c.tag for c in queue.consumers if c.exclusive), None)
+        active = queue.active_consumer
+        row: Row = {
+            "consumers": len(queue.consumers),
+            "consumer_capacity": capacity,
+            "consumer_utilisation": capacity,
+            "exclusive_consumer_tag": tag,
+            "single_active_consumer_tag": active.tag if active is not None else None,
+        }
+        owner = queue.exclusive_owner
+        if isinstance(owner, Connection):
+            row["owner_pid_details"] = {
+                "name": owner.peer.name,
+                "peer_host": owner.peer.host,
+                "peer_port": owner.peer.port,
+            }
+        return row
+
+    def _where(self, queue: Queue, status: BackingQueueStatus) -> Row:
+        """How many messages and octets are in memory, on disk and unacknowledged."""
+        ready_bytes = queue.backing.ready_bytes
+        in_memory = self._request.managed.storage is None
+        unacked_ram = queue.unacked if in_memory else status.ram_ack_count
+        row: Row = {
+            "messages_ram": status.ram_msg_count + unacked_ram,
+            "messages_ready_ram": status.ram_msg_count,
+            "messages_unacknowledged_ram": unacked_ram,
+            "messages_persistent": status.stored_count if queue.survives else 0,
+            "messages_paged_out": status.len - status.ram_msg_count,
+            "message_bytes_ready": ready_bytes,
+            "message_bytes_ram": status.ram_bytes,
+            "message_bytes_paged_out": ready_bytes - status.ram_bytes,
+        }
+        unacked_bytes = _unacked_bytes(queue)
+        if unacked_bytes is not None:
+            row["message_bytes"] = ready_bytes + unacked_bytes
+            row["message_bytes_unacknowledged"] = unacked_bytes
+            row["message_bytes_persistent"] = ready_bytes + unacked_bytes if queue.survives else 0
+        return row
+
+    @staticmethod
+    def _memory(status: BackingQueueStatus) -> int:
+        """An estimate: what a queue and a message in memory cost, and the bodies."""
+        return 1500 + 200 * (status.ram_msg_count + status.ram_ack_count) + status.ram_bytes
+
+
+def _unacked_bytes(queue: Queue) -> int | None:
+    """The octets of the bodies that are out for acknowledgement; None where it would take long."""
+    if not queue.unacked:
+        return 0
+    channels = {c.channel for c in queue.consumers if isinstance(c, ChannelConsumer)}
+    if sum([len(channel.unacked) for channel in channels]) > UNACKED_LOOKED_AT_MAX:
+        return None
+    held = [
+        message.body_bytes
+        for channel in channels
+        for message in channel.unacked.values()
+        if message.holder.queue is queue
+    ]
+    return sum(held) if len(held) == queue.unacked else None
+
+
+def _backing_status(status: BackingQueueStatus) -> Row:
+    start, count, end = status.delta
+    return {
+        "mode": status.mode,
+        "version": 1,
+        "q1": status.q1,
+        "q2": status.q2,
+        "delta": ["delta", start, count, 0, end],
+        "q3": status.q3,
+        "q4": status.q4,
+        "len": status.len,
+        "target_ram_count": (
+            "infinity" if status.target_ram_count is None else status.target_ram_count
+        ),
+        "next_seq_id": status.next_seq_id,
+        "avg_ingress_rate": status.avg_ingress_rate,
+        "avg_egress_rate": status.avg_egress_rate,
+        "avg_ack_ingress_rate": status.avg_ack_ingress_rate,
+        "avg_ack_egress_rate": status.avg_ack_egress_rate,
+    }
+
+
+def _listing(request: ApiRequest) -> Listing[ListedQueue]:
+    rows = QueueRows(request)
+    cheap = request.query_flag("disable_stats")
+    return Listing(
+        row=rows.cheap_row if cheap else rows.row,
+        name=lambda listed: listed.queue.name,
+        keys={
+            "name": lambda listed: listed.queue.name,
+            "vhost": lambda listed: listed.vhost.name,
+            "messages": lambda listed: listed.queue.backing.length + listed.queue.unacked,
+            "messages_ready": lambda listed: listed.queue.backing.length,
+            "messages_unacknowledged": lambda listed: listed.queue.unacked,
+            "consumers": lambda listed: len(listed.queue.consumers),
+            "message_bytes_ready": lambda listed: listed.queue.backing.ready_bytes,
+            "durable": lambda listed: listed.queue.durable,
+            "auto_delete": lambda listed: listed.queue.auto_delete,
+            "type": lambda listed: CLASSIC,
+            "node": lambda listed: None,
+        },
+    )
+
+
+def _queues_of(request: ApiRequest, vhosts: list[VirtualHost]) -> Iterator[ListedQueue]:
+    for vhost in vhosts:
+        for name in request.managed.names.queues(vhost):
+            queue = vhost.queues.get(name)
+            if queue is not None:
+                yield ListedQueue(vhost, queue)
+
+
+async def list_queues(request: ApiRequest) -> Any:
+    return await answer(request, _queues_of(request, request.visible_vhosts()), _listing(request))
+
+
+async def list_queues_of_vhost(request: ApiRequest) -> Any:
+    return await answer(request, _queues_of(request, [request.vhost()]), _listing(request))
+
+
+def queue_of(request: ApiRequest) -> ListedQueue:
+    """The queue in the path. Raises `ObjectNotFound`."""
+    vhost = request.vhost()
+    queue = vhost.queues.get(request.name("queue"))
+    if queue is None:
+        raise ObjectNotFound()
+    return ListedQueue(vhost, queue)
+
+
+async def get_queue(request: ApiRequest) -> Any:
+    return QueueRows(request).full_row(queue_of(request))
+
+
+async def put_queue(request: ApiRequest) -> Reply:
+    vhost, name = request.vhost(), request.name("queue")
+    body = await request.body()
+    wanted = {
+        "durable": boolean(body.get("durable"), False),
+        "auto_delete": boolean(body.get("auto_delete"), False),
+    }
+    arguments = body.get("arguments") or {}
+    if not isinstance(arguments, dict):
+        raise BadRequest("arguments should be an object")
+    table = from_json(arguments)
+    if not name:
+        raise BadRequest("a queue needs a name")
+    request.check(vhost.name, "queue", name, "configure")
+    existing = vhost.queues.get(name)
+    if existing is not None:
+        vhost.check_queue_equivalent(existing, None, exclusive=False, arguments=table, **wanted)
+        existing.touch()
+        return NO_CONTENT
+    checked_new_name("queue", name)
+    vhost.check_queue_limit(name)
+    dead_letters = table.get(DEAD_LETTER_EXCHANGE)
+    if dead_letters is not None:
+        check_dead_letter_exchange(name, vhost.name, dead_letters)
+        request.check(vhost.name, "queue", name, "read")
+        request.check(vhost.name, "exchange", to_text(dead_letters.value), "write")
+    request.node.counts.queues_declared += 1
+    vhost.declare_queue(name, exclusive_owner=None, arguments=table, **wanted)
+    await durable(request)
+    return CREATED
+
+
+async def delete_queue(request: ApiRequest) -> None:
+    vhost, queue = queue_of(request)
+    request.check(vhost.name, "queue", queue.name, "configure")
+    queue.check_access(None)
+    queue.check_deletable(
+        if_unused=request.query_flag("if-unused"), if_empty=request.query_flag("if-empty")
+    )
+    count = vhost.delete_queue(queue)
+    audit(request, "queue_deleted", vhost=vhost.name, queue=queue.name, messages=count)
+    await durable(request)
+
+
+async def purge_queue(request: ApiRequest) -> None:
+    vhost, queue = queue_of(request)
+    request.check(vhost.name, "queue", queue.name, "read")
+    queue.check_access(None)
+    count = queue.purge()
+    audit(request, "queue_purged", vhost=vhost.name, queue=queue.name, messages=count)
+
+
+async def act(request: ApiRequest) -> None:
+    """Synchronisation is of mirrors, and a queue of one node has none."""
+    vhost, queue = queue_of(request)
+    (action,) = demanded(await request.body(), "action")
+    if action not in ("sync", "cancel_sync"):
+        raise BadRequest(["unknown", action])
+    described = f"queue '{queue.name}' in vhost '{vhost.name}'"
+    raise PreconditionFailed(f"{described} is not mirrored, there is nothing to synchronise")
+
+
+ENDPOINTS = [
+    Endpoint("/queues", {"GET": list_queues}, summary="All queues"),
+    Endpoint("/queues/{vhost}", {"GET": list_queues_of_vhost}, summary="Queues of a vhost"),
+    Endpoint(
+        "/queues/{vhost}/{queue}",
+        {"GET": get_queue, "PUT": put_queue, "DELETE": delete_queue},
+        summary="One queue",
+    ),
+    Endpoint("/queues/{vhost}/{queue}/contents", {"DELETE": purge_queue}, summary="Purge a queue"),
+    Endpoint(
+        "/queues/{vhost}/{queue}/actions",
+        {"POST": act},
+        Right.ADMINISTRATOR,
+        summary="Synchronise a mirrored queue",
+    ),
+]

@@ -1,0 +1,131 @@
+"""Figures as JSON: totals, rates and, where somebody asked for it, samples of the past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from warren.core.message_stats import MessageStats
+from warren.mgmt.http.errors import BadRequest
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.statistics import figures
+from warren.mgmt.statistics.history import SAMPLES_MAX, Figures, Sample, Window
+
+FAMILIES = (
+    ("publish_in", "publish_out"),
+    ("publish", "confirm", "return_unroutable", "drop_unroutable"),
+    (
+        "ack",
+        "deliver",
+        "deliver_get",
+        "deliver_no_ack",
+        "get",
+        "get_empty",
+        "get_no_ack",
+        "redeliver",
+    ),
+    ("disk_reads", "disk_writes"),
+)
+"""Message stats that are shown together: all of a family as soon as one of it has happened."""
+
+_DELIVERIES = tuple(
+    MessageStats._fields.index(name) for name in ("get", "get_no_ack", "deliver", "deliver_no_ack")
+)
+_PLACES = {name: at for at, name in enumerate(MessageStats._fields)}
+
+
+def window(request: ApiRequest, kind: str) -> Window | None:
+    """What `kind_age` and `kind_incr` of the query ask for. Raises `BadRequest`."""
+    age, increment = request.query(f"{kind}_age"), request.query(f"{kind}_incr")
+    if not age or not increment:
+        return None
+    try:
+        asked = Window(int(age), int(increment))
+    except ValueError as error:
+        raise BadRequest(f"{kind}_age and {kind}_incr should be whole seconds") from error
+    if asked.age_s < 0 or asked.increment_s < 1:
+        raise BadRequest(f"{kind}_age and {kind}_incr should be whole seconds")
+    if asked.age_s // asked.increment_s > SAMPLES_MAX:
+        raise BadRequest(f"{kind}_age / {kind}_incr asks for more than {SAMPLES_MAX} samples")
+    return asked
+
+
+class Shown:
+    """Figures of one thing: those of now, their rates, and samples where they were asked for.
+
+    `names` says what stands at each place of the tuples.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        current: Figures,
+        rates: Figures,
+        samples: Sequence[Sample] = (),
+        wall_offset_s: float = 0.0,
+    ) -> None:
+        self._names = names
+        self._current = current
+        self._rates = rates
+        self._samples = samples
+        self._wall_offset_s = wall_offset_s
+
+    def message_stats(self) -> dict[str, Any]:
+        """Empty when nothing ever happened."""
+        shown: dict[str, Any] = {}
+        for family in FAMILIES:
+            values = [(name, self._places(name)) for name in family]
+            if any(self._sum(self._current, places) for _, places in values):
+                for name, places in values:
+                    self._put(shown, name, places)
+        return shown
+
+    def levels(self, *names: str) -> dict[str, Any]:
+        """These figures with their details."""
+        shown: dict[str, Any] = {}
+        for name in names:
+            self._put(shown, name, (self._names.index(name),))
+        return shown
+
+    def _places(self, name: str) -> tuple[int, ...]:
+        return _DELIVERIES if name == "deliver_get" else (_PLACES[name],)
+
+    def _put(self, shown: dict[str, Any], name: str, places: tuple[int, ...]) -> None:
+        shown[name] = self._sum(self._current, places)
+        details: dict[str, Any] = {"rate": self._sum(self._rates, places)}
+        if self._samples:
+            samples = [(sample.at, self._sum(sample.figures, places)) for sample in self._samples]
+            self._add_samples(details, samples)
+        shown[f"{name}_details"] = details
+
+    def _add_samples(self, details: dict[str, Any], samples: list[tuple[float, float]]) -> None:
+        """`samples` are newest first."""
+        (newest, last), (oldest, first) = samples[0], samples[-1]
+        elapsed = newest - oldest
+        details["samples"] = [
+            {"sample": value, "timestamp": int((at + self._wall_offset_s) * 1000)}
+            for at, value in samples
+        ]
+        details["avg_rate"] = (last - first) / elapsed if elapsed else 0.0
+        details["avg"] = sum([value for _, value in samples]) / len(samples)
+
+    @staticmethod
+    def _sum(of: Figures, places: tuple[int, ...]) -> float:
+        return of[places[0]] if len(places) == 1 else sum([of[place] for place in places])
+
+
+def wall_offset_s(request: ApiRequest) -> float:
+    """What to add to times of the node's clock to have seconds since 1970."""
+    clock = request.node.clock
+    return clock.wall_time() - clock.now()
+
+
+def exchange_stats(current: Figures, rates: Figures) -> dict[str, Any]:
+    """An exchange's message stats; empty when nothing ever happened."""
+    if not any(current):
+        return {}
+    shown: dict[str, Any] = {}
+    for name, value, rate in zip(figures.EXCHANGE, current, rates, strict=True):
+        shown[name] = value
+        shown[f"{name}_details"] = {"rate": rate}
+    return shown

@@ -1,0 +1,132 @@
+"""Who sends a request, and what that allows (management_api.md sections 1 and 1.2).
+
+Tags of a user say what parts of the API are open; permissions say which virtual hosts. The
+command line comes through a socket that only the node's own user can open, and may do everything.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from warren.core.access import LoginRefused, User
+from warren.core.node import Node
+from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
+
+FAILURES_MAX = 20
+"""Failed logins an address has free; after that one comes back every so many seconds."""
+
+FAILURE_FORGIVEN_S = 3.0
+
+ADDRESSES_MAX = 10_000
+"""Addresses remembered; the ones that failed longest ago are forgotten."""
+
+LOCAL_USER = "warren-ctl"
+"""Whose name stands in logs for what the command line did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who logged in. `local`: through the control socket."""
+
+    user: User
+    address: str
+    local: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.user.name
+
+    @property
+    def is_administrator(self) -> bool:
+        return self.local or "administrator" in self.user.tags
+
+    @property
+    def is_monitor(self) -> bool:
+        return self.is_administrator or "monitoring" in self.user.tags
+
+    @property
+    def is_policymaker(self) -> bool:
+        return self.is_administrator or "policymaker" in self.user.tags
+
+    @property
+    def is_management(self) -> bool:
+        return self.is_monitor or self.is_policymaker or "management" in self.user.tags
+
+    def may_enter(self, node: Node, vhost: str) -> bool:
+        """Whether the user has permissions in the virtual host."""
+        return self.local or node.access.vhost_allowed(self.user, vhost)
+
+    def may_see(self, node: Node, vhost: str) -> bool:
+        """Whether lists show the user what is in the virtual host."""
+        return self.is_monitor or self.may_enter(node, vhost)
+
+
+def local_caller() -> Caller:
+    return Caller(User(LOCAL_USER, frozenset({"administrator", "impersonator"})), "ctl", True)
+
+
+class LoginThrottle:
+    """Limits failed logins for each address. Times are seconds on the node's clock."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, address: str, now: float) -> float:
+        """How long the address has to wait before it may try again; 0 if not at all."""
+        excess = self._left(address, now) - FAILURES_MAX
+        return 0.0 if excess < 0 else (excess + 1) * FAILURE_FORGIVEN_S
+
+    def failed(self, address: str, now: float) -> None:
+        self._failures[address] = (self._left(address, now) + 1, now)
+        self._failures.move_to_end(address)
+        if len(self._failures) > ADDRESSES_MAX:
+            self._failures.popitem(last=False)
+
+    def _left(self, address: str, now: float) -> float:
+        count, at = self._failures.get(address, (0.0, now))
+        return max(0.0, count - (now - at) / FAILURE_FORGIVEN_S)
+
+
+def log_in(
+    node: Node, throttle: LoginThrottle, credentials: tuple[str, str], address: str, loopback: bool
+) -> Caller:
+    """Raises `ApiError` as RabbitMQ words it."""
+    now = node.clock.now()
+    wait_s = throttle.wait_s(address, now)
+    if wait_s:
+        raise ApiError(
+            429,
+            "too_many_requests",
+            f"too many failed logins from {address}, try again in {wait_s:.0f} s",
+            {"Retry-After": str(int(wait_s) + 1)},
+        )
+    try:
+        user = node.log_in(*credentials, loopback)
+    except LoginRefused as refusal:
+        throttle.failed(address, now)
+        node.login_refused(address, refusal)
+        if refusal.only_loopback:
+            raise NotAuthorised("User can only log in via localhost") from refusal
+        raise LoginFailed() from refusal
+    caller = Caller(user, address)
+    if not caller.is_management:
+        raise NotAuthorised("Not management user")
+    return caller
+
+
+def basic_credentials(token: str) -> tuple[str, str]:
+    """User and password from the base64 of `user:password`. Raises `LoginFailed`."""
+    try:
+        user, colon, password = base64.b64decode(token, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise LoginFailed() from error
+    if not colon:
+        raise LoginFailed()
+    return user, password
+
+
+def no_credentials() -> ApiError:
+    return ApiError(401, "", None, CHALLENGE)

@@ -1,0 +1,64 @@
+"""An endpoint: paths, what each method does, and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, NamedTuple, TypeAlias
+
+from warren.mgmt.http.caller import Caller
+from warren.mgmt.http.errors import NotAuthorised
+from warren.mgmt.http.request import ApiRequest
+
+Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
+"""Answers with JSON (dicts, lists, an async iterator of lists of rows), `Reply`, or None: 204."""
+
+
+class Right(Enum):
+    """Who may use an endpoint; what is in a virtual host is checked by the handler as well."""
+
+    ANYBODY = auto()
+    USER = auto()
+    MONITOR = auto()
+    POLICYMAKER = auto()
+    ADMINISTRATOR = auto()
+    LOCAL = auto()
+
+    def check(self, caller: Caller) -> None:
+        """Raises `NotAuthorised`."""
+        if self is Right.ADMINISTRATOR and not caller.is_administrator:
+            raise NotAuthorised("Not administrator user")
+        if self is Right.MONITOR and not caller.is_monitor:
+            raise NotAuthorised("Not monitor user")
+        if self is Right.POLICYMAKER and not caller.is_policymaker:
+            raise NotAuthorised("Not policymaker user")
+        if self is Right.LOCAL and not caller.local:
+            raise NotAuthorised("Only for the command line of this machine")
+
+
+class Reply(NamedTuple):
+    """An answer that is not simply JSON with 200. A body of octets is sent as it is."""
+
+    status: int
+    body: Any = None
+    headers: Mapping[str, str] = {}
+
+
+CREATED = Reply(201)
+NO_CONTENT = Reply(204)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`path` is below /api, with names in braces. `summary` is for the description of the API."""
+
+    path: str
+    methods: Mapping[str, Handler]
+    right: Right = Right.USER
+    summary: str = ""
+    rights: Mapping[str, Right] = field(default_factory=dict)
+    """For methods that ask for another right than the rest."""
+
+    def right_for(self, method: str) -> Right:
+        return self.rights.get(method, self.right)

@@ -1,0 +1,63 @@
+"""How a request can fail, and what it is told (management_api.md section 1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.core.errors import AccessRefused, BrokerError, NotFound
+from warren.core.validation import NotThere, ValidationFailed
+
+
+class ApiError(Exception):
+    """A request that is answered with a status and a reason. `reason` may be any JSON."""
+
+    def __init__(
+        self, status: int, error: str, reason: Any, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(f"{status} {error}: {reason}")
+        self.status = status
+        self.error = error
+        self.reason = reason
+        self.headers = headers or {}
+
+
+class BadRequest(ApiError):
+    """400: the request contradicts itself, or what there is."""
+
+    def __init__(self, reason: Any, error: str = "bad_request") -> None:
+        super().__init__(400, error, reason)
+
+
+class NotAuthorised(ApiError):
+    """401, as RabbitMQ answers what others answer with 403."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(401, "not_authorised", reason)
+
+
+class LoginFailed(ApiError):
+    """401 for a wrong password."""
+
+    def __init__(self, reason: str = "Login failed") -> None:
+        super().__init__(401, "not_authorized", reason, CHALLENGE)
+
+
+class ObjectNotFound(ApiError):
+    """404: what the path names is not there."""
+
+    def __init__(self, error: str = "Object Not Found", reason: str = "Not Found") -> None:
+        super().__init__(404, error, reason)
+
+
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
+
+
+def from_broker(error: BrokerError) -> ApiError:
+    """What a request is told when the broker refused it."""
+    if isinstance(error, AccessRefused):
+        return NotAuthorised("Access refused.")
+    if isinstance(error, ValidationFailed):
+        return BadRequest(error.text)
+    if isinstance(error, NotThere | NotFound):
+        return ObjectNotFound()
+    return BadRequest(error.text)

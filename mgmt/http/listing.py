@@ -1,0 +1,190 @@
+"""Lists: filtered, sorted, cut into pages and columns (management_api.md section 1.1).
+
+A list may be of 100,000 queues. So its items are first only what they are made from, and only
+those that are answered become JSON. To sort by a column, that column alone is worked out where
+there is a way (`Listing.keys`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from warren.mgmt.http.errors import ApiError, BadRequest
+from warren.mgmt.http.request import ApiRequest, boolean
+from warren.mgmt.http.slices import chunks, first_sorted
+
+T = TypeVar("T")
+
+PAGE_SIZE_MAX = 500
+DEFAULT_PAGE_SIZE = 100
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """How a kind of things is listed.
+
+    `row` makes the JSON of one, `name` is what filters look at. `keys` give single columns without
+    the rest of the row; `paged` says whether pages are offered.
+    """
+
+    row: Callable[[T], Row]
+    name: Callable[[T], str]
+    keys: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
+    paged: bool = True
+
+
+@dataclass(frozen=True)
+class Page:
+    """What part of a list is wanted. `number` counts from 1; None is all of it."""
+
+    number: int | None
+    size: int
+    pattern: Callable[[str], object]
+
+    @classmethod
+    def of(cls, request: ApiRequest) -> Page:
+        """Raises `BadRequest`."""
+        query = request.http.query
+        if "page" not in query and "page_size" not in query:
+            return cls(None, 0, lambda name: True)
+        try:
+            number = int(query.get("page", "1"))
+            size = int(query.get("page_size", DEFAULT_PAGE_SIZE))
+        except ValueError as error:
+            raise BadRequest("Pagination parameters are invalid") from error
+        if number < 1 or not 1 <= size <= PAGE_SIZE_MAX:
+            raise BadRequest(
+                f"Invalid pagination parameters: page number {number}, page size {size}",
+                "invalid_pagination_parameters",
+            )
+        return cls(number, size, _pattern(query.get("name", ""), query.get("use_regex", "")))
+
+
+def _pattern(name: str, use_regex: str) -> Callable[[str], object]:
+    if not name:
+        return lambda text: True
+    if use_regex == "true":
+        try:
+            return re.compile(name, re.IGNORECASE).search
+        except (re.error, RecursionError, OverflowError) as error:
+            raise BadRequest(f"the name is no regular expression: {error}") from error
+    wanted = name.lower()
+    return lambda text: wanted in text.lower()
+
+
+async def answer(
+    request: ApiRequest, items: Iterable[T], listing: Listing[T]
+) -> Row | AsyncIterator[list[Row]]:
+    """A page, or everything bit by bit. The items come in the order that is the default."""
+    page = Page.of(request) if listing.paged else Page(None, 0, lambda name: True)
+    candidates = list(items)
+    total = len(candidates)
+    if page.number is None:
+        return _all(request, await _sorted(request, candidates, listing, total), listing)
+    chosen = [
+        item
+        async for chunk in chunks(candidates)
+        for item in chunk
+        if page.pattern(listing.name(item))
+    ]
+    pages = max(1, -(-len(chosen) // page.size))
+    if page.number > pages:
+        raise BadRequest(
+            f"Page out of range, page: {page.number} page size: {page.size}, len: {len(chosen)}",
+            "page_out_of_range",
+        )
+    start = (page.number - 1) * page.size
+    ordered = await _sorted(request, chosen, listing, start + page.size)
+    rows = [
+        row
+        async for chunk in _all(request, ordered[start : start + page.size], listing)
+        for row in chunk
+    ]
+    return {
+        "total_count": total,
+        "item_count": len(rows),
+        "filtered_count": len(chosen),
+        "page": page.number,
+        "page_size": page.size,
+        "page_count": pages,
+        "items": rows,
+    }
+
+
+async def _all(
+    request: ApiRequest, items: list[T], listing: Listing[T]
+) -> AsyncIterator[list[Row]]:
+    columns = columns_of(request)
+    async for chunk in chunks(items):
+        yield [chosen_columns(listing.row(item), columns) for item in chunk]
+
+
+async def _sorted(request: ApiRequest, items: list[T], listing: Listing[T], count: int) -> list[T]:
+    column = request.query("sort")
+    try:
+        reverse = boolean(request.http.query.get("sort_reverse"), False)
+    except BadRequest as error:
+        raise ApiError(400, "bad_request", "sort_reverse should be true or false") from error
+    if not column:
+        return items[::-1] if reverse else items
+    value = listing.keys.get(column) or _from_row(listing.row, column)
+    return await first_sorted(
+        items, lambda item: sort_key(value(item)), reverse=reverse, count=count
+    )
+
+
+def _from_row(row: Callable[[T], Row], column: str) -> Callable[[T], Any]:
+    path = column.split(".")
+    return lambda item: _at(row(item), path)
+
+
+def sort_key(value: Any) -> tuple[int, Any]:
+    """Missing values first, then by kind, so that any two can be compared."""
+    if value is None:
+        return (0, 0)
+    if isinstance(value, bool | int | float):
+        return (1, value)
+    return (2, value if isinstance(value, str) else str(value))
+
+
+def columns_of(request: ApiRequest) -> list[list[str]]:
+    """The columns asked for, each as a path; none means all."""
+    wanted = request.query("columns")
+    return [column.split(".") for column in wanted.split(",")] if wanted else []
+
+
+def chosen_columns(row: Row, columns: list[list[str]]) -> Row:
+    """Only these columns, in the shape they have in the row."""
+    if not columns:
+        return row
+    chosen: Row = {}
+    for path in columns:
+        value = _at(row, path)
+        if value is None and not _has(row, path):
+            continue
+        inner = chosen
+        for part in path[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = value
+    return chosen
+
+
+def _at(row: Any, path: list[str]) -> Any:
+    for part in path:
+        if not isinstance(row, dict):
+            return None
+        row = row.get(part)
+    return row
+
+
+def _has(row: Any, path: list[str]) -> bool:
+    for part in path:
+        if not isinstance(row, dict) or part not in row:
+            return False
+        row = row[part]
+    return True

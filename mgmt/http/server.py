@@ -1,0 +1,327 @@
+"""The HTTP server: listeners, the way of a request, the form of every answer.
+
+A request is authenticated, its right to the endpoint checked, and answered by the handler; errors
+of any kind become JSON. The same application listens for the network and, as somebody who may do
+everything, on the control socket of the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import hdrs, web
+
+from warren.core.access import User
+from warren.core.errors import BrokerError
+from warren.mgmt.http.caller import (
+    Caller,
+    LoginThrottle,
+    basic_credentials,
+    local_caller,
+    log_in,
+    no_credentials,
+)
+from warren.mgmt.http.endpoint import Endpoint, Reply, Right
+from warren.mgmt.http.errors import ApiError, LoginFailed, from_broker
+from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
+from warren.mgmt.managed_node import ManagedNode, OpenListener
+
+log = logging.getLogger("warren.management")
+
+LogIn: TypeAlias = Callable[[web.Request, tuple[str, str]], Caller]
+
+API = "/api"
+COOKIE = "auth"
+COMPRESSED_FROM = 4096
+"""Octets from which an answer is worth compressing."""
+
+LOOPBACK = ("127.", "::1", "::ffff:127.")
+
+SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none';"
+        " form-action 'self'; object-src 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
+API_HEADERS = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
+
+
+class ManagementServer:
+    """Serves the endpoints, which are made with what logs people in.
+
+    `extra` are further routes, outside the API: pages and metrics.
+    """
+
+    def __init__(
+        self,
+        managed: ManagedNode,
+        endpoints: Callable[[LogIn], list[Endpoint]],
+        *,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._managed = managed
+        self._throttle = LoginThrottle()
+        self._runners: list[web.AppRunner] = []
+        self._endpoints = endpoints(self.log_in)
+        self._extra = dict(extra or {})
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Returns the port; raises OSError."""
+        runner = await self._runner(local=False)
+        site = web.TCPSite(runner, host, port, ssl_context=tls, reuse_address=True)
+        await site.start()
+        bound: int = runner.addresses[0][1]
+        self._managed.listeners.append(
+            OpenListener("https" if tls is not None else "http", host, bound)
+        )
+        return bound
+
+    async def listen_locally(self, path: Path) -> None:
+        """Open the control socket, which only our own user may use. Raises OSError."""
+        runner = await self._runner(local=True)
+        path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            await web.UnixSite(runner, str(path)).start()
+        finally:
+            os.umask(before)
+
+    async def stop(self) -> None:
+        for runner in self._runners:
+            await runner.cleanup()
+        self._runners.clear()
+
+    async def _runner(self, *, local: bool) -> web.AppRunner:
+        app = web.Application(client_max_size=BODY_BYTES_MAX)
+        prefix = self._managed.config.path_prefix.rstrip("/")
+        for endpoint in self._endpoints:
+            self._add(app, prefix, endpoint, local)
+        for path, handler in self._extra.items():
+            app.router.add_route(hdrs.METH_GET, path, handler)
+        app.router.add_route("*", f"{prefix}{API}/{{rest:.*}}", self._unknown)
+        runner = web.AppRunner(
+            app, handle_signals=False, access_log=None, keepalive_timeout=75, shutdown_timeout=1.0
+        )
+        await runner.setup()
+        self._runners.append(runner)
+        return runner
+
+    def _add(self, app: web.Application, prefix: str, endpoint: Endpoint, local: bool) -> None:
+        async def serve(http: web.Request) -> web.StreamResponse:
+            return await self._serve(endpoint, http, local)
+
+        app.router.add_route("*", prefix + API + endpoint.path, serve)
+
+    async def _unknown(self, http: web.Request) -> web.StreamResponse:
+        return _error(ApiError(404, "Object Not Found", "Not Found"), {**SECURITY, **API_HEADERS})
+
+    # One request
+
+    async def _serve(
+        self, endpoint: Endpoint, http: web.Request, local: bool
+    ) -> web.StreamResponse:
+        headers = {**SECURITY, **API_HEADERS, **self._cors(http)}
+        method = "GET" if http.method == "HEAD" else http.method
+        try:
+            if http.method == "OPTIONS":
+                allow = ", ".join(["HEAD", *endpoint.methods, "OPTIONS"])
+                return web.Response(status=200, headers={**headers, "Allow": allow})
+            handler = endpoint.methods.get(method)
+            if handler is None:
+                allow = ", ".join(["HEAD", *endpoint.methods, "OPTIONS"])
+                return web.Response(status=405, headers={**headers, "Allow": allow})
+            _check_accept(http)
+            caller = self._caller(http, endpoint.right_for(method), local)
+            answer = await handler(ApiRequest(self._managed, caller, http))
+            return await _respond(http, answer, headers)
+        except ApiError as error:
+            return _error(error, headers)
+        except BrokerError as error:
+            return _error(from_broker(error), headers)
+        except web.HTTPException as error:
+            return _error(ApiError(error.status, "bad_request", error.reason), headers)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("request failed method=%s path=%s", http.method, http.path_qs[:200])
+            return web.Response(status=500, headers=headers)
+
+    def _caller(self, http: web.Request, right: Right, local: bool) -> Caller:
+        """Raises `ApiError`."""
+        if local:
+            return local_caller()
+        address = http.remote or ""
+        loopback = address.startswith(LOOPBACK)
+        if right is Right.ANYBODY:
+            # Whoever it is: the handler looks for credentials of its own.
+            return Caller(_NOBODY, address)
+        credentials = _credentials(http)
+        if credentials is None:
+            raise no_credentials()
+        caller = log_in(self._managed.node, self._throttle, credentials, address, loopback)
+        right.check(caller)
+        return caller
+
+    def log_in(self, http: web.Request, credentials: tuple[str, str]) -> Caller:
+        """For the login itself. Raises `ApiError`."""
+        address = http.remote or ""
+        loopback = address.startswith(LOOPBACK)
+        return log_in(self._managed.node, self._throttle, credentials, address, loopback)
+
+    def _cors(self, http: web.Request) -> dict[str, str]:
+        origin = http.headers.get("Origin")
+        allowed = self._managed.config.cors_origins
+        if origin is None or not ("*" in allowed or origin in allowed):
+            return {}
+        headers = {
+            "Access-Control-Allow-Origin": origin,
+            "Access-Control-Allow-Credentials": "true",
+            "Access-Control-Expose-Headers": "Location",
+        }
+        if http.method == "OPTIONS":
+            headers["Access-Control-Allow-Methods"] = "HEAD, GET, PUT, POST, DELETE, OPTIONS"
+            wanted = http.headers.get("Access-Control-Request-Headers")
+            if wanted:
+                headers["Access-Control-Allow-Headers"] = wanted
+            max_age_s = self._managed.config.cors_max_age_s
+            if max_age_s is not None:
+                headers["Access-Control-Max-Age"] = str(max_age_s)
+        return headers
+
+
+_NOBODY = User("", frozenset())
+
+
+def _check_accept(http: web.Request) -> None:
+    accept = http.headers.get("Accept", "*/*")
+    if not any(kind in accept for kind in ("*/*", "json", "application/*", "text/")):
+        raise ApiError(406, "", None)
+
+
+def _credentials(http: web.Request) -> tuple[str, str] | None:
+    """From the header, the cookie of the pages, or a download's address. Raises `ApiError`."""
+    kind, _, token = http.headers.get("Authorization", "").partition(" ")
+    if kind.lower() == "basic":
+        return basic_credentials(token.strip())
+    if kind:
+        raise LoginFailed()
+    cookie = http.cookies.get(COOKIE)
+    if cookie is not None:
+        _check_same_origin(http)
+        return basic_credentials(cookie)
+    if http.method == "GET" and http.path.endswith("/definitions") and "auth" in http.query:
+        return basic_credentials(http.query["auth"])
+    return None
+
+
+def _check_same_origin(http: web.Request) -> None:
+    """A cookie is sent whoever's page asks: what changes something must come from our pages."""
+    origin = http.headers.get("Origin")
+    if http.method not in ("GET", "HEAD") and origin is not None:
+        if urlsplit(origin).netloc != http.host:
+            raise ApiError(401, "not_authorised", "The request comes from another site")
+
+
+async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> web.StreamResponse:
+    status = 200
+    if answer is None:
+        return web.Response(status=204, headers=headers)
+    if isinstance(answer, Reply):
+        status, answer, headers = answer.status, answer.body, {**headers, **answer.headers}
+        if answer is None:
+            return web.Response(status=status, headers=headers)
+    if isinstance(answer, AsyncIterator):
+        return await _stream(http, answer, headers)
+    if isinstance(answer, bytes):
+        body = answer
+        headers.setdefault("Content-Type", "application/octet-stream")
+    else:
+        body = encode(answer)
+        headers.setdefault("Content-Type", "application/json")
+    response = web.Response(status=status, body=body, headers=headers)
+    if len(body) >= COMPRESSED_FROM:
+        response.enable_compression()
+    return response
+
+
+async def _stream(
+    http: web.Request, rows: AsyncIterator[list[dict[str, Any]]], headers: dict[str, str]
+) -> web.StreamResponse:
+    """A JSON list, sent while it is made; one that is short is sent whole."""
+    pieces: list[bytes] = []
+    size = 0
+    response: web.StreamResponse | None = None
+    async for chunk in rows:
+        piece = b",".join([encode(row) for row in chunk])
+        if not piece:
+            continue
+        pieces.append(piece)
+        size += len(piece)
+        if size >= COMPRESSED_FROM * 16:
+            if response is None:
+                response = web.StreamResponse(
+                    headers={**headers, "Content-Type": "application/json"}
+                )
+                response.enable_compression()
+                await response.prepare(http)
+                await response.write(b"[" + b",".join(pieces))
+            else:
+                await response.write(b"," + b",".join(pieces))
+            pieces, size = [], 0
+    if response is None:
+        whole = web.Response(
+            body=b"[" + b",".join(pieces) + b"]",
+            headers={**headers, "Content-Type": "application/json"},
+        )
+        if size >= COMPRESSED_FROM:
+            whole.enable_compression()
+        return whole
+    if pieces:
+        await response.write(b"," + b",".join(pieces))
+    await response.write(b"]")
+    await response.write_eof()
+    return response
+
+
+def _error(error: ApiError, headers: dict[str, str]) -> web.Response:
+    if error.reason is None:
+        return web.Response(status=error.status, headers={**headers, **error.headers})
+    body = encode({"error": error.error, "reason": error.reason})
+    return web.Response(
+        status=error.status,
+        body=body,
+        headers={**headers, "Content-Type": "application/json", **error.headers},
+    )
+
+
+def encode(value: Any) -> bytes:
+    """JSON, as it is answered. Octets that are no text become text that shows them."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_printable(value))
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        case dict():
+            return {_printable(key): _printable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_printable(item) for item in value]
+    return value
+
+
+_encoder = msgspec.json.Encoder()

@@ -1,0 +1,60 @@
+"""Long work in slices: what a request may ask for is unbounded, and messages must not wait.
+
+A slice is about two milliseconds, so that several requests at a time stay within five.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from heapq import merge
+from itertools import islice
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SLICE_S = 0.002
+CHUNK = 64
+"""Things looked at between two looks at the time."""
+
+SORTED_AT_ONCE = 2048
+"""Sorting so many takes less than a slice."""
+
+
+class Breather:
+    """Lets other work have its turn when a slice is over."""
+
+    def __init__(self) -> None:
+        self._until = time.perf_counter() + SLICE_S
+
+    async def breathe(self) -> None:
+        if time.perf_counter() >= self._until:
+            await asyncio.sleep(0)
+            self._until = time.perf_counter() + SLICE_S
+
+
+async def chunks(items: Iterable[T], size: int = CHUNK) -> AsyncIterator[list[T]]:
+    """The items in lists, with pauses between them. They must not change meanwhile: copy first."""
+    breather = Breather()
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+        await breather.breathe()
+
+
+async def first_sorted(
+    items: list[T], key: Callable[[T], Any], *, reverse: bool, count: int
+) -> list[T]:
+    """The first `count` of the items in order; equal ones stay in the order they have."""
+    runs: list[list[T]] = []
+    async for chunk in chunks(items, SORTED_AT_ONCE):
+        chunk.sort(key=key, reverse=reverse)
+        runs.append(chunk)
+    if len(runs) == 1:
+        return runs[0][:count]
+    merged: Iterator[T] = merge(*runs, key=key, reverse=reverse)
+    found: list[T] = []
+    async for chunk in chunks(islice(merged, count)):
+        found += chunk
+    return found

@@ -1,0 +1,55 @@
+"""What the machine says of the process: memory, disk, files, threads."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from typing import NamedTuple
+
+from warren.core.disk_monitor import DiskMonitor
+from warren.core.memory_monitor import MemoryMonitor
+from warren.core.node import Node
+
+
+class Machine(NamedTuple):
+    """Octets and counts of this moment; 0 where the system does not say."""
+
+    mem_used: int
+    mem_limit: int
+    disk_free: int
+    disk_free_limit: int
+    fd_used: int
+    fd_total: int
+    sockets_used: int
+    sockets_total: int
+    proc_used: int
+    proc_total: int
+
+
+THREADS_MAX = 1024
+"""Stands for RabbitMQ's limit of processes; there are five threads or so."""
+
+
+def look(node: Node, memory: MemoryMonitor, disk: DiskMonitor | None) -> Machine:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Machine(
+        mem_used=memory.used_bytes or 0,
+        mem_limit=memory.limit_bytes,
+        disk_free=(disk.free_bytes or 0) if disk is not None else 0,
+        disk_free_limit=disk.limit_bytes if disk is not None else 0,
+        fd_used=open_files(),
+        fd_total=files,
+        sockets_used=len(node.clients),
+        sockets_total=files,
+        proc_used=threading.active_count(),
+        proc_total=THREADS_MAX,
+    )
+
+
+def open_files() -> int:
+    """File descriptors of this process; 0 if the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0

@@ -1,0 +1,60 @@
+"""A node as management sees it: what runs, how it was configured, what the machine says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from warren.config import Config
+from warren.core.disk_monitor import DiskMonitor
+from warren.core.memory_monitor import MemoryMonitor
+from warren.core.node import Node
+from warren.mgmt.machine import Machine, look
+from warren.mgmt.sorted_names import SortedNames
+
+if TYPE_CHECKING:
+    from warren.mgmt.statistics.sampler import Statistics
+    from warren.persist.storage import Storage
+
+RABBITMQ_VERSION = "3.10.8"
+"""Whose behaviour this is; clients choose features by it."""
+
+
+class OpenListener(NamedTuple):
+    """`protocol` under the names of health checks: amqp, amqp/ssl, http, https, http/prometheus."""
+
+    protocol: str
+    host: str
+    port: int
+
+
+@dataclass
+class ManagedNode:
+    """Everything the endpoints and metrics look at or change.
+
+    `listeners` is filled as they open. `stop` ends the node as SIGTERM does. `reload_certificates`
+    reads the TLS files anew.
+    """
+
+    node: Node
+    config: Config
+    statistics: Statistics
+    memory: MemoryMonitor
+    disk: DiskMonitor | None
+    storage: Storage | None
+    data_directory: Path | None
+    stop: Callable[[], None]
+    suspend_listeners: Callable[[bool], None]
+    """Accept no new clients (True), or accept them again."""
+
+    listeners: list[OpenListener] = field(default_factory=list)
+    names: SortedNames = field(default_factory=SortedNames)
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def machine(self) -> Machine:
+        return look(self.node, self.memory, self.disk)

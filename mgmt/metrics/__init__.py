@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, under RabbitMQ's names, so that its dashboards work."""

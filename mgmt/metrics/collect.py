@@ -1,0 +1,340 @@
+"""Gathers the values of metrics: aggregated, of every object, or of chosen families."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from warren import __version__
+from warren.amqp.channel import Channel
+from warren.core.queue import Queue
+from warren.core.vhost import VirtualHost
+from warren.mgmt.api.overview import cluster_name
+from warren.mgmt.http.slices import chunks
+from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
+from warren.mgmt.metrics import families
+from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
+from warren.mgmt.statistics.sampler import node_connections
+
+T = TypeVar("T")
+
+PREFIX = "rabbitmq_"
+DETAILED_PREFIX = "rabbitmq_detailed_"
+CLUSTER_PREFIX = "rabbitmq_cluster_"
+CLASSIC = "rabbit_classic_queue"
+PROTOCOL = labels({"protocol": "amqp091"})
+BY_TYPE = labels({"protocol": "amqp091", "queue_type": CLASSIC})
+DEAD = labels({"queue_type": CLASSIC, "dead_letter_strategy": "at_most_once"})
+PERMANENT_ID = "internal_cluster_id"
+
+Family = Callable[["Collector"], "Any"]
+
+
+class Collector:
+    """One scrape. `vhosts` limits what is told of queues to these virtual hosts."""
+
+    def __init__(self, managed: ManagedNode, vhosts: set[str] | None = None) -> None:
+        self._managed = managed
+        self._node = managed.node
+        self._now = managed.node.clock.now()
+        self._only = vhosts
+
+    # Groups
+
+    def node_groups(self) -> list[Rows]:
+        managed = self._managed
+        return [
+            Rows(families.ALARMS, [("", families.alarms(managed))]),
+            Rows(families.CHURN, [("", families.churn(managed))]),
+            Rows(families.NODE, [("", families.node(managed))]),
+            Rows(families.PERSISTER, [("", self._persister())]),
+            Rows(families.AUTH, [(PROTOCOL, families.auth(managed))]),
+        ]
+
+    def _persister(self) -> Values:
+        storage = self._managed.storage
+        if storage is None:
+            return (0,) * len(families.PERSISTER)
+        reads = writes = 0
+        for store in storage.open_queues():
+            reads += store.read_count
+            writes += store.written_count
+        journal = storage.journal
+        return (
+            journal.written_bytes,
+            journal.batches,
+            reads,
+            writes,
+            storage.lost,
+            storage.damaged,
+            journal.unwritten_bytes,
+        )
+
+    async def queue_groups(self, *, per_object: bool) -> list[Rows]:
+        managed, now = self._managed, self._now
+
+        def values(item: tuple[VirtualHost, Queue]) -> Values:
+            queue = item[1]
+            return (*families.queue_coarse(queue), *families.queue_full(managed, queue, now))
+
+        metrics = (*families.QUEUE_COARSE, *families.QUEUE)
+        return [await self._group(metrics, self._queues(), values, _queue_labels, per_object)]
+
+    async def coarse_queue_group(self) -> Rows:
+        return await self._group(
+            families.QUEUE_COARSE,
+            self._queues(),
+            lambda item: families.queue_coarse(item[1]),
+            _queue_labels,
+            True,
+        )
+
+    async def full_queue_group(self) -> Rows:
+        managed, now = self._managed, self._now
+        return await self._group(
+            families.QUEUE,
+            self._queues(),
+            lambda item: families.queue_full(managed, item[1], now),
+            _queue_labels,
+            True,
+        )
+
+    async def channel_groups(self, *, per_object: bool) -> list[Rows]:
+        channels = self._channels()
+        return [
+            await self._group(
+                families.CHANNEL, channels, families.channel_state, _channel_labels, per_object
+            ),
+            await self._group(
+                families.CHANNEL_TRAFFIC,
+                channels,
+                families.channel_traffic,
+                _channel_labels,
+                per_object,
+            ),
+        ]
+
+    async def connection_groups(self, *, per_object: bool) -> list[Rows]:
+        connections = node_connections(self._node)
+        return [
+            await self._group(metrics, connections, values, _connection_labels, per_object)
+            for metrics, values in (
+                (families.CONNECTION, families.connection_octets),
+                (families.CONNECTION_STATE, families.connection_state),
+            )
+        ]
+
+    def total_groups(self) -> list[Rows]:
+        channels = self._channels()
+        consumers = sum([len(channel.consumers) for channel in channels])
+        queues = sum([len(vhost.queues) for vhost in self._node.vhosts.values()])
+        totals = (len(self._node.clients), len(channels), consumers, queues)
+        return [Rows(families.TOTALS, [("", totals)]), *self._global(channels, consumers)]
+
+    def _global(self, channels: list[Channel], consumers: int) -> list[Rows]:
+        stats = self._managed.statistics.message_totals()
+        dead = self._node.counts.dead_lettered
+        unroutable = stats.drop_unroutable + stats.return_unroutable
+        received = (
+            stats.publish,
+            stats.confirm,
+            max(stats.publish - unroutable, 0),
+            stats.drop_unroutable,
+            stats.return_unroutable,
+            stats.confirm,
+            sum([1 for channel in channels if channel.published]),
+            consumers,
+        )
+        delivered = (
+            stats.deliver_get,
+            stats.deliver,
+            stats.deliver_no_ack,
+            stats.get,
+            stats.get_no_ack,
+            stats.get_empty,
+            stats.redeliver,
+            stats.ack,
+        )
+        return [
+            Rows(families.GLOBAL, [(PROTOCOL, received)]),
+            Rows(families.GLOBAL_BY_TYPE, [(BY_TYPE, delivered)]),
+            Rows(
+                families.DEAD_LETTERED,
+                [(DEAD, (dead["expired"], dead["rejected"], dead["maxlen"]))],
+            ),
+        ]
+
+    def identity_groups(self) -> list[Rows]:
+        """What dashboards join everything with."""
+        build = labels(
+            {
+                "rabbitmq_version": RABBITMQ_VERSION,
+                "erlang_version": "25",
+                "prometheus_plugin_version": RABBITMQ_VERSION,
+                "prometheus_client_version": "4.9.1",
+                "warren_version": __version__,
+                "python_version": platform.python_version(),
+            }
+        )
+        permanent = self._node.metadata.get(("global_parameter", PERMANENT_ID))
+        value = getattr(permanent.record, "value", "") if permanent is not None else ""
+        identity = labels(
+            {
+                "rabbitmq_node": self._node.name,
+                "rabbitmq_cluster": cluster_name(self._managed),
+                "rabbitmq_cluster_permanent_id": str(value),
+            }
+        )
+        return [
+            Rows((Metric("build_info", "untyped", "Versions"),), [(build, (1,))]),
+            Rows((Metric("identity_info", "untyped", "Names"),), [(identity, (1,))]),
+        ]
+
+    def vhost_group(self) -> Rows:
+        metric = Metric("vhost_status", "gauge", "1 for a virtual host that works")
+        names = sorted(self._node.vhosts)
+        return Rows((metric,), [(labels({"vhost": name}), (1,)) for name in names])
+
+    def exchange_group(self, *, bindings: bool) -> Rows:
+        metric = (
+            Metric("exchange_bindings", "gauge", "Bindings an exchange is the source of")
+            if bindings
+            else Metric("exchange_name", "gauge", "1 for each exchange")
+        )
+        rows: list[tuple[str, Values]] = []
+        for vhost in self._chosen_vhosts():
+            for exchange in vhost.exchanges.values():
+                shown = labels(
+                    {"vhost": vhost.name, "exchange": exchange.name, "type": exchange.type}
+                )
+                rows.append((shown, (len(exchange.bindings) if bindings else 1,)))
+        return Rows((metric,), rows)
+
+    # What there is
+
+    def _chosen_vhosts(self) -> list[VirtualHost]:
+        vhosts = self._node.vhosts
+        return [vhosts[name] for name in sorted(vhosts) if self._only is None or name in self._only]
+
+    def _queues(self) -> list[tuple[VirtualHost, Queue]]:
+        return [
+            (vhost, queue) for vhost in self._chosen_vhosts() for queue in vhost.queues.values()
+        ]
+
+    def _channels(self) -> list[Channel]:
+        return [
+            channel
+            for connection in node_connections(self._node)
+            for channel in connection.channels.values()
+        ]
+
+    @staticmethod
+    async def _group(
+        metrics: Sequence[Metric],
+        things: Sequence[T],
+        values: Callable[[T], Values],
+        labels_of: Callable[[T], str],
+        per_object: bool,
+    ) -> Rows:
+        if per_object:
+            rows = [
+                (labels_of(thing), values(thing))
+                async for chunk in chunks(things)
+                for thing in chunk
+            ]
+            return Rows(metrics, rows)
+        totals = [0.0] * len(metrics)
+        async for chunk in chunks(things):
+            for thing in chunk:
+                totals = [total + value for total, value in zip(totals, values(thing), strict=True)]
+        summed = [
+            (metric, _whole(total))
+            for metric, total in zip(metrics, totals, strict=True)
+            if metric.name not in families.NO_SUM
+        ]
+        return Rows([metric for metric, _ in summed], [("", [total for _, total in summed])])
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value
+
+
+def _queue_labels(item: tuple[VirtualHost, Queue]) -> str:
+    return labels({"vhost": item[0].name, "queue": item[1].name})
+
+
+def _channel_labels(channel: Channel) -> str:
+    pid = f"{channel.connection.pid[:-3]}.{channel.number}.0>"
+    return labels({"channel": pid, "vhost": channel.vhost.name})
+
+
+def _connection_labels(connection: Any) -> str:
+    return labels({"connection": connection.pid, "channel": connection.pid})
+
+
+async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[bytes]:
+    """/metrics, or /metrics/per-object."""
+    collector = Collector(managed)
+    groups = [
+        *collector.node_groups(),
+        *await collector.queue_groups(per_object=per_object),
+        *await collector.channel_groups(per_object=per_object),
+        *await collector.connection_groups(per_object=per_object),
+        *collector.total_groups(),
+        *collector.identity_groups(),
+    ]
+    async for piece in written(groups, PREFIX):
+        yield piece
+    if per_object:
+        async for piece in managed.statistics.latencies.written(managed.node):
+            yield piece
+
+
+async def detailed(
+    managed: ManagedNode, wanted: Iterable[str], vhosts: set[str] | None
+) -> AsyncIterator[bytes]:
+    """/metrics/detailed: the families asked for, of these virtual hosts."""
+    collector = Collector(managed, vhosts)
+    groups: list[Rows] = []
+    cluster: list[Rows] = []
+    node = dict(
+        zip(
+            ("alarm_metrics", "connection_churn_metrics", "node_coarse_metrics",
+             "node_persister_metrics", "auth_attempt_metrics"),
+            collector.node_groups(),
+            strict=True,
+        )
+    )  # fmt: skip
+    for family in dict.fromkeys(wanted):
+        match family:
+            case "queue_coarse_metrics":
+                groups.append(await collector.coarse_queue_group())
+            case "queue_metrics":
+                groups.append(await collector.full_queue_group())
+            case "queue_consumer_count":
+                full = await collector.full_queue_group()
+                groups.append(Rows(full.metrics[:1], full.rows))
+            case "channel_metrics":
+                groups += islice(await collector.channel_groups(per_object=True), 1)
+            case "channel_queue_exchange_metrics" | "channel_exchange_metrics":
+                groups += (await collector.channel_groups(per_object=True))[1:]
+            case "connection_coarse_metrics":
+                groups += islice(await collector.connection_groups(per_object=True), 1)
+            case "connection_metrics":
+                groups += (await collector.connection_groups(per_object=True))[1:]
+            case "vhost_status":
+                cluster.append(collector.vhost_group())
+            case "exchange_names":
+                cluster.append(collector.exchange_group(bindings=False))
+            case "exchange_bindings":
+                cluster.append(collector.exchange_group(bindings=True))
+            case _ if family in node:
+                groups.append(node[family])
+    async for piece in written(groups, DETAILED_PREFIX):
+        yield piece
+    async for piece in written(cluster, CLUSTER_PREFIX):
+        yield piece
+    async for piece in written(collector.identity_groups(), PREFIX):
+        yield piece

@@ -1,0 +1,70 @@
+"""The text format of Prometheus, 0.0.4, written in slices.
+
+Lines of one metric stand together, so what is known of many things is turned from rows into
+columns here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from warren.mgmt.http.slices import chunks
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Values: TypeAlias = Sequence[float]
+
+
+class Metric(NamedTuple):
+    """`kind` is counter, gauge or untyped."""
+
+    name: str
+    kind: str
+    help: str
+
+
+class Rows(NamedTuple):
+    """Values of the same metrics for several things, each with its labels, already as text."""
+
+    metrics: Sequence[Metric]
+    rows: list[tuple[str, Values]]
+
+
+def labels(pairs: Mapping[str, str]) -> str:
+    """The labels as they stand behind a name; empty without any."""
+    if not pairs:
+        return ""
+    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in pairs.items()]) + "}"
+
+
+def _escaped(value: str) -> str:
+    value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def number(value: float) -> str:
+    if isinstance(value, int):
+        return str(int(value))
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(value)
+
+
+def head(metric: Metric, prefix: str) -> str:
+    name = prefix + metric.name
+    return f"# TYPE {name} {metric.kind}\n# HELP {name} {metric.help}\n"
+
+
+async def written(groups: Iterable[Rows], prefix: str) -> AsyncIterator[bytes]:
+    """All metrics, in pieces."""
+    for metrics, rows in groups:
+        for at, metric in enumerate(metrics):
+            name = prefix + metric.name
+            yield head(metric, prefix).encode()
+            async for chunk in chunks(rows, 256):
+                lines = [f"{name}{shown} {number(values[at])}\n" for shown, values in chunk]
+                yield "".join(lines).encode()

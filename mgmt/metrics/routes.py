@@ -1,0 +1,47 @@
+"""Where metrics are served: to anybody who can reach the port, as RabbitMQ does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
+
+from aiohttp import web
+
+from warren.mgmt.managed_node import ManagedNode
+from warren.mgmt.metrics.collect import detailed, exposed
+from warren.mgmt.metrics.exposition import CONTENT_TYPE
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def metric_routes(managed: ManagedNode) -> dict[str, Handler]:
+    path = managed.config.metrics_path.rstrip("/")
+    by_default = managed.config.metrics_per_object
+
+    async def aggregated(request: web.Request) -> web.StreamResponse:
+        return await _answer(request, exposed(managed, per_object=by_default))
+
+    async def per_object(request: web.Request) -> web.StreamResponse:
+        managed.statistics.latencies.wanted()
+        return await _answer(request, exposed(managed, per_object=True))
+
+    async def chosen(request: web.Request) -> web.StreamResponse:
+        vhosts = request.query.getall("vhost", [])
+        families = request.query.getall("family", [])
+        return await _answer(request, detailed(managed, families, set(vhosts) or None))
+
+    return {
+        path: aggregated,
+        f"{path}/per-object": per_object,
+        f"{path}/detailed": chosen,
+    }
+
+
+async def _answer(request: web.Request, pieces: AsyncIterator[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+    response.enable_compression()
+    await response.prepare(request)
+    async for piece in pieces:
+        await response.write(piece)
+    await response.write_eof()
+    return response

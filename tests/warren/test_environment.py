@@ -1,0 +1,116 @@
+"""The environment: which variables count, and what comes before what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warren.config import Config, Listener
+from warren.environment import WITHOUT_EFFECT, Environment
+from warren.mgmt.server_command import read_configuration
+
+
+def applied(flag_node_name: str | None = None, **variables: str) -> Config:
+    return Environment(variables).apply(Config(), host="here", node_name=flag_node_name)
+
+
+@pytest.mark.parametrize(
+    ("variables", "attribute", "value"),
+    [
+        ({"WARREN_DATA_DIR": "/a"}, "data_dir", Path("/a")),
+        ({"RABBITMQ_MNESIA_DIR": "/b"}, "data_dir", Path("/b")),
+        ({"RABBITMQ_MNESIA_BASE": "/c"}, "data_dir", Path("/c/warren@here")),
+        ({"RABBITMQ_MNESIA_BASE": "/c", "RABBITMQ_MNESIA_DIR": "/b"}, "data_dir", Path("/b")),
+        ({"WARREN_DATA_DIR": "/a", "RABBITMQ_MNESIA_DIR": "/b"}, "data_dir", Path("/a")),
+        ({"WARREN_NODE_NAME": "n"}, "node_name", "n"),
+        ({"RABBITMQ_NODENAME": "rabbit@one"}, "node_name", "rabbit@one"),
+        ({"RABBITMQ_NODENAME": "rabbit"}, "node_name", "rabbit@here"),
+        ({"RABBITMQ_NODENAME": "rabbit", "WARREN_NODE_NAME": "n"}, "node_name", "n"),
+        ({"WARREN_AMQP": "127.0.0.1:1"}, "amqp_listeners", (("127.0.0.1", 1),)),
+        ({"RABBITMQ_NODE_PORT": "2"}, "amqp_listeners", (("0.0.0.0", 2),)),
+        ({"RABBITMQ_NODE_IP_ADDRESS": "::1"}, "amqp_listeners", (("::1", 5672),)),
+        (
+            {"RABBITMQ_NODE_IP_ADDRESS": "::1", "RABBITMQ_NODE_PORT": "2"},
+            "amqp_listeners",
+            (("::1", 2),),
+        ),
+        (
+            {"WARREN_AMQP": "127.0.0.1:1", "RABBITMQ_NODE_PORT": "2"},
+            "amqp_listeners",
+            (("127.0.0.1", 1),),
+        ),
+        ({"WARREN_HTTP": "127.0.0.1:3"}, "http_listeners", (("127.0.0.1", 3),)),
+        ({"WARREN_HTTP": "none"}, "http_listeners", ()),
+        ({"RABBITMQ_DEFAULT_USER": "u"}, "default_user", "u"),
+        ({"RABBITMQ_DEFAULT_PASS": "p"}, "default_pass", "p"),
+        ({"RABBITMQ_DEFAULT_VHOST": "v"}, "default_vhost", "v"),
+        ({"WARREN_AMQP": "", "RABBITMQ_DEFAULT_PASS": ""}, "default_pass", "guest"),
+    ],
+)
+def test_every_variable_has_its_effect(
+    variables: dict[str, str], attribute: str, value: Any
+) -> None:
+    config = applied(**variables)
+    assert getattr(config, attribute) == value
+    unset = Config()
+    changed = {name for name in config.__slots__ if getattr(config, name) != getattr(unset, name)}
+    assert changed <= {attribute}
+
+
+def test_a_flag_that_names_the_node_names_its_directory() -> None:
+    assert applied("n@flag", RABBITMQ_MNESIA_BASE="/c").data_dir == Path("/c/n@flag")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WARREN_AMQP", "nowhere"),
+        ("WARREN_HTTP", "nowhere"),
+        ("RABBITMQ_NODE_PORT", "tcp://10.0.0.1:5672"),
+        ("RABBITMQ_NODE_PORT", "x"),
+    ],
+)
+def test_a_value_that_is_none_is_named_with_its_variable(name: str, value: str) -> None:
+    with pytest.raises(ValueError, match="^" + name + "=" + value.replace(".", "[.]") + ": "):
+        applied(**{name: value})
+
+
+def test_the_file_may_be_named_without_its_ending() -> None:
+    there = {Path("/etc/rabbit.conf"), Path("/etc/own")}.__contains__
+    assert Environment({}).config_file(there) is None
+    named = Environment({"RABBITMQ_CONFIG_FILE": "/etc/rabbit"})
+    assert named.config_file(there) == "/etc/rabbit.conf"
+    assert Environment({"RABBITMQ_CONFIG_FILE": "/etc/own"}).config_file(there) == "/etc/own"
+    assert Environment({"RABBITMQ_CONFIG_FILE": "/none"}).config_file(there) == "/none"
+    both = {"RABBITMQ_CONFIG_FILE": "/etc/own", "WARREN_CONFIG": "/etc/ours"}
+    assert Environment(both).config_file(there) == "/etc/ours"
+
+
+def test_variables_without_effect_are_warnings() -> None:
+    warnings = Environment(dict.fromkeys(WITHOUT_EFFECT, "x")).warnings()
+    assert "RABBITMQ_LOG_BASE has no effect in Warren" in warnings
+    assert len(warnings) == len(WITHOUT_EFFECT)
+    assert Environment({"RABBITMQ_LOG_BASE": "", "PATH": "/bin"}).warnings() == []
+
+
+def test_flags_come_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.conf"
+    file.write_text("listeners.tcp.1 = 1\nnode_name = file\nheartbeat = 7\nlog.journald = true\n")
+    variables = {
+        "WARREN_CONFIG": str(file),
+        "WARREN_AMQP": "2",
+        "WARREN_NODE_NAME": "variable",
+        "RABBITMQ_LOG_BASE": "/var/log",
+    }
+    config, warnings = read_configuration(None, variables, {"amqp": "3", "node_name": None})
+    assert config.amqp_listeners == (Listener("0.0.0.0", 3),)
+    assert (config.node_name, config.heartbeat_s) == ("variable", 7)
+    assert warnings == [
+        f"{file}, line 4: log.journald has no effect in Warren",
+        "RABBITMQ_LOG_BASE has no effect in Warren",
+    ]
+    other = tmp_path / "other.conf"
+    other.write_text("heartbeat = 8")
+    assert read_configuration(str(other), variables, {}).config.heartbeat_s == 8

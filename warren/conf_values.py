@@ -1,0 +1,180 @@
+"""Makes a `Config` of the values a `rabbitmq.conf` sets.
+
+Answerable for what keys mean together: which of two counts, and what stands in for one that is
+not set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from warren.config import (
+    ANY_HOST,
+    HTTP_PORT,
+    HTTPS_PORT,
+    LOG_CATEGORIES,
+    METRICS_PORT,
+    CertificateName,
+    Config,
+    Listener,
+    LogLevel,
+    RatesMode,
+    SslOptions,
+)
+from warren.core.memory_monitor import Limit
+
+
+def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
+    """The configuration; `chosen` has the values by key and by the part the user chose."""
+    defaults = Config()
+    values = Values(chosen)
+    one = values.one
+    loopback_default = () if one("loopback_users") else tuple(defaults.loopback_users)
+    configure, write, read = defaults.default_permissions
+    return Config(
+        data_dir=one("data_dir", defaults.data_dir),
+        node_name=one("node_name", defaults.node_name),
+        amqp_listeners=values.listeners("listeners.tcp", defaults.amqp_listeners),
+        tls_listeners=values.listeners("listeners.ssl", defaults.tls_listeners),
+        ssl=values.ssl("ssl_options"),
+        ssl_cert_login_from=cast(
+            CertificateName, one("ssl_cert_login_from", defaults.ssl_cert_login_from)
+        ),
+        proxy_protocol=one("proxy_protocol", defaults.proxy_protocol),
+        channel_max=one("channel_max", defaults.channel_max),
+        frame_max=one("frame_max", defaults.frame_max),
+        heartbeat_s=one("heartbeat", defaults.heartbeat_s),
+        handshake_timeout_ms=one("handshake_timeout", defaults.handshake_timeout_ms),
+        max_message_size=one("max_message_size", defaults.max_message_size),
+        connection_max=one("connection_max", defaults.connection_max),
+        consumer_timeout_ms=one("consumer_timeout", defaults.consumer_timeout_ms),
+        default_consumer_prefetch=one(
+            "default_consumer_prefetch", defaults.default_consumer_prefetch
+        ),
+        auth_mechanisms=values.several("auth_mechanisms.$name", defaults.auth_mechanisms),
+        default_user=one("default_user", defaults.default_user),
+        default_pass=one("default_pass", defaults.default_pass),
+        default_vhost=one("default_vhost", defaults.default_vhost),
+        default_permissions=(
+            one("default_permissions.configure", configure),
+            one("default_permissions.write", write),
+            one("default_permissions.read", read),
+        ),
+        default_user_tags=values.names("default_user_tags.$tag", defaults.default_user_tags),
+        loopback_users=frozenset(values.names("loopback_users.$user", loopback_default)),
+        memory_watermark=values.limit("vm_memory_high_watermark", defaults.memory_watermark),
+        memory_paging_ratio=one(
+            "vm_memory_high_watermark_paging_ratio", defaults.memory_paging_ratio
+        ),
+        store_file_bytes_max=one("msg_store_file_size_limit", defaults.store_file_bytes_max),
+        embed_below=one("queue_index_embed_msgs_below", defaults.embed_below),
+        disk_free_limit=values.limit("disk_free_limit", defaults.disk_free_limit),
+        http_listeners=_http_listeners(values, defaults.http_listeners),
+        http_tls_listeners=_https_listeners(values),
+        http_ssl=values.ssl("management.ssl"),
+        path_prefix=one("management.path_prefix", defaults.path_prefix),
+        cors_origins=values.several("management.cors.allow_origins.$name", defaults.cors_origins),
+        cors_max_age_s=one("management.cors.max_age", defaults.cors_max_age_s),
+        load_definitions=one("load_definitions", one("management.load_definitions")),
+        definitions_skip_if_unchanged=one("definitions.skip_if_unchanged", False),
+        rates_mode=cast(RatesMode, one("management.rates_mode", defaults.rates_mode)),
+        login_session_timeout_min=one(
+            "management.login_session_timeout", defaults.login_session_timeout_min
+        ),
+        disable_stats=one("management.disable_stats", defaults.disable_stats),
+        stats_interval_ms=one("collect_statistics_interval", defaults.stats_interval_ms),
+        metrics_listeners=values.address("prometheus.tcp", METRICS_PORT),
+        metrics_path=one("prometheus.path", defaults.metrics_path) or "/",
+        metrics_per_object=one("prometheus.return_per_object_metrics", False),
+        log_level=cast(LogLevel, one("log.default.level", defaults.log_level)),
+        log_levels=tuple(
+            (category, cast(LogLevel, level))
+            for category in LOG_CATEGORIES
+            if (level := one(f"log.{category}.level")) is not None
+        ),
+        log_console=one("log.console", defaults.log_console),
+        log_console_level=cast(LogLevel | None, one("log.console.level")),
+        log_file=_log_file(one("log.dir"), one("log.file")),
+        log_file_level=cast(LogLevel | None, one("log.file.level")),
+    )
+
+
+def _http_listeners(values: Values, default: tuple[Listener, ...]) -> tuple[Listener, ...]:
+    """As in RabbitMQ, a TLS listener takes the place of the default one."""
+    plain = values.address("management.tcp", HTTP_PORT)
+    if plain:
+        return plain
+    if values.one("management.tcp") == "none" or _https_listeners(values):
+        return ()
+    return default
+
+
+def _https_listeners(values: Values) -> tuple[Listener, ...]:
+    """A certificate alone asks for a listener too: nobody who gives one means plain HTTP."""
+    chosen = values.address("management.ssl", HTTPS_PORT)
+    if not chosen and values.one("management.ssl.certfile") is not None:
+        return (Listener(ANY_HOST, HTTPS_PORT),)
+    return chosen
+
+
+def _log_file(directory: Path | None, file: Path | None) -> Path | None:
+    return file if file is None or directory is None else directory / file
+
+
+class Values:
+    """What was set, by the pattern of the key and the part the user chose."""
+
+    def __init__(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        self._values = values
+
+    def one(self, pattern: str, default: Any = None) -> Any:
+        return self._values.get(pattern, {}).get("", default)
+
+    def several(self, pattern: str, default: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The values, in the order of the names the user chose."""
+        chosen = self._values.get(pattern)
+        if chosen is None:
+            return default
+        return tuple(chosen[name] for name in sorted(chosen, key=_numbers_first))
+
+    def listeners(self, pattern: str, default: tuple[Listener, ...]) -> tuple[Listener, ...]:
+        """`none` and addresses: with both, the addresses count."""
+        if self.one(pattern) == "none":
+            default = ()
+        return self.several(f"{pattern}.$name", default)
+
+    def names(self, pattern: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """The chosen parts set to true; naming any takes the place of the default."""
+        chosen = self._values.get(pattern)
+        return default if chosen is None else tuple(name for name, on in chosen.items() if on)
+
+    def address(self, prefix: str, port: int) -> tuple[Listener, ...]:
+        """The listener whose `ip` and `port` are keys; none where neither is set."""
+        host = self.one(f"{prefix}.ip")
+        chosen = self.one(f"{prefix}.port")
+        if host is None and chosen is None:
+            return ()
+        return (Listener(host or ANY_HOST, port if chosen is None else chosen),)
+
+    def ssl(self, prefix: str) -> SslOptions:
+        one = self.one
+        return SslOptions(
+            cacertfile=one(f"{prefix}.cacertfile"),
+            certfile=one(f"{prefix}.certfile"),
+            keyfile=one(f"{prefix}.keyfile"),
+            verify_peer=one(f"{prefix}.verify") == "verify_peer",
+            fail_if_no_peer_cert=one(f"{prefix}.fail_if_no_peer_cert", False),
+        )
+
+    def limit(self, key: str, default: Limit) -> Limit:
+        """A limit; when it is given both ways, the number of bytes counts."""
+        relative = self.one(f"{key}.relative", default)
+        limit: Limit = self.one(f"{key}.absolute", relative)
+        return limit
+
+
+def _numbers_first(name: str) -> tuple[bool, int, str]:
+    number = int(name) if name.isdecimal() else 0
+    return (not name.isdecimal(), number, name)

@@ -1,0 +1,111 @@
+"""Environment variables: Warren's own, and those of RabbitMQ that deployments set.
+
+Answerable for which variables count and for what each sets. They come after the file and before
+the flags; a `WARREN_` variable comes before RabbitMQ's of the same meaning. An empty one counts as
+not set. The table in `docs/configuration.md` has them all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from warren.config import AMQP_PORT, ANY_HOST, Config, Listener, override
+
+T = TypeVar("T")
+
+WITHOUT_EFFECT = (
+    "RABBITMQ_ADVANCED_CONFIG_FILE",
+    "RABBITMQ_ENABLED_PLUGINS_FILE",
+    "RABBITMQ_ERLANG_COOKIE",
+    "RABBITMQ_LOGS",
+    "RABBITMQ_LOG_BASE",
+    "RABBITMQ_PLUGINS_DIR",
+    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
+    "RABBITMQ_SERVER_ERL_ARGS",
+    "RABBITMQ_USE_LONGNAME",
+)
+"""RabbitMQ's variables of which a user is told that they do nothing here."""
+
+_DEFAULTS = {
+    "RABBITMQ_DEFAULT_USER": "default_user",
+    "RABBITMQ_DEFAULT_PASS": "default_pass",
+    "RABBITMQ_DEFAULT_VHOST": "default_vhost",
+}
+
+
+class Environment:
+    """The variables that are set."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._set = {name: value for name, value in variables.items() if value}
+
+    def config_file(self, exists: Callable[[Path], bool]) -> str | None:
+        """The file to read. RabbitMQ's variable may leave `.conf` away."""
+        ours = self._set.get("WARREN_CONFIG")
+        theirs = self._set.get("RABBITMQ_CONFIG_FILE")
+        if ours is not None or theirs is None:
+            return ours
+        suffixed = f"{theirs}.conf"
+        return suffixed if not exists(Path(theirs)) and exists(Path(suffixed)) else theirs
+
+    def apply(self, config: Config, *, host: str, node_name: str | None = None) -> Config:
+        """The configuration with what the environment says.
+
+        `host` is the machine's name, `node_name` that of a flag, which names a directory too.
+        Raises ValueError, naming the variable.
+        """
+        config = dataclasses.replace(config, **self._defaults())
+        config = override(config, node_name=self._node_name(host))
+        listener = self._rabbitmq_listener()
+        if listener is not None:
+            config = dataclasses.replace(config, amqp_listeners=(listener,))
+        config = self._checked("WARREN_AMQP", lambda value: override(config, amqp=value), config)
+        config = self._checked("WARREN_HTTP", lambda value: override(config, http=value), config)
+        name = node_name or config.node_name or f"warren@{host}"
+        return override(config, data_dir=self._data_dir(name))
+
+    def warnings(self) -> list[str]:
+        return [f"{name} has no effect in Warren" for name in WITHOUT_EFFECT if name in self._set]
+
+    def _defaults(self) -> dict[str, Any]:
+        return {field: self._set[name] for name, field in _DEFAULTS.items() if name in self._set}
+
+    def _node_name(self, host: str) -> str | None:
+        ours = self._set.get("WARREN_NODE_NAME")
+        theirs = self._set.get("RABBITMQ_NODENAME")
+        if ours is not None or theirs is None:
+            return ours
+        return theirs if "@" in theirs else f"{theirs}@{host}"
+
+    def _data_dir(self, node_name: str) -> str | None:
+        base = self._set.get("RABBITMQ_MNESIA_BASE")
+        named = None if base is None else str(Path(base) / node_name)
+        return self._set.get("WARREN_DATA_DIR") or self._set.get("RABBITMQ_MNESIA_DIR") or named
+
+    def _rabbitmq_listener(self) -> Listener | None:
+        host = self._set.get("RABBITMQ_NODE_IP_ADDRESS")
+        port = self._set.get("RABBITMQ_NODE_PORT")
+        if host is None and port is None:
+            return None
+        number = AMQP_PORT
+        if port is not None:
+            number = self._checked("RABBITMQ_NODE_PORT", _port, AMQP_PORT)
+        return Listener(host or ANY_HOST, number)
+
+    def _checked(self, name: str, read: Callable[[str], T], default: T) -> T:
+        value = self._set.get(name)
+        if value is None:
+            return default
+        try:
+            return read(value)
+        except ValueError as error:
+            raise ValueError(f"{name}={value}: {error}") from error
+
+
+def _port(text: str) -> int:
+    if ":" in text:
+        raise ValueError("a port from 0 to 65535 was wanted")
+    return Listener.parse(text).port

@@ -1,0 +1,143 @@
+"""Where log lines go: to the standard error output, to a file, or both, each with its levels.
+
+Answerable for the outputs and for what no line may be: more than one line. Control characters are
+escaped whatever a message says, and the lines of a traceback begin with a space and a bar, which no
+event does. A file is opened anew on SIGHUP, after logrotate has moved it away; one that cannot be
+written costs its lines and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from warren.config import LOG_CATEGORIES, Config, LogLevel
+from warren.core.log_line import log_event, visible
+
+log = logging.getLogger("warren.node")
+
+CONTINUATION = " | "
+"""Begins each line of a traceback."""
+
+NEVER = logging.CRITICAL + 1
+
+
+class LogOutput:
+    """The outputs of a node's log; `start` replaces those of the root logger."""
+
+    def __init__(self, file: ReopenedFile | None, handlers: list[logging.Handler]) -> None:
+        self._file = file
+        self._handlers = handlers
+
+    @classmethod
+    def start(cls, config: Config) -> LogOutput:
+        """Raises OSError for a file that cannot be opened."""
+        handlers: list[logging.Handler] = []
+        file: ReopenedFile | None = None
+        if config.log_file is not None:
+            file = ReopenedFile(config.log_file)
+            file.addFilter(Levels(config, config.log_file_level))
+            handlers.append(file)
+        if config.log_console:
+            console = logging.StreamHandler(sys.stderr)
+            console.addFilter(Levels(config, config.log_console_level))
+            handlers.append(console)
+        for handler in handlers:
+            handler.setFormatter(OneLineFormatter())
+        root = logging.getLogger()
+        root.handlers[:] = handlers
+        _set_levels(handlers)
+        return cls(file, handlers)
+
+    def reopen(self) -> None:
+        """Write to the file that has the name now."""
+        if self._file is not None:
+            self._file.reopen()
+
+    def stop(self) -> None:
+        """Let go of the file; for tests, a process that ends need not."""
+        root = logging.getLogger()
+        for handler in self._handlers:
+            root.removeHandler(handler)
+            if handler is self._file:
+                handler.close()
+
+
+class Levels(logging.Filter):
+    """What one output takes, by category.
+
+    A category has its own level, else that of the output, else the one for all. Where a category
+    and the output both have one, the stricter counts.
+    """
+
+    def __init__(self, config: Config, output: LogLevel | None) -> None:
+        super().__init__()
+        own = _number(output) if output is not None else None
+        self.others = _number(config.log_level) if own is None else own
+        self.of_category = {
+            f"warren.{category}": max(_number(level), own or 0)
+            for category, level in config.log_levels
+        }
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= self.of_category.get(record.name, self.others)
+
+    def lowest(self, logger: str) -> int:
+        return self.of_category.get(logger, self.others)
+
+
+class OneLineFormatter(logging.Formatter):
+    """Time, level, logger, event; nothing a client said begins a line."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:
+        text = super().formatException(ei)  # type: ignore[arg-type]
+        # Not splitlines: what else breaks lines is escaped like all that cannot be seen.
+        return "\n".join(f"{CONTINUATION}{visible(line)}" for line in text.split("\n"))
+
+
+class ReopenedFile(logging.FileHandler):
+    """A log file that can be rotated by renaming it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+
+    def reopen(self) -> None:
+        """Open the file of that name; with none to be had, the old one is kept."""
+        try:
+            stream = self._open()
+        except OSError as error:
+            log_event(
+                log, logging.ERROR, "log_file_not_reopened", file=self.baseFilename, error=error
+            )
+            return
+        self.acquire()
+        try:
+            old, self.stream = self.stream, stream
+        finally:
+            self.release()
+        if old is not None:
+            old.close()
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk must not make every event a traceback on the other output."""
+
+
+def _set_levels(handlers: list[logging.Handler]) -> None:
+    """Let loggers refuse at once what no output wants."""
+    levels = [one for handler in handlers for one in handler.filters if isinstance(one, Levels)]
+    logging.getLogger().setLevel(min((one.others for one in levels), default=NEVER))
+    for category in LOG_CATEGORIES:
+        name = f"warren.{category}"
+        lowest = min((one.lowest(name) for one in levels), default=NEVER)
+        logging.getLogger(name).setLevel(lowest)
+
+
+def _number(level: LogLevel) -> int:
+    return NEVER if level == "none" else logging.getLevelNamesMapping()[level.upper()]
