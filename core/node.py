@@ -21,7 +21,7 @@ from warren.core.firehose import Firehose
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
 from warren.core.log_line import log_event
 from warren.core.message_stats import NOTHING
-from warren.core.node_counts import NodeCounts
+from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
 from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
 from warren.core.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
@@ -164,20 +164,21 @@ class Node:
         self._clients_numbered += 1
         return f"<{self.name}.{int(self.started_at)}.{self._clients_numbered}.0>"
 
-    def log_in(self, user: str, password: str | None, loopback: bool) -> User:
+    def log_in(self, user: str, password: str | None, loopback: bool, protocol: str = AMQP) -> User:
         """The user with this password, or proved by a certificate where it is None.
 
         Raises `LoginRefused`.
         """
+        logins = self.counts.logins.setdefault(protocol, LoginCounts())
         try:
             if password is None:
                 admitted = self.access.authenticate_by_certificate(user, loopback)
             else:
                 admitted = self.access.authenticate(user, password, loopback)
         except LoginRefused:
-            self.counts.logins_failed += 1
+            logins.failed += 1
             raise
-        self.counts.logins_succeeded += 1
+        logins.succeeded += 1
         return admitted
 
     def login_refused(self, peer: str, refusal: LoginRefused) -> None:

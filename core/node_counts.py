@@ -9,10 +9,25 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+AMQP = "amqp091"
+HTTP = "http"
+"""Protocols that log in, as RabbitMQ names them where it counts logins."""
+
+
+@dataclass(slots=True)
+class LoginCounts:
+    """The logins of one protocol."""
+
+    succeeded: int = 0
+    failed: int = 0
+
 
 @dataclass(slots=True)
 class NodeCounts:
-    """`queues_declared` counts every declaration, `queues_created` those that made a queue."""
+    """`queues_declared` counts every declaration, `queues_created` those that made a queue.
+
+    `logins` are by protocol, and only of protocols that were used.
+    """
 
     connections_opened: int = 0
     connections_closed: int = 0
@@ -21,7 +36,14 @@ class NodeCounts:
     queues_declared: int = 0
     queues_created: int = 0
     queues_deleted: int = 0
-    logins_succeeded: int = 0
-    logins_failed: int = 0
+    logins: dict[str, LoginCounts] = field(default_factory=dict)
     dead_lettered: Counter[str] = field(default_factory=Counter)
     """Messages sent to a dead letter exchange, by the reason of their death."""
+
+    @property
+    def logins_succeeded(self) -> int:
+        return sum([counts.succeeded for counts in self.logins.values()])
+
+    @property
+    def logins_failed(self) -> int:
+        return sum([counts.failed for counts in self.logins.values()])

@@ -14,6 +14,7 @@ from warren import __version__
 
 COMMANDS = {
     "conformance": "warren.mgmt.conformance_command:conformance",
+    "ctl": "warren.mgmt.ctl.command:ctl",
     "perf": "warren.mgmt.perf.command:perf",
     "server": "warren.mgmt.server_command:server",
     "store": "warren.mgmt.store_command:store",

@@ -12,7 +12,7 @@ from warren.core.disk_monitor import DiskMonitor
 from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
 from warren.mgmt.machine import Machine, look
-from warren.mgmt.sorted_names import SortedNames
+from warren.mgmt.sorted_queues import SortedQueues
 
 if TYPE_CHECKING:
     from warren.mgmt.statistics.sampler import Statistics
@@ -50,7 +50,9 @@ class ManagedNode:
     """Accept no new clients (True), or accept them again."""
 
     listeners: list[OpenListener] = field(default_factory=list)
-    names: SortedNames = field(default_factory=SortedNames)
+    suspended: bool = False
+    """Whether no new clients are accepted."""
+    queues: SortedQueues = field(default_factory=SortedQueues)
 
     @property
     def name(self) -> str:

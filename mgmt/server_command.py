@@ -1,6 +1,6 @@
 """`warren server`: runs a node until it is told to stop.
 
-SIGTERM and SIGINT stop it: clients are told, definitions are committed. SIGHUP reads the TLS
+SIGTERM, SIGINT and `warren ctl stop` stop it: clients are told, definitions are committed. SIGHUP reads the TLS
 certificates anew and opens the log file anew. When connections are accepted it prints one line.
 """
 
@@ -12,24 +12,22 @@ import logging
 import os
 import resource
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 import uvloop
 
 from warren.allocator import keep_freed_memory
-from warren.config import Config, override
+from warren.config import Config
 from warren.config_check import file_problems
 from warren.core.log_line import log_event
-from warren.environment import Environment
 from warren.log_output import LogOutput
+from warren.mgmt.node_configuration import read_configuration
 from warren.node import RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
-from warren.rabbitmq_conf import ConfigError, Loaded, parse_config
+from warren.rabbitmq_conf import ConfigError
 
 log = logging.getLogger("warren.node")
 
@@ -66,23 +64,6 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
         sys.exit(1)
 
 
-def read_configuration(
-    config_file: str | None, variables: Mapping[str, str], flags: Mapping[str, str | None]
-) -> Loaded:
-    """Flags over environment over file over defaults. `flags` are those of `override`.
-
-    Raises `ConfigError`, `OSError` for the file, `ValueError` for flags and variables.
-    """
-    environment = Environment(variables)
-    path = config_file or environment.config_file(Path.exists)
-    loaded = Loaded(Config(), [])
-    if path is not None:
-        loaded = parse_config(Path(path).read_text(encoding="utf-8"), path)
-    host = socket.gethostname().split(".")[0]
-    config = environment.apply(loaded.config, host=host, node_name=flags.get("node_name"))
-    return Loaded(override(config, **flags), loaded.warnings + environment.warnings())
-
-
 def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     """Print what is wrong with the configuration; returns the exit code."""
     try:
@@ -102,13 +83,12 @@ def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
 
 
 async def _serve(config: Config, output: LogOutput) -> None:
-    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     # A start may take long, and a SIGHUP that nobody expects ends the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
     running = await RunningNode.start(config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, running.stop_wanted.set)
 
     def hang_up() -> None:
         output.reopen()
@@ -117,9 +97,10 @@ async def _serve(config: Config, output: LogOutput) -> None:
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
-    print(f"warren {running.node.name} ready: amqp {ports}{tls}", flush=True)
+    http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
+    print(f"warren {running.node.name} ready: amqp {ports}{tls}{http}", flush=True)
     log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
-    await stop.wait()
+    await running.stop_wanted.wait()
     log_event(log, logging.INFO, "node_stopping", node=running.node.name)
     await running.stop()
     log_event(log, logging.INFO, "node_stopped", node=running.node.name)

@@ -64,6 +64,28 @@ class LogOutput:
                 handler.close()
 
 
+def reopen_files() -> None:
+    """What `LogOutput.reopen` does, for whoever has no hold of it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, ReopenedFile):
+            handler.reopen()
+
+
+def change_level(level: LogLevel) -> None:
+    """Let all outputs take what is of this level, whatever the category, until the next start."""
+    handlers = [
+        handler
+        for handler in logging.getLogger().handlers
+        if any(isinstance(one, Levels) for one in handler.filters)
+    ]
+    for handler in handlers:
+        for one in handler.filters:
+            if isinstance(one, Levels):
+                one.become(level)
+    if handlers:
+        _set_levels(handlers)
+
+
 class Levels(logging.Filter):
     """What one output takes, by category.
 
@@ -82,6 +104,11 @@ class Levels(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= self.of_category.get(record.name, self.others)
+
+    def become(self, level: LogLevel) -> None:
+        """Take one level for all categories."""
+        self.others = _number(level)
+        self.of_category = {}
 
     def lowest(self, logger: str) -> int:
         return self.of_category.get(logger, self.others)

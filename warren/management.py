@@ -1,25 +1,26 @@
-"""Puts the management of a running node together: statistics, HTTP, the control socket.
-
-Imported only where it is wanted: the HTTP server costs start time and memory.
-"""
+"""Puts the management of a node together: statistics, HTTP listeners, the control socket."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from warren.config import Config, SslOptions
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
-from warren.mgmt.api.endpoints import all_endpoints
-from warren.mgmt.http.server import ManagementServer
+from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener
-from warren.mgmt.metrics.routes import metric_routes
 from warren.mgmt.statistics.sampler import Statistics
 from warren.persist.storage import Storage
+
+if TYPE_CHECKING:
+    from warren.mgmt.http.server import ManagementServer
 
 CONTROL_SOCKET = "control.sock"
 
@@ -56,10 +57,10 @@ class Management:
         statistics.managed = self.managed
         self.http_ports: list[int] = []
         self.https_ports: list[int] = []
+        self.metrics_ports: list[int] = []
         self._directory_fd: int | None = None
-        self._server = ManagementServer(
-            self.managed, all_endpoints, extra=metric_routes(self.managed)
-        )
+        self._listeners = HttpListeners(self._load_server)
+        self._server: ManagementServer | None = None
 
     async def start(self) -> None:
         """Raises OSError for addresses and files, `ssl.SSLError`."""
@@ -67,17 +68,34 @@ class Management:
         self.managed.statistics.start()
         if config.control_socket and self.managed.data_directory is not None:
             self._directory_fd = os.open(self.managed.data_directory, os.O_PATH)
-            await self._server.listen_locally(control_socket(self._directory_fd))
-        for host, port in config.http_listeners:
-            self.http_ports.append(await self._server.listen(host, port))
-        if config.http_tls_listeners:
-            context = tls_context(config.http_ssl)
-            for host, port in config.http_tls_listeners:
-                self.https_ports.append(await self._server.listen(host, port, context))
+            await self._listeners.listen_locally(control_socket(self._directory_fd))
+        tls = tls_context(config.http_ssl) if config.http_tls_listeners else None
+        for protocol, addresses, ports, audience, context in (
+            ("http", config.http_listeners, self.http_ports, Audience.NETWORK, None),
+            ("https", config.http_tls_listeners, self.https_ports, Audience.NETWORK, tls),
+            (
+                "http/prometheus",
+                config.metrics_listeners,
+                self.metrics_ports,
+                Audience.METRICS,
+                None,
+            ),
+        ):
+            for host, port in addresses:
+                ports.append(await self._listeners.listen(host, port, audience, context))
+                self.managed.listeners.append(OpenListener(protocol, host, ports[-1]))
+
+    async def _load_server(self) -> Callable[[Audience], Awaitable[ProtocolFactory]]:
+        """Import the server, while messages go on."""
+        module = await asyncio.to_thread(import_module, "warren.http_server")
+        self._server = cast("ManagementServer", module.new_server(self.managed))
+        return self._server.protocols
 
     async def stop(self) -> None:
         self.managed.statistics.stop()
-        await self._server.stop()
+        self._listeners.stop()
+        if self._server is not None:
+            await self._server.stop()
         if self._directory_fd is not None:
             control_socket(self._directory_fd).unlink(missing_ok=True)
             os.close(self._directory_fd)

@@ -94,7 +94,8 @@ class RunningNode:
     async def start(cls, config: Config) -> RunningNode:
         """Open the data directory and the listeners.
 
-        Raises `DataDirectoryRefused`, `OSError` for addresses and files, `ssl.SSLError`.
+        Raises `DataDirectoryRefused`, `DefinitionsFileRefused`, `OSError` for addresses and files,
+        `ssl.SSLError`.
         """
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
@@ -106,6 +107,7 @@ class RunningNode:
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
             running = cls._build(config, loop, clock, metadata, directory, recovery)
+            await running._define(config)
             await running._listen(config, addresses)
             await running._manage(config)
         except BaseException:
@@ -126,15 +128,16 @@ class RunningNode:
         directory: DataDirectory | None,
         recovery: Recovery | None,
     ) -> RunningNode:
-        create_defaults(
-            metadata,
-            random_bytes=os.urandom,
-            user=config.default_user,
-            password=config.default_pass,
-            vhost=config.default_vhost,
-            tags=config.default_user_tags,
-            permissions=config.default_permissions,
-        )
+        if config.load_definitions is None:
+            create_defaults(
+                metadata,
+                random_bytes=os.urandom,
+                user=config.default_user,
+                password=config.default_pass,
+                vhost=config.default_vhost,
+                tags=config.default_user_tags,
+                permissions=config.default_permissions,
+            )
         name = config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
         alarms = Alarms(name)
         memory = MemoryMonitor(
@@ -200,6 +203,16 @@ class RunningNode:
             for host, port in config.tls_listeners:
                 self.tls_ports.append(await self._listener.listen(host, port, tls))
 
+    async def _define(self, config: Config) -> None:
+        """Load the definitions the configuration names; they take the place of the defaults."""
+        if config.load_definitions is not None:
+            module = import_module("warren.mgmt.definitions.at_start")
+            await module.load_definitions(
+                self.node,
+                config.load_definitions,
+                skip_if_unchanged=config.definitions_skip_if_unchanged,
+            )
+
     async def _manage(self, config: Config) -> None:
         """Start what operators use, where it is wanted."""
         wanted = config.http_listeners or config.http_tls_listeners or config.metrics_listeners
@@ -228,6 +241,18 @@ class RunningNode:
         )
         self.management = management
         await management.start()
+
+    @property
+    def http_ports(self) -> list[tuple[str, int]]:
+        """Protocol and port of the HTTP listeners."""
+        management = self.management
+        if management is None:
+            return []
+        return [
+            *(("http", port) for port in management.http_ports),
+            *(("https", port) for port in management.https_ports),
+            *(("metrics", port) for port in management.metrics_ports),
+        ]
 
     def reload_certificates(self) -> None:
         self._listener.reload_certificates()

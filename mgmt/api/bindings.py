@@ -7,18 +7,21 @@ can be told apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from warren.core.binding import Binding, DestinationKind
 from warren.core.errors import AccessRefused
 from warren.core.field import from_json, to_json
+from warren.core.queue import Queue
 from warren.core.routing import DEFAULT_EXCHANGE
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer
 from warren.mgmt.http.request import ApiRequest, text
 
@@ -61,12 +64,16 @@ def default_binding(queue: str) -> Binding:
     return Binding(DEFAULT_EXCHANGE, "queue", queue, queue, {})
 
 
-def _bindings_of(request: ApiRequest, vhosts: list[VirtualHost]) -> Iterator[ListedBinding]:
+def _bindings_of(request: ApiRequest, vhosts: list[VirtualHost]) -> LazyList[ListedBinding]:
+    parts: list[tuple[Sequence[Any], Callable[[Any], ListedBinding]]] = []
     for vhost in vhosts:
-        for name in request.managed.names.queues(vhost):
-            yield ListedBinding(vhost, default_binding(name))
-        for binding in list(vhost.bindings()):
-            yield ListedBinding(vhost, binding)
+        parts.append((request.managed.queues.of(vhost), partial(_listed_default, vhost)))
+        parts.append((list(vhost.bindings()), partial(ListedBinding, vhost)))
+    return LazyList(parts)
+
+
+def _listed_default(vhost: VirtualHost, queue: Queue) -> ListedBinding:
+    return ListedBinding(vhost, default_binding(queue.name))
 
 
 async def list_bindings(request: ApiRequest) -> Any:
@@ -88,10 +95,12 @@ async def list_bindings_of_queue(request: ApiRequest) -> Any:
 async def list_bindings_from(request: ApiRequest) -> Any:
     vhost, exchange = _exchange(request, "exchange")
     if exchange == DEFAULT_EXCHANGE:
-        bindings = [default_binding(name) for name in request.managed.names.queues(vhost)]
-    else:
-        bindings = list(vhost.exchanges[exchange].bindings)
-    return await answer(request, [ListedBinding(vhost, one) for one in bindings], BINDINGS)
+        queues = request.managed.queues.of(vhost)
+        return await answer(
+            request, LazyList([(queues, partial(_listed_default, vhost))]), BINDINGS
+        )
+    bindings = list(vhost.exchanges[exchange].bindings)
+    return await answer(request, LazyList([(bindings, partial(ListedBinding, vhost))]), BINDINGS)
 
 
 async def list_bindings_to(request: ApiRequest) -> Any:

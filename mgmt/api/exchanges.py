@@ -14,7 +14,7 @@ from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
-from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, text
 from warren.mgmt.statistics import figures
 
@@ -85,7 +85,7 @@ def exchange_of(request: ApiRequest) -> ListedExchange:
 
 
 async def get_exchange(request: ApiRequest) -> Any:
-    return ExchangeRows(request).full_row(exchange_of(request))
+    return answer_row(request, ExchangeRows(request).full_row(exchange_of(request)))
 
 
 async def put_exchange(request: ApiRequest) -> Reply:

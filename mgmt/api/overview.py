@@ -81,7 +81,7 @@ def exchange_types() -> list[dict[str, Any]]:
 async def overview(request: ApiRequest) -> Any:
     managed, node = request.managed, request.node
     shown, churn, totals = _shown(request)
-    vhosts = request.visible_vhosts()
+    vhosts = request.seen_vhosts()
     connections = [
         one
         for one in node_connections(node)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from warren.amqp.connection import Connection
@@ -20,6 +20,7 @@ from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer
 from warren.mgmt.http.request import ApiRequest, boolean, demanded
 from warren.mgmt.statistics import figures
@@ -245,12 +246,10 @@ def _listing(request: ApiRequest) -> Listing[ListedQueue]:
     )
 
 
-def _queues_of(request: ApiRequest, vhosts: list[VirtualHost]) -> Iterator[ListedQueue]:
-    for vhost in vhosts:
-        for name in request.managed.names.queues(vhost):
-            queue = vhost.queues.get(name)
-            if queue is not None:
-                yield ListedQueue(vhost, queue)
+def _queues_of(request: ApiRequest, vhosts: list[VirtualHost]) -> LazyList[ListedQueue]:
+    return LazyList(
+        [(request.managed.queues.of(vhost), partial(ListedQueue, vhost)) for vhost in vhosts]
+    )
 
 
 async def list_queues(request: ApiRequest) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from warren.core.access import LoginRefused, User
 from warren.core.node import Node
+from warren.core.node_counts import HTTP
 from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
 
 FAILURES_MAX = 20
@@ -56,8 +57,11 @@ class Caller:
         return self.is_monitor or self.is_policymaker or "management" in self.user.tags
 
     def may_enter(self, node: Node, vhost: str) -> bool:
-        """Whether the user has permissions in the virtual host."""
-        return self.local or node.access.vhost_allowed(self.user, vhost)
+        """Whether the user has permissions in the virtual host, or is above them.
+
+        What AMQP permissions guard is not open to an administrator without them.
+        """
+        return self.is_administrator or node.access.vhost_allowed(self.user, vhost)
 
     def may_see(self, node: Node, vhost: str) -> bool:
         """Whether lists show the user what is in the virtual host."""
@@ -104,7 +108,7 @@ def log_in(
             {"Retry-After": str(int(wait_s) + 1)},
         )
     try:
-        user = node.log_in(*credentials, loopback)
+        user = node.log_in(*credentials, loopback, HTTP)
     except LoginRefused as refusal:
         throttle.failed(address, now)
         node.login_refused(address, refusal)

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.mgmt.http.caller import Caller
-from warren.mgmt.http.errors import NotAuthorised
+from warren.mgmt.http.errors import OBJECT_CLOSED, NotAuthorised
 from warren.mgmt.http.request import ApiRequest
 
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
@@ -32,7 +32,7 @@ class Right(Enum):
         if self is Right.MONITOR and not caller.is_monitor:
             raise NotAuthorised("Not monitor user")
         if self is Right.POLICYMAKER and not caller.is_policymaker:
-            raise NotAuthorised("Not policymaker user")
+            raise NotAuthorised(OBJECT_CLOSED)
         if self is Right.LOCAL and not caller.local:
             raise NotAuthorised("Only for the command line of this machine")
 

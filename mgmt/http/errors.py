@@ -6,6 +6,7 @@ from typing import Any
 
 from warren.core.errors import AccessRefused, BrokerError, NotFound
 from warren.core.validation import NotThere, ValidationFailed
+from warren.mgmt.definitions.errors import DefinitionsRefused
 
 
 class ApiError(Exception):
@@ -49,6 +50,9 @@ class ObjectNotFound(ApiError):
         super().__init__(404, error, reason)
 
 
+OBJECT_CLOSED = "User not authorised to access object"
+"""What who may not make policies is told of policies and parameters."""
+
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="RabbitMQ Management"'}
 
 
@@ -56,6 +60,8 @@ def from_broker(error: BrokerError) -> ApiError:
     """What a request is told when the broker refused it."""
     if isinstance(error, AccessRefused):
         return NotAuthorised("Access refused.")
+    if isinstance(error, DefinitionsRefused):
+        return BadRequest(error.reason)
     if isinstance(error, ValidationFailed):
         return BadRequest(error.text)
     if isinstance(error, NotThere | NotFound):

@@ -8,7 +8,7 @@ there is a way (`Listing.keys`).
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -44,14 +44,14 @@ class Page:
 
     number: int | None
     size: int
-    pattern: Callable[[str], object]
+    pattern: Callable[[str], object] | None = None
 
     @classmethod
     def of(cls, request: ApiRequest) -> Page:
         """Raises `BadRequest`."""
         query = request.http.query
         if "page" not in query and "page_size" not in query:
-            return cls(None, 0, lambda name: True)
+            return EVERYTHING
         try:
             number = int(query.get("page", "1"))
             size = int(query.get("page_size", DEFAULT_PAGE_SIZE))
@@ -65,9 +65,12 @@ class Page:
         return cls(number, size, _pattern(query.get("name", ""), query.get("use_regex", "")))
 
 
-def _pattern(name: str, use_regex: str) -> Callable[[str], object]:
+EVERYTHING = Page(None, 0)
+
+
+def _pattern(name: str, use_regex: str) -> Callable[[str], object] | None:
     if not name:
-        return lambda text: True
+        return None
     if use_regex == "true":
         try:
             return re.compile(name, re.IGNORECASE).search
@@ -81,17 +84,18 @@ async def answer(
     request: ApiRequest, items: Iterable[T], listing: Listing[T]
 ) -> Row | AsyncIterator[list[Row]]:
     """A page, or everything bit by bit. The items come in the order that is the default."""
-    page = Page.of(request) if listing.paged else Page(None, 0, lambda name: True)
-    candidates = list(items)
-    total = len(candidates)
+    page = Page.of(request) if listing.paged else EVERYTHING
+    candidates = items if isinstance(items, Sequence) else list(items)
     if page.number is None:
-        return _all(request, await _sorted(request, candidates, listing, total), listing)
-    chosen = [
-        item
-        async for chunk in chunks(candidates)
-        for item in chunk
-        if page.pattern(listing.name(item))
-    ]
+        return _all(request, await _sorted(request, candidates, listing, len(candidates)), listing)
+    chosen = candidates
+    if page.pattern is not None:
+        chosen = [
+            item
+            async for chunk in chunks(candidates)
+            for item in chunk
+            if page.pattern(listing.name(item))
+        ]
     pages = max(1, -(-len(chosen) // page.size))
     if page.number > pages:
         raise BadRequest(
@@ -106,7 +110,7 @@ async def answer(
         for row in chunk
     ]
     return {
-        "total_count": total,
+        "total_count": len(candidates),
         "item_count": len(rows),
         "filtered_count": len(chosen),
         "page": page.number,
@@ -116,15 +120,30 @@ async def answer(
     }
 
 
+async def answer_rows(request: ApiRequest, rows: Iterable[Row]) -> Row | AsyncIterator[list[Row]]:
+    """A list that is never paged, from what was made of it already."""
+    return await answer(request, rows, _ROWS)
+
+
+def answer_row(request: ApiRequest, row: Row) -> Row:
+    """One thing on its own."""
+    return chosen_columns(row, columns_of(request))
+
+
+_ROWS: Listing[Row] = Listing(row=lambda row: row, name=lambda row: "", paged=False)
+
+
 async def _all(
-    request: ApiRequest, items: list[T], listing: Listing[T]
+    request: ApiRequest, items: Iterable[T], listing: Listing[T]
 ) -> AsyncIterator[list[Row]]:
     columns = columns_of(request)
     async for chunk in chunks(items):
         yield [chosen_columns(listing.row(item), columns) for item in chunk]
 
 
-async def _sorted(request: ApiRequest, items: list[T], listing: Listing[T], count: int) -> list[T]:
+async def _sorted(
+    request: ApiRequest, items: Sequence[T], listing: Listing[T], count: int
+) -> Sequence[T]:
     column = request.query("sort")
     try:
         reverse = boolean(request.http.query.get("sort_reverse"), False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,7 @@ from aiohttp import web
 from warren.core.errors import AccessRefused
 from warren.core.vhost import VirtualHost
 from warren.mgmt.http.caller import Caller
-from warren.mgmt.http.errors import BadRequest, NotAuthorised, ObjectNotFound
+from warren.mgmt.http.errors import OBJECT_CLOSED, BadRequest, NotAuthorised, ObjectNotFound
 
 if TYPE_CHECKING:
     from warren.core.node import Node
@@ -20,6 +21,11 @@ BODY_BYTES_MAX = 64 << 20
 """Of definitions; nothing else is that large."""
 
 DEFAULT_EXCHANGE_IN_PATHS = "amq.default"
+
+VHOST_CLOSED = "User not authorised to access virtual host"
+
+LINE_MAX = 80
+"""A list of missing keys that is as long as this has a line for each."""
 
 
 class ApiRequest:
@@ -41,22 +47,50 @@ class ApiRequest:
 
     def vhost(self) -> VirtualHost:
         """The virtual host in the path. Raises `ApiError` if it is not there or not open."""
-        name = self.name("vhost")
-        vhost = self.node.vhosts.get(name)
-        if vhost is None:
-            raise ObjectNotFound()
-        if not self.caller.may_enter(self.node, name):
-            raise NotAuthorised("User not authorised to access virtual host")
+        vhost = self._vhost()
+        if not self.caller.may_enter(self.node, vhost.name):
+            raise NotAuthorised(VHOST_CLOSED)
         return vhost
 
+    def vhost_of_policies(self) -> VirtualHost:
+        """The same for policies and parameters: the refusal reads otherwise."""
+        vhost = self._vhost()
+        if not self.caller.may_enter(self.node, vhost.name):
+            raise NotAuthorised(OBJECT_CLOSED)
+        return vhost
+
+    def seen_vhost(self) -> VirtualHost:
+        """The same for what a monitor may see everywhere."""
+        vhost = self._vhost()
+        if not self.caller.may_see(self.node, vhost.name):
+            raise NotAuthorised(VHOST_CLOSED)
+        return vhost
+
+    def _vhost(self) -> VirtualHost:
+        vhost = self.node.vhosts.get(self.name("vhost"))
+        if vhost is not None:
+            return vhost
+        if self.http.method in ("PUT", "POST"):
+            raise ObjectNotFound("not_found", "vhost_not_found")
+        raise ObjectNotFound()
+
     def visible_vhosts(self) -> list[VirtualHost]:
-        """What lists are about: all the caller may see, or the one that is asked for."""
-        node, caller = self.node, self.caller
-        only = self.http.headers.get("X-Vhost") or None
+        """What lists are about: where the caller may enter, or the one that is asked for."""
+        return self._vhosts(self.caller.may_enter)
+
+    def seen_vhosts(self) -> list[VirtualHost]:
+        """The same for what a monitor may see everywhere."""
+        return self._vhosts(self.caller.may_see)
+
+    def _vhosts(self, allowed: Callable[[Node, str], bool]) -> list[VirtualHost]:
+        vhosts = self.node.vhosts
+        only = self.http.headers.get("X-Vhost")
+        if only and not allowed(self.node, only):
+            raise NotAuthorised(VHOST_CLOSED)
         return [
-            node.vhosts[name]
-            for name in sorted(node.vhosts)
-            if only in (None, name) and caller.may_see(node, name)
+            vhosts[name]
+            for name in sorted(vhosts)
+            if (name == only if only else allowed(self.node, name))
         ]
 
     def check(self, vhost: str, kind: Any, name: str, permission: Any) -> None:
@@ -77,15 +111,15 @@ class ApiRequest:
         return boolean(self.http.query.get(name), False)
 
     async def body(self) -> dict[str, Any]:
-        """The JSON object of the body; none is an empty one. Raises `BadRequest`."""
+        """The JSON object of the body; none, or null, is an empty one. Raises `BadRequest`."""
         data = await self.http.read()
-        if not data.strip():
+        body = parse_json(data) if data.strip() else None
+        if body is None:
             return {}
-        body = parse_json(data)
         if isinstance(body, str):
             raise BadRequest("The request body is a JSON string: was it encoded twice?")
         if not isinstance(body, dict):
-            raise BadRequest("a JSON object was wanted", "not_json")
+            raise BadRequest("not_json")
         return body
 
 
@@ -93,7 +127,7 @@ def parse_json(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}", "not_json") from error
+        raise BadRequest("not_json") from error
 
 
 def boolean(value: Any, default: bool) -> bool:
@@ -112,7 +146,9 @@ def demanded(body: dict[str, Any], *names: str) -> list[Any]:
     """These values of a body. Raises `BadRequest` that names all that are missing."""
     missing = [name for name in names if name not in body]
     if missing:
-        raise BadRequest("[" + ",\n ".join(f"{{key_missing,{name}}}" for name in missing) + "]")
+        terms = [f"{{key_missing,{name}}}" for name in missing]
+        line = f"[{','.join(terms)}]"
+        raise BadRequest(line if len(line) < LINE_MAX else "[" + ",\n ".join(terms) + "]")
     return [body[name] for name in names]
 
 

@@ -1,23 +1,20 @@
-"""The HTTP server: listeners, the way of a request, the form of every answer.
+"""The HTTP server: the way of a request, the form of every answer.
 
 A request is authenticated, its right to the endpoint checked, and answered by the handler; errors
-of any kind become JSON. The same application listens for the network and, as somebody who may do
-everything, on the control socket of the command line.
+of any kind become JSON. The same endpoints serve the network and, for somebody who may do
+everything, the control socket of the command line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from warren.core.access import User
 from warren.core.errors import BrokerError
@@ -31,11 +28,14 @@ from warren.mgmt.http.caller import (
 )
 from warren.mgmt.http.endpoint import Endpoint, Reply, Right
 from warren.mgmt.http.errors import ApiError, LoginFailed, from_broker
+from warren.mgmt.http.listeners import Audience, ProtocolFactory
 from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
-from warren.mgmt.managed_node import ManagedNode, OpenListener
+from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.management")
 
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Routes: TypeAlias = Mapping[str, Handler]
 LogIn: TypeAlias = Callable[[web.Request, tuple[str, str]], Caller]
 
 API = "/api"
@@ -60,7 +60,8 @@ API_HEADERS = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, or
 class ManagementServer:
     """Serves the endpoints, which are made with what logs people in.
 
-    `extra` are further routes, outside the API: pages and metrics.
+    `pages` are routes outside the API for everybody, `metrics` such for monitors, or for everybody
+    who can reach a listener of their own.
     """
 
     def __init__(
@@ -68,60 +69,62 @@ class ManagementServer:
         managed: ManagedNode,
         endpoints: Callable[[LogIn], list[Endpoint]],
         *,
-        extra: Mapping[str, Any] | None = None,
+        pages: Routes,
+        metrics: Routes,
     ) -> None:
         self._managed = managed
         self._throttle = LoginThrottle()
         self._runners: list[web.AppRunner] = []
         self._endpoints = endpoints(self.log_in)
-        self._extra = dict(extra or {})
+        self._pages = pages
+        self._metrics = metrics
 
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Returns the port; raises OSError."""
-        runner = await self._runner(local=False)
-        site = web.TCPSite(runner, host, port, ssl_context=tls, reuse_address=True)
-        await site.start()
-        bound: int = runner.addresses[0][1]
-        self._managed.listeners.append(
-            OpenListener("https" if tls is not None else "http", host, bound)
+    async def protocols(self, audience: Audience) -> ProtocolFactory:
+        """What makes the protocols of connections to a listener for these people."""
+        app = web.Application(client_max_size=BODY_BYTES_MAX)
+        if audience is Audience.METRICS:
+            for path, handler in self._metrics.items():
+                app.router.add_get(path, handler)
+        else:
+            self._add_routes(app, local=audience is Audience.COMMAND_LINE)
+        runner = web.AppRunner(
+            app, handle_signals=False, access_log=None, keepalive_timeout=75, shutdown_timeout=1.0
         )
-        return bound
-
-    async def listen_locally(self, path: Path) -> None:
-        """Open the control socket, which only our own user may use. Raises OSError."""
-        runner = await self._runner(local=True)
-        path.unlink(missing_ok=True)
-        before = os.umask(0o177)
-        try:
-            await web.UnixSite(runner, str(path)).start()
-        finally:
-            os.umask(before)
+        await runner.setup()
+        self._runners.append(runner)
+        assert runner.server is not None
+        return cast(ProtocolFactory, runner.server)
 
     async def stop(self) -> None:
         for runner in self._runners:
             await runner.cleanup()
         self._runners.clear()
 
-    async def _runner(self, *, local: bool) -> web.AppRunner:
-        app = web.Application(client_max_size=BODY_BYTES_MAX)
-        prefix = self._managed.config.path_prefix.rstrip("/")
+    def _add_routes(self, app: web.Application, *, local: bool) -> None:
+        prefix = "" if local else self._managed.config.path_prefix.rstrip("/")
         for endpoint in self._endpoints:
             self._add(app, prefix, endpoint, local)
-        for path, handler in self._extra.items():
-            app.router.add_route(hdrs.METH_GET, path, handler)
+        for path, handler in self._pages.items():
+            app.router.add_get(path, handler)
+        for path, handler in self._metrics.items():
+            app.router.add_get(path, self._for_monitors(handler, local))
         app.router.add_route("*", f"{prefix}{API}/{{rest:.*}}", self._unknown)
-        runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, keepalive_timeout=75, shutdown_timeout=1.0
-        )
-        await runner.setup()
-        self._runners.append(runner)
-        return runner
 
     def _add(self, app: web.Application, prefix: str, endpoint: Endpoint, local: bool) -> None:
         async def serve(http: web.Request) -> web.StreamResponse:
             return await self._serve(endpoint, http, local)
 
         app.router.add_route("*", prefix + API + endpoint.path, serve)
+
+    def _for_monitors(self, handler: Handler, local: bool) -> Handler:
+        async def serve(http: web.Request) -> web.StreamResponse:
+            try:
+                self._caller(http, Right.MONITOR, local)
+            except ApiError as error:
+                return _error(error, {**SECURITY, **API_HEADERS})
+            return await handler(http)
+
+        return serve
 
     async def _unknown(self, http: web.Request) -> web.StreamResponse:
         return _error(ApiError(404, "Object Not Found", "Not Found"), {**SECURITY, **API_HEADERS})

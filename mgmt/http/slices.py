@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ SLICE_S = 0.002
 CHUNK = 64
 """Things looked at between two looks at the time."""
 
-SORTED_AT_ONCE = 2048
+SORTED_AT_ONCE = 1024
 """Sorting so many takes less than a slice."""
 
 
@@ -44,15 +44,21 @@ async def chunks(items: Iterable[T], size: int = CHUNK) -> AsyncIterator[list[T]
 
 
 async def first_sorted(
-    items: list[T], key: Callable[[T], Any], *, reverse: bool, count: int
+    items: Sequence[T], key: Callable[[T], Any], *, reverse: bool, count: int
 ) -> list[T]:
     """The first `count` of the items in order; equal ones stay in the order they have."""
+    if count <= SORTED_AT_ONCE:
+        # Little is kept at a time: what is dropped at once costs the collector nothing.
+        best: list[T] = []
+        async for chunk in chunks(items, SORTED_AT_ONCE // 2):
+            best += chunk
+            best.sort(key=key, reverse=reverse)
+            del best[count:]
+        return best
     runs: list[list[T]] = []
     async for chunk in chunks(items, SORTED_AT_ONCE):
         chunk.sort(key=key, reverse=reverse)
         runs.append(chunk)
-    if len(runs) == 1:
-        return runs[0][:count]
     merged: Iterator[T] = merge(*runs, key=key, reverse=reverse)
     found: list[T] = []
     async for chunk in chunks(islice(merged, count)):

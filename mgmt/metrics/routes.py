@@ -1,20 +1,18 @@
-"""Where metrics are served: to anybody who can reach the port, as RabbitMQ does."""
+"""Where metrics are served."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from warren.mgmt.http.server import Routes
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.collect import detailed, exposed
 from warren.mgmt.metrics.exposition import CONTENT_TYPE
 
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-
-def metric_routes(managed: ManagedNode) -> dict[str, Handler]:
+def metric_routes(managed: ManagedNode) -> Routes:
     path = managed.config.metrics_path.rstrip("/")
     by_default = managed.config.metrics_per_object
 

@@ -97,11 +97,10 @@ class Track:
                 if watched is not None:
                     watched.history.add(now, self.figures_of(thing))
         self._recent, self._idle = recent, idle
-        there = recent.keys() | idle.keys()
         self._watched = {
             thing: watched
             for thing, watched in self._watched.items()
-            if now - watched.asked_at < FORGET_AFTER_S and (thing in there or thing in things)
+            if now - watched.asked_at < FORGET_AFTER_S
         }
 
     def rates(self, thing: Any, now: float, current: Figures) -> Figures:
@@ -133,17 +132,22 @@ class Statistics:
     def __init__(self, node: Node, interval_s: float = INTERVAL_S) -> None:
         self._node = node
         self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+        self.latencies = Latencies(node)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all samples."""
+        node = self._node
         self.queues = Track(figures.queue_figures)
         self.exchanges = Track(figures.exchange_figures)
         self.channels = Track(Channel.stats)
         self.connections = Track(figures.connection_figures)
-        self.latencies = Latencies(node)
         self._capacity: dict[Queue, float] = {}
         self._totals: dict[str, Figures] = {}
         self._vhosts: dict[str, tuple[Recent, History]] = {}
         self._recent = Recent(node.clock.now())
         self._history = History(RETENTION)
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())

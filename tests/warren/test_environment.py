@@ -9,7 +9,7 @@ import pytest
 
 from warren.config import Config, Listener
 from warren.environment import WITHOUT_EFFECT, Environment
-from warren.mgmt.server_command import read_configuration
+from warren.mgmt.node_configuration import read_configuration
 
 
 def applied(flag_node_name: str | None = None, **variables: str) -> Config:

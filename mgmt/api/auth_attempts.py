@@ -1,0 +1,57 @@
+"""How many logins there were, by protocol (management_api.md section 2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.mgmt.api.changes import audit
+from warren.mgmt.api.overview import check_node
+from warren.mgmt.http.endpoint import Endpoint, Right
+from warren.mgmt.http.listing import answer_rows
+from warren.mgmt.http.request import ApiRequest
+
+
+async def list_attempts(request: ApiRequest) -> Any:
+    check_node(request)
+    rows = [
+        {
+            "protocol": protocol,
+            "auth_attempts": counts.succeeded + counts.failed,
+            "auth_attempts_failed": counts.failed,
+            "auth_attempts_succeeded": counts.succeeded,
+        }
+        for protocol, counts in sorted(request.node.counts.logins.items())
+    ]
+    return await answer_rows(request, rows)
+
+
+async def list_attempts_by_source(request: ApiRequest) -> Any:
+    """Not kept: RabbitMQ keeps them only where it is told to."""
+    check_node(request)
+    return []
+
+
+async def forget_attempts(request: ApiRequest) -> None:
+    check_node(request)
+    request.node.counts.logins.clear()
+    audit(request, "auth_attempts_reset")
+
+
+async def forget_attempts_by_source(request: ApiRequest) -> None:
+    check_node(request)
+
+
+ENDPOINTS = [
+    Endpoint(
+        "/auth/attempts/{node}",
+        {"GET": list_attempts, "DELETE": forget_attempts},
+        Right.MONITOR,
+        summary="Logins of each protocol",
+    ),
+    Endpoint(
+        "/auth/attempts/{node}/source",
+        {"GET": list_attempts_by_source, "DELETE": forget_attempts_by_source},
+        Right.MONITOR,
+        summary="Logins of each address",
+    ),
+]

@@ -1,0 +1,119 @@
+"""Definitions over HTTP: export, download and import (management_api.md section 4)."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from warren.mgmt.api.changes import audit
+from warren.mgmt.api.validation_texts import PREFIX, escaped
+from warren.mgmt.definitions.errors import DefinitionsRefused
+from warren.mgmt.definitions.export import export_all, export_vhost
+from warren.mgmt.definitions.items import parse
+from warren.mgmt.definitions.load import import_definitions
+from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.errors import BadRequest
+from warren.mgmt.http.listing import answer_row
+from warren.mgmt.http.request import ApiRequest
+
+FORM = "multipart/form-data"
+IN_FILE_NAMES = frozenset(string.ascii_letters + string.digits + "-_.@+ ")
+
+
+async def get_all(request: ApiRequest) -> Reply:
+    return _download(request, export_all(request.node))
+
+
+async def get_vhost(request: ApiRequest) -> Reply:
+    if request.name("vhost") not in request.node.vhosts:
+        raise BadRequest("vhost_not_found")
+    return _download(request, export_vhost(request.node, request.vhost().name))
+
+
+def _download(request: ApiRequest, exported: dict[str, Any]) -> Reply:
+    headers = {}
+    wanted = request.query("download")
+    if wanted:
+        name = "".join(letter if letter in IN_FILE_NAMES else "_" for letter in wanted)
+        headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return Reply(200, answer_row(request, exported), headers)
+
+
+async def post_all(request: ApiRequest) -> Reply:
+    return await _import(request, None)
+
+
+async def post_vhost(request: ApiRequest) -> Reply:
+    return await _import(request, request.vhost().name)
+
+
+async def _import(request: ApiRequest, vhost: str | None) -> Reply:
+    if request.http.content_type == FORM:
+        octets, redirect = await _form(request.http)
+    else:
+        octets, redirect = await request.http.read(), None
+    caller = request.caller
+    try:
+        imported = await import_definitions(
+            request.node,
+            parse(octets),
+            vhost=vhost,
+            acting_user=None if caller.local else caller.name,
+        )
+    except DefinitionsRefused as error:
+        # What came before the fault is there.
+        audit(request, "definitions_import_ended", vhost=vhost, reason=error.text)
+        reason = error.reason
+        if isinstance(reason, str) and reason.startswith(PREFIX):
+            reason = escaped(reason)
+        raise BadRequest(reason) from error
+    audit(request, "definitions_imported", vhost=vhost, items=imported.items)
+    return NO_CONTENT if redirect is None else Reply(303, None, {"Location": redirect})
+
+
+async def _form(http: web.Request) -> tuple[bytes, str | None]:
+    """What a page sends: the file, and where to go then. Raises `BadRequest`."""
+    try:
+        form = await http.post()
+    except (ValueError, AssertionError) as error:
+        raise BadRequest("the body is no form") from error
+    file, redirect = form.get("file"), form.get("redirect")
+    if isinstance(file, web.FileField):
+        octets = file.file.read()
+    elif isinstance(file, bytes | bytearray):
+        octets = bytes(file)
+    elif isinstance(file, str):
+        octets = file.encode("utf-8", "surrogateescape")
+    else:
+        raise BadRequest("failed_to_parse_json")
+    if redirect is not None and not (isinstance(redirect, str) and _leads_here(redirect)):
+        raise BadRequest("redirect should be an address on this server")
+    return octets, redirect
+
+
+def _leads_here(address: str) -> bool:
+    """Whether a browser stays on this server: it takes `\\` for `/`, and overlooks white space."""
+    if not address.isprintable() or address != address.strip() or "\\" in address:
+        return False
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    return not (parts.scheme or parts.netloc or address.startswith("//"))
+
+
+_ALL = {"GET": get_all, "POST": post_all}
+
+ENDPOINTS = [
+    Endpoint("/definitions", _ALL, Right.ADMINISTRATOR, summary="All definitions"),
+    Endpoint("/all-configuration", _ALL, Right.ADMINISTRATOR, summary="All definitions"),
+    Endpoint(
+        "/definitions/{vhost}",
+        {"GET": get_vhost, "POST": post_vhost},
+        Right.ADMINISTRATOR,
+        summary="Definitions of a vhost",
+    ),
+]

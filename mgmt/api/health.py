@@ -1,0 +1,261 @@
+"""Health checks (management_api.md section 2.1): 200 when all is well, 503 when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from warren.core.alarms import Alarm, Resource
+from warren.core.firehose import TracedClient
+from warren.core.message import Envelope
+from warren.core.vhost import VirtualHost
+from warren.mgmt.certificates import expiry_times
+from warren.mgmt.http.endpoint import Endpoint, Reply
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.managed_node import OpenListener
+
+DAY_S = 86_400
+UNITS_S = {"days": DAY_S, "weeks": 7 * DAY_S, "months": 365 / 12 * DAY_S, "years": 365 * DAY_S}
+
+RESOURCES = {Resource.MEMORY: "memory", Resource.DISK: "disk space"}
+
+ALIASES = {
+    "amqp091": "amqp",
+    "amqp0.9.1": "amqp",
+    "amqp0-9-1": "amqp",
+    "amqp10": "amqp",
+    "amqp1.0": "amqp",
+    "amqps": "amqp/ssl",
+    "mqtt311": "mqtt",
+    "mqtt3.1": "mqtt",
+    "mqtt3.1.1": "mqtt",
+    "mqtts": "mqtt/ssl",
+    "mqtt+ssl": "mqtt/ssl",
+    "stomp1.0": "stomp",
+    "stomp1.1": "stomp",
+    "stomp1.2": "stomp",
+    "stomp10": "stomp",
+    "stomp11": "stomp",
+    "stomp12": "stomp",
+    "stomps": "stomp/ssl",
+    "stomp+ssl": "stomp/ssl",
+    "web-mqtt": "http/web-mqtt",
+    "web-mqtt/ssl": "https/web-mqtt",
+    "web-stomp": "http/web-stomp",
+    "web-stomp/ssl": "https/web-stomp",
+    "management": "http",
+    "distribution": "clustering",
+}
+"""Names of protocols, as they are asked for, that stand for another."""
+
+ALIVENESS_QUEUE = "aliveness-test"
+ALIVENESS_BODY = b"test_message"
+
+OK = {"status": "ok"}
+
+
+def _failed(reason: str, **more: object) -> Reply:
+    return Reply(503, {"status": "failed", "reason": reason, **more})
+
+
+# Alarms
+
+
+async def alarms(request: ApiRequest) -> Any:
+    in_effect = request.node.alarms.in_effect()
+    return _alarms(in_effect, "There are alarms in effect in the cluster")
+
+
+async def local_alarms(request: ApiRequest) -> Any:
+    return _alarms(request.node.alarms.local(), "There are alarms in effect on the node")
+
+
+def _alarms(in_effect: list[Alarm], reason: str) -> Any:
+    if not in_effect:
+        return OK
+    shown = [{"resource": RESOURCES[alarm.resource], "node": alarm.node} for alarm in in_effect]
+    return _failed(reason, alarms=shown)
+
+
+# Certificates
+
+
+async def certificate_expiration(request: ApiRequest) -> Any:
+    """Whether a certificate of a TLS listener expires so soon, or has."""
+    within_s = _period_s(request.name("within"), request.name("unit"))
+    deadline = request.node.clock.wall_time() + within_s
+    expiring = []
+    try:
+        for listener in request.managed.listeners:
+            times = _certificate_times(request, listener)
+            if any(moment.timestamp() <= deadline for _, _, found in times for moment in found):
+                expiring.append(_listener_row(request, listener, times))
+    except (OSError, ValueError) as error:
+        return _failed(f"Certificates cannot be read: {error}", expired=[])
+    return _failed("Certificates expiring", expired=expiring) if expiring else OK
+
+
+def _period_s(within: str, unit: str) -> float:
+    if unit not in UNITS_S:
+        units = ", ".join(UNITS_S)
+        raise BadRequest(f"Time unit not recognised. Supported units: {units}.")
+    try:
+        return int(within) * UNITS_S[unit]
+    except (ValueError, OverflowError) as error:
+        raise BadRequest("Invalid expiration value.") from error
+
+
+def _certificate_times(
+    request: ApiRequest, listener: OpenListener
+) -> list[tuple[str, Path, list[datetime]]]:
+    """What each certificate file of the listener is for, and when what is in it expires."""
+    config = request.managed.config
+    files = {"amqp/ssl": config.ssl, "https": config.http_ssl}.get(listener.protocol)
+    if files is None:
+        return []
+    named = (("cacertfile", files.cacertfile), ("certfile", files.certfile))
+    return [
+        (key, path, expiry_times(Path(path).read_text("ascii", "replace")))
+        for key, path in named
+        if path is not None
+    ]
+
+
+def _listener_row(
+    request: ApiRequest, listener: OpenListener, times: list[tuple[str, Path, list[datetime]]]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "node": request.node.name,
+        "protocol": listener.protocol,
+        "interface": listener.host,
+        "port": listener.port,
+    }
+    for key, path, found in times:
+        row[key] = str(path)
+        row[f"{key}_expires_on"] = [moment.strftime("%Y-%m-%d %H:%M:%S") for moment in found]
+    return row
+
+
+# Listeners
+
+
+async def port_listener(request: ApiRequest) -> Any:
+    try:
+        port = int(request.name("port"))
+    except ValueError as error:
+        raise BadRequest("Invalid port") from error
+    ports = list(dict.fromkeys(listener.port for listener in request.managed.listeners))
+    if port in ports:
+        return {**OK, "port": port}
+    return _failed("No active listener", missing=port, ports=ports)
+
+
+async def protocol_listener(request: ApiRequest) -> Any:
+    wanted = request.name("protocol").lower()
+    protocol = ALIASES.get(wanted, wanted)
+    protocols = list(dict.fromkeys(listener.protocol for listener in request.managed.listeners))
+    if protocol in protocols:
+        return {**OK, "protocol": protocol}
+    return _failed("No active listener", missing=protocol, protocols=protocols)
+
+
+# The node
+
+
+async def virtual_hosts(request: ApiRequest) -> Any:
+    """A virtual host that exists runs; one that could not be recovered would be missing."""
+    missing = list(_missing_vhosts(request))
+    if not missing:
+        return OK
+    reason = "Some virtual hosts are down"
+    return _failed(reason, **{"virtual-hosts": missing})
+
+
+def _missing_vhosts(request: ApiRequest) -> Iterator[str]:
+    for key, _, _ in request.node.metadata.records(("vhost",)):
+        if key[1] not in request.node.vhosts:
+            yield key[1]
+
+
+async def critical(request: ApiRequest) -> Any:
+    """Whether anything would lose its majority or its last mirror with this node."""
+    return {**OK, "reason": "single node cluster"}
+
+
+async def node_health(request: ApiRequest) -> Any:
+    node = request.node
+    if request.http.match_info.get("node", node.name) != node.name:
+        raise ObjectNotFound()
+    local = node.alarms.local()
+    if not local:
+        return OK
+    listed = ",".join(f"{{resource_limit,{alarm.resource},{alarm.node}}}" for alarm in local)
+    return _failed(f"resource alarm(s) in effect:[{listed}]")
+
+
+# Aliveness
+
+
+async def aliveness(request: ApiRequest) -> Any:
+    """Whether a message can be published and fetched. The queue stays."""
+    vhost, name = request.vhost(), ALIVENESS_QUEUE
+    request.check(vhost.name, "queue", name, "configure")
+    request.check(vhost.name, "exchange", "", "write")
+    request.check(vhost.name, "queue", name, "read")
+    _declare(vhost)
+    header = request.node.codec.content_header(len(ALIVENESS_BODY), {})
+    envelope = Envelope("", name, header, False, 0, None)
+    vhost.publish(envelope, ALIVENESS_BODY, (name,))
+    client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
+    if vhost.queues[name].get(True, client) is None:
+        return _failed("the message that was published could not be fetched")
+    return OK
+
+
+def _declare(vhost: VirtualHost) -> None:
+    queue = vhost.queues.get(ALIVENESS_QUEUE)
+    if queue is None:
+        vhost.check_queue_limit(ALIVENESS_QUEUE)
+        vhost.declare_queue(
+            ALIVENESS_QUEUE, durable=False, exclusive_owner=None, auto_delete=False, arguments={}
+        )
+        return
+    vhost.check_queue_equivalent(
+        queue, None, exclusive=False, durable=False, auto_delete=False, arguments={}
+    )
+
+
+CHECKS = "/health/checks"
+
+ENDPOINTS = [
+    Endpoint(f"{CHECKS}/alarms", {"GET": alarms}, summary="No alarms in the cluster"),
+    Endpoint(f"{CHECKS}/local-alarms", {"GET": local_alarms}, summary="No alarms on the node"),
+    Endpoint(
+        f"{CHECKS}/certificate-expiration/{{within}}/{{unit}}",
+        {"GET": certificate_expiration},
+        summary="No certificate expires soon",
+    ),
+    Endpoint(f"{CHECKS}/port-listener/{{port}}", {"GET": port_listener}, summary="A port is open"),
+    Endpoint(
+        f"{CHECKS}/protocol-listener/{{protocol}}",
+        {"GET": protocol_listener},
+        summary="A protocol is served",
+    ),
+    Endpoint(f"{CHECKS}/virtual-hosts", {"GET": virtual_hosts}, summary="All vhosts run"),
+    Endpoint(
+        f"{CHECKS}/node-is-mirror-sync-critical",
+        {"GET": critical},
+        summary="No queue would lose its last mirror",
+    ),
+    Endpoint(
+        f"{CHECKS}/node-is-quorum-critical",
+        {"GET": critical},
+        summary="No queue would lose its majority",
+    ),
+    Endpoint("/aliveness-test/{vhost}", {"GET": aliveness}, summary="A message passes"),
+    Endpoint("/healthchecks/node", {"GET": node_health}, summary="The node is well"),
+    Endpoint("/healthchecks/node/{node}", {"GET": node_health}, summary="A node is well"),
+]

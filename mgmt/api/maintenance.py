@@ -1,0 +1,39 @@
+"""What operators have the node do: forget its statistics, spread its queues."""
+
+from __future__ import annotations
+
+from warren.mgmt.api.changes import audit
+from warren.mgmt.api.overview import check_node
+from warren.mgmt.http.endpoint import Endpoint, Right
+from warren.mgmt.http.request import ApiRequest
+
+
+async def reset_statistics(request: ApiRequest) -> None:
+    """Rates and samples begin anew; counts stay, for they are the node's own."""
+    if "node" in request.http.match_info:
+        check_node(request)
+    request.managed.statistics.reset()
+    audit(request, "statistics_reset")
+
+
+async def rebalance_queues(request: ApiRequest) -> None:
+    """All queues are on the only node there is."""
+
+
+ENDPOINTS = [
+    Endpoint(
+        "/reset", {"DELETE": reset_statistics}, Right.ADMINISTRATOR, summary="Forget statistics"
+    ),
+    Endpoint(
+        "/reset/{node}",
+        {"DELETE": reset_statistics},
+        Right.ADMINISTRATOR,
+        summary="Forget statistics of a node",
+    ),
+    Endpoint(
+        "/rebalance/queues",
+        {"POST": rebalance_queues},
+        Right.ADMINISTRATOR,
+        summary="Spread queue leaders over the nodes",
+    ),
+]

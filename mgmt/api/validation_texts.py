@@ -1,0 +1,29 @@
+"""How refusals of policies, parameters and limits read over HTTP.
+
+RabbitMQ puts its answer to a policy or a parameter into a page as it is, and so replaces angle
+brackets in it; the same refusal of an operator policy or a limit keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from warren.core.validation import ValidationFailed
+from warren.mgmt.http.errors import BadRequest
+
+PREFIX = "Validation failed"
+
+
+def escaped(reason: str) -> str:
+    return reason.replace("<", "&lt;").replace(">", "&gt;")
+
+
+@contextmanager
+def told_of_validation(*, escape: bool) -> Iterator[None]:
+    """Raises `BadRequest` with RabbitMQ's wording for `ValidationFailed`."""
+    try:
+        yield
+    except ValidationFailed as error:
+        reason = f"{PREFIX}\n\n{error.text}\n"
+        raise BadRequest(escaped(reason) if escape else reason) from error

@@ -1,0 +1,180 @@
+"""Virtual hosts: list, one, make, change, delete (management_api.md sections 2 and 3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.core.field import SHORT_STRING_MAX
+from warren.core.records import VirtualHostRecord
+from warren.core.validation import term
+from warren.mgmt.api import stats_json
+from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.api.permissions import permission_rows, topic_permission_rows
+from warren.mgmt.definitions.items import tags
+from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
+from warren.mgmt.http.errors import BadRequest
+from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_rows
+from warren.mgmt.http.request import ApiRequest, boolean, text
+from warren.mgmt.statistics import figures
+from warren.mgmt.statistics.history import Window
+
+QUEUE_TYPES = ("classic", "quorum", "stream")
+NO_QUEUE_TYPE = "undefined"
+
+EVERYTHING = ".*"
+
+
+class VhostRows:
+    """Makes the JSON of virtual hosts for one request."""
+
+    def __init__(self, request: ApiRequest) -> None:
+        self._request = request
+        self._statistics = request.managed.statistics
+        self._offset_s = stats_json.wall_offset_s(request)
+        self._lengths = stats_json.window(request, "lengths")
+        self._rates = stats_json.window(request, "msg_rates")
+        self._octets = stats_json.window(request, "data_rates")
+
+    def row(self, name: str) -> Row:
+        node = self._request.node
+        record = _record(self._request, name)
+        assert record is not None
+        kind = record.default_queue_type
+        said: Row = {"description": record.description, "tags": list(record.tags)}
+        return {
+            "name": name,
+            **said,
+            "default_queue_type": kind or NO_QUEUE_TYPE,
+            "metadata": {**said, **({"default_queue_type": kind} if kind else {})},
+            "tracing": node.vhosts[name].firehose is not None,
+            "cluster_state": {node.name: "running"},
+            **self._figures(name),
+        }
+
+    def _figures(self, name: str) -> Row:
+        vhost = self._request.node.vhosts[name]
+        current = self._statistics.vhost_figures(vhost)
+        rates = self._statistics.vhost_rates(vhost, current)
+
+        def shown(window: Window | None) -> stats_json.Shown:
+            samples = self._statistics.vhost_samples(vhost, window) if window is not None else ()
+            return stats_json.Shown(figures.VHOST, current, rates, samples, self._offset_s)
+
+        stats = shown(self._rates).message_stats()
+        return {
+            **shown(self._lengths).levels(*figures.LENGTHS),
+            **shown(self._octets).levels(*figures.OCTETS),
+            **({"message_stats": stats} if stats else {}),
+        }
+
+
+def _record(request: ApiRequest, name: str) -> VirtualHostRecord | None:
+    stored = request.node.metadata.get(("vhost", name))
+    if stored is None:
+        return None
+    assert isinstance(stored.record, VirtualHostRecord)
+    return stored.record
+
+
+async def list_vhosts(request: ApiRequest) -> Any:
+    """All one may see: `X-Vhost` is chosen from them."""
+    node, caller = request.node, request.caller
+    names = [name for name in sorted(node.vhosts) if caller.may_see(node, name)]
+    listing: Listing[str] = Listing(
+        row=VhostRows(request).row, name=lambda name: name, keys={"name": lambda name: name}
+    )
+    return await answer(request, names, listing)
+
+
+async def get_vhost(request: ApiRequest) -> Any:
+    return answer_row(request, VhostRows(request).row(request.vhost().name))
+
+
+async def put_vhost(request: ApiRequest) -> Reply:
+    """Without a body, or a key of it, what it says is nothing; the default queue type stays."""
+    name, body = request.name("vhost"), await request.body()
+    if len(name.encode("utf-8", "surrogatepass")) > SHORT_STRING_MAX:
+        raise BadRequest(f"the name of a vhost has {SHORT_STRING_MAX} octets at most")
+    tracing = body.get("tracing")
+    if tracing is not None:
+        tracing = boolean(tracing, False)
+    existing = _record(request, name)
+    kind = _default_queue_type(body) if existing is None else existing.default_queue_type
+    record = VirtualHostRecord(
+        text(body, "description"), tags(body.get("tags", ""), f"vhost '{name}'"), kind
+    )
+    node, caller = request.node, request.caller
+    node.add_vhost(name, record)
+    if existing is None and not caller.local:
+        node.access.set_permissions(caller.name, name, EVERYTHING, EVERYTHING, EVERYTHING)
+    if tracing is not None:
+        node.trace(name, tracing)
+    audit(request, "vhost_created" if existing is None else "vhost_changed", vhost=name)
+    await durable(request)
+    return CREATED if existing is None else NO_CONTENT
+
+
+def _default_queue_type(body: dict[str, Any]) -> str | None:
+    kind = body.get("defaultqueuetype")
+    if kind in (None, "", NO_QUEUE_TYPE):
+        return None
+    if kind not in QUEUE_TYPES:
+        raise BadRequest("invalid_queue_type")
+    assert isinstance(kind, str)
+    return kind
+
+
+async def delete_vhost(request: ApiRequest) -> None:
+    name = request.vhost().name
+    request.node.delete_vhost(name)
+    audit(request, "vhost_deleted", vhost=name)
+    await durable(request)
+
+
+async def list_permissions(request: ApiRequest) -> Any:
+    rows = permission_rows(request.node, vhost=request.vhost().name)
+    return await answer_rows(request, rows)
+
+
+async def list_topic_permissions(request: ApiRequest) -> Any:
+    rows = topic_permission_rows(request.node, vhost=request.vhost().name)
+    return await answer_rows(request, rows)
+
+
+async def start_vhost(request: ApiRequest) -> None:
+    """Virtual hosts of a running node run; one that does not is not there."""
+    node, vhost = request.name("node"), request.name("vhost")
+    if node != request.node.name:
+        raise BadRequest(f"Request to node {node} failed with nodedown")
+    if vhost not in request.node.vhosts:
+        missing = f"{{no_such_vhost,{term(vhost)}}}"
+        raise BadRequest(f"Request to node {node} failed with {missing}")
+
+
+ENDPOINTS = [
+    Endpoint("/vhosts", {"GET": list_vhosts}, summary="All virtual hosts"),
+    Endpoint(
+        "/vhosts/{vhost}",
+        {"GET": get_vhost, "PUT": put_vhost, "DELETE": delete_vhost},
+        Right.ADMINISTRATOR,
+        summary="One virtual host",
+    ),
+    Endpoint(
+        "/vhosts/{vhost}/permissions",
+        {"GET": list_permissions},
+        Right.ADMINISTRATOR,
+        summary="Permissions in a vhost",
+    ),
+    Endpoint(
+        "/vhosts/{vhost}/topic-permissions",
+        {"GET": list_topic_permissions},
+        Right.ADMINISTRATOR,
+        summary="Topic permissions in a vhost",
+    ),
+    Endpoint(
+        "/vhosts/{vhost}/start/{node}",
+        {"POST": start_vhost},
+        Right.ADMINISTRATOR,
+        summary="Start a vhost on a node",
+    ),
+]

@@ -1,0 +1,76 @@
+"""How a command can fail: a text for the error output and an exit code (ctl_commands.md 1)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The codes of sysexits.h that RabbitMQ's command line uses."""
+
+    OK = 0
+    USAGE = 64
+    DATA = 65
+    NO_USER = 67
+    UNAVAILABLE = 69
+    SOFTWARE = 70
+    TIMEOUT = 75
+    CONFIG = 78
+
+
+class CtlError(Exception):
+    """A command failed. `heading` stands before the text: most commands say `Error:`."""
+
+    def __init__(
+        self, text: str, code: Exit = Exit.UNAVAILABLE, *, heading: str = "Error:\n"
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
+        self.heading = heading
+
+
+class BadArgument(CtlError):
+    """An argument is not what the command takes."""
+
+    def __init__(self, text: str = "", code: Exit = Exit.DATA) -> None:
+        said = f"Bad argument: {text}" if text else "Bad argument."
+        super().__init__(said, code, heading="Error (argument validation): ")
+
+
+class NodeUnreachable(CtlError):
+    """No node answers where one was looked for."""
+
+    def __init__(self, tried: str, reason: str, advice: str) -> None:
+        super().__init__(
+            f"unable to reach the node.\nTried: {tried}\nReason: {reason}\n{advice}",
+            heading="Error: ",
+        )
+
+
+class Refused(CtlError):
+    """The node refused the request; `status` and `reason` are what it answered."""
+
+    def __init__(self, status: int, error: str, reason: str) -> None:
+        super().__init__(reason or error or f"the node answered {status}")
+        self.status = status
+        self.error = error
+        self.reason = reason
+
+
+class NeedsLocal(CtlError):
+    """Only the control socket offers this."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} is only possible on the node's own machine, as the user who runs the node:"
+            " leave --url away",
+        )
+
+
+def no_such_user(name: str) -> CtlError:
+    return CtlError(f'User "{name}" does not exist', Exit.NO_USER)
+
+
+def no_such_vhost(name: str) -> CtlError:
+    return CtlError(f"Virtual host '{name}' does not exist", Exit.DATA, heading="")

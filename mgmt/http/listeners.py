@@ -1,0 +1,127 @@
+"""HTTP listeners of a node that may never be asked anything.
+
+An HTTP server takes a third of the memory of an idle node and most of its start time. So a listener
+is a plain socket at first: the first connection to any has the server imported, in a thread, and is
+handed over to it. From then on the server's own protocols take the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+from enum import Enum, auto
+from pathlib import Path
+from typing import TypeAlias, cast
+
+from warren.core.log_line import log_fault
+
+log = logging.getLogger("warren.http")
+
+
+class Audience(Enum):
+    """Whom a listener is for."""
+
+    NETWORK = auto()
+    COMMAND_LINE = auto()
+    METRICS = auto()
+
+
+ProtocolFactory: TypeAlias = Callable[[], asyncio.Protocol]
+LoadServer: TypeAlias = Callable[[], Awaitable[Callable[[Audience], Awaitable[ProtocolFactory]]]]
+"""Imports the server; what that gives makes the protocols for an audience."""
+
+
+class Introduction(asyncio.Protocol):
+    """Holds a connection until the server is there to take it."""
+
+    def __init__(self, listeners: HttpListeners, audience: Audience) -> None:
+        self._listeners = listeners
+        self._audience = audience
+        self._transport: asyncio.Transport
+        self._received: list[bytes] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.pause_reading()
+        self._task = asyncio.get_running_loop().create_task(self._introduce())
+
+    def data_received(self, data: bytes) -> None:
+        self._received.append(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _introduce(self) -> None:
+        try:
+            factory = await self._listeners.factory(self._audience)
+        except Exception:
+            log_fault(log, "http_server_not_loaded")
+            self._transport.abort()
+            return
+        self._task = None
+        transport = self._transport
+        if transport.is_closing():
+            return
+        protocol = factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        for data in self._received:
+            protocol.data_received(data)
+        transport.resume_reading()
+
+
+class HttpListeners:
+    """Listens for the server that `load` brings."""
+
+    def __init__(self, load: LoadServer) -> None:
+        self._load = load
+        self._server: Callable[[Audience], Awaitable[ProtocolFactory]] | None = None
+        self._factories: dict[Audience, ProtocolFactory] = {}
+        self._loading = asyncio.Lock()
+        self._sockets: list[asyncio.Server] = []
+
+    async def listen(
+        self, host: str, port: int, audience: Audience, tls: ssl.SSLContext | None = None
+    ) -> int:
+        """Returns the port; raises OSError."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: self._protocol(audience), host, port, ssl=tls)
+        self._sockets.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    async def listen_locally(self, path: Path) -> None:
+        """A socket that only our own user may open. Raises OSError."""
+        path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            server = await asyncio.get_running_loop().create_unix_server(
+                lambda: self._protocol(Audience.COMMAND_LINE), str(path)
+            )
+        finally:
+            os.umask(before)
+        self._sockets.append(server)
+
+    async def factory(self, audience: Audience) -> ProtocolFactory:
+        """What makes protocols for such connections."""
+        async with self._loading:
+            if self._server is None:
+                self._server = await self._load()
+            if audience not in self._factories:
+                self._factories[audience] = await self._server(audience)
+        return self._factories[audience]
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        for server in self._sockets:
+            server.close()
+        self._sockets.clear()
+
+    def _protocol(self, audience: Audience) -> asyncio.Protocol:
+        factory = self._factories.get(audience)
+        return Introduction(self, audience) if factory is None else factory()

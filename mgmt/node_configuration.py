@@ -1,0 +1,32 @@
+"""The configuration of a node as its flags, the environment and a file give it together.
+
+Apart from `server_command.py`, because the command line looks for a node's data directory with it
+and must start quickly.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from warren.config import Config, override
+from warren.environment import Environment
+from warren.rabbitmq_conf import Loaded, parse_config
+
+
+def read_configuration(
+    config_file: str | None, variables: Mapping[str, str], flags: Mapping[str, str | None]
+) -> Loaded:
+    """Flags over environment over file over defaults. `flags` are those of `override`.
+
+    Raises `ConfigError`, `OSError` for the file, `ValueError` for flags and variables.
+    """
+    environment = Environment(variables)
+    path = config_file or environment.config_file(Path.exists)
+    loaded = Loaded(Config(), [])
+    if path is not None:
+        loaded = parse_config(Path(path).read_text(encoding="utf-8"), path)
+    host = socket.gethostname().split(".")[0]
+    config = environment.apply(loaded.config, host=host, node_name=flags.get("node_name"))
+    return Loaded(override(config, **flags), loaded.warnings + environment.warnings())

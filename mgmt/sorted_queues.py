@@ -1,0 +1,28 @@
+"""A virtual host's queues in the order of their names, without sorting them for every list."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from weakref import WeakKeyDictionary
+
+from warren.core.queue import Queue
+from warren.core.vhost import VirtualHost
+
+
+class SortedQueues:
+    """Sorts again only when queues came or went since, which is quick where few did."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[VirtualHost, tuple[int, list[Queue]]] = WeakKeyDictionary()
+
+    def of(self, vhost: VirtualHost) -> list[Queue]:
+        """Not to be changed; it stays as it is when queues come or go."""
+        generation = vhost.topology.generation
+        then, queues = self._kept.get(vhost, (-1, []))
+        if then != generation:
+            queues = [queue for queue in queues if not queue.deleted]
+            known = set(queues)
+            queues += [queue for queue in vhost.queues.values() if queue not in known]
+            queues.sort(key=attrgetter("name"))
+            self._kept[vhost] = (generation, queues)
+        return queues

@@ -1,0 +1,12 @@
+"""Builds the HTTP server of a node. Importing this imports all that HTTP needs."""
+
+from __future__ import annotations
+
+from warren.mgmt.api.endpoints import all_endpoints
+from warren.mgmt.http.server import ManagementServer
+from warren.mgmt.managed_node import ManagedNode
+from warren.mgmt.metrics.routes import metric_routes
+
+
+def new_server(managed: ManagedNode) -> ManagementServer:
+    return ManagementServer(managed, all_endpoints, pages={}, metrics=metric_routes(managed))
