@@ -1,7 +1,8 @@
 """`warren server`: runs a node until it is told to stop.
 
-SIGTERM, SIGINT and `warren ctl stop` stop it: clients are told, definitions are committed. SIGHUP reads the TLS
-certificates anew and opens the log file anew. When connections are accepted it prints one line.
+SIGTERM, SIGINT and `warren ctl stop` stop it: clients are told, definitions are committed. SIGHUP
+reads the TLS certificates anew and opens the log file anew. When connections are accepted it prints
+one line.
 """
 
 from __future__ import annotations

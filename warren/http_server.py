@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from warren.mgmt.api.endpoints import all_endpoints
+from warren.mgmt.http.pages import page_routes
 from warren.mgmt.http.server import ManagementServer
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.routes import metric_routes
 
 
 def new_server(managed: ManagedNode) -> ManagementServer:
-    return ManagementServer(managed, all_endpoints, pages={}, metrics=metric_routes(managed))
+    return ManagementServer(
+        managed,
+        all_endpoints,
+        pages=page_routes(managed.config.path_prefix),
+        metrics=metric_routes(managed),
+    )

@@ -55,6 +55,7 @@ class Management:
             listeners=listeners,
         )
         statistics.managed = self.managed
+        node.global_parameters.cluster_id(os.urandom)
         self.http_ports: list[int] = []
         self.https_ports: list[int] = []
         self.metrics_ports: list[int] = []

@@ -16,7 +16,7 @@ from warren.mgmt.api.changes import audit
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import NotAuthorised, ObjectNotFound
-from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import node_connections
@@ -194,7 +194,7 @@ def connection_of(request: ApiRequest) -> Connection:
 
 
 async def get_connection(request: ApiRequest) -> Any:
-    return ConnectionRows(request).row(connection_of(request))
+    return answer_row(request, ConnectionRows(request).row(connection_of(request)))
 
 
 async def close_connection(request: ApiRequest) -> None:
@@ -262,7 +262,7 @@ async def get_channel(request: ApiRequest) -> Any:
                 caller = request.caller
                 if not caller.is_monitor and connection.user_name != caller.name:
                     raise NotAuthorised("User not authorised to access object")
-                return ChannelRows(request).full_row(channel)
+                return answer_row(request, ChannelRows(request).full_row(channel))
     raise ObjectNotFound()
 
 

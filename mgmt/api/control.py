@@ -28,6 +28,7 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, demanded, text
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
+from warren.mgmt.network_interfaces import network_interfaces
 from warren.mgmt.statistics.sampler import node_connections
 
 TAIL_BYTES_MAX = 1 << 20
@@ -42,6 +43,16 @@ PURPOSES = {
     "https": "HTTP API over TLS",
     "http/prometheus": "Prometheus exporter API over HTTP",
 }
+
+PLUGINS = (
+    "rabbitmq_auth_mechanism_ssl",
+    "rabbitmq_consistent_hash_exchange",
+    "rabbitmq_management",
+    "rabbitmq_management_agent",
+    "rabbitmq_prometheus",
+    "rabbitmq_random_exchange",
+)
+"""RabbitMQ's plugins whose work is built in here."""
 
 HIDDEN = "********"
 """Stands for passwords in what is shown."""
@@ -71,7 +82,7 @@ async def status(request: ApiRequest) -> Any:
         "net_ticktime": 60,
         "processes": {"used": machine.proc_used, "limit": machine.proc_total},
         "is_under_maintenance": managed.suspended,
-        "active_plugins": [],
+        "active_plugins": list(PLUGINS),
         "enabled_plugin_file": "",
         **files,
         "alarms": [
@@ -276,6 +287,10 @@ async def command_line(request: ApiRequest) -> Any:
     return [sys.executable, *sys.orig_argv[1:]]
 
 
+async def interfaces(request: ApiRequest) -> Any:
+    return network_interfaces()
+
+
 async def definitions(request: ApiRequest) -> Any:
     """In the form RabbitMQ's command line writes."""
     return export_all(request.node, for_ctl=True)
@@ -299,5 +314,6 @@ ENDPOINTS = [
     _local("environment", "GET", environment, "The configuration"),
     _local("os-env", "GET", os_env, "Environment variables"),
     _local("command-line", "GET", command_line, "How the node was started"),
+    _local("network-interfaces", "GET", interfaces, "Network interfaces of the machine"),
     _local("definitions", "GET", definitions, "Definitions as `ctl export_definitions` has them"),
 ]

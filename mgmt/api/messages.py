@@ -45,8 +45,8 @@ class _OneConfirm:
 
 async def publish(request: ApiRequest) -> Any:
     vhost, exchange = exchange_of(request)
-    properties, routing_key, payload, encoding = demanded(
-        await request.body(), "properties", "routing_key", "payload", "payload_encoding"
+    routing_key, properties, payload, encoding = demanded(
+        await request.body(), "routing_key", "properties", "payload", "payload_encoding"
     )
     body = _decoded(payload, encoding)
     if not isinstance(routing_key, str) or len(routing_key.encode()) > 255:
@@ -126,7 +126,7 @@ ACK_MODES = (
 async def get(request: ApiRequest) -> Any:
     vhost, queue = queue_of(request)
     body = await request.body()
-    count, mode, encoding = demanded(body, "count", "ackmode", "encoding")
+    mode, count, encoding = demanded(body, "ackmode", "count", "encoding")
     truncate = body.get("truncate")
     count = _whole("count", count)
     if truncate is not None:

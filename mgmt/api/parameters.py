@@ -114,9 +114,8 @@ async def get_global_parameter(request: ApiRequest) -> Any:
 async def put_global_parameter(request: ApiRequest) -> Reply:
     name = request.name("name")
     (value,) = demanded(await request.body(), "value")
-    parameters = request.node.global_parameters
-    new = all(name != there for there, _ in parameters.all())
-    parameters.set(name, value)
+    new = request.node.metadata.get(("global_parameter", name)) is None
+    request.node.global_parameters.set(name, value)
     audit(request, "global_parameter_set", name=name)
     await durable(request)
     return CREATED if new else NO_CONTENT

@@ -21,7 +21,7 @@ from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
-from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, demanded
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import Statistics
@@ -270,7 +270,7 @@ def queue_of(request: ApiRequest) -> ListedQueue:
 
 
 async def get_queue(request: ApiRequest) -> Any:
-    return QueueRows(request).full_row(queue_of(request))
+    return answer_row(request, QueueRows(request).full_row(queue_of(request)))
 
 
 async def put_queue(request: ApiRequest) -> Reply:

@@ -35,7 +35,10 @@ def endpoints(log_in: LogIn) -> list[Endpoint]:
     """`log_in` checks a name and a password."""
 
     async def login(request: ApiRequest) -> Reply:
-        form = await request.http.post()
+        try:
+            form = await request.http.post()
+        except ValueError as error:
+            raise BadRequest(f"the form cannot be read: {error}") from error
         user, password = form.get("username"), form.get("password")
         if not isinstance(user, str) or not isinstance(password, str):
             raise BadRequest("username and password are wanted")

@@ -60,7 +60,7 @@ async def put_user(request: ApiRequest) -> Reply:
     if password is not None and body.get("password_hash") is not None:
         raise BadRequest("both_password_and_password_hash_are_provided")
     limits = validate_user_limits(body.get("limits") or {})
-    new = all(name != there for there, _ in access.users())
+    new = request.node.metadata.get(("user", name)) is None
     if password is not None and text(body, "password"):
         access.put_user(name, tags, password=password)
     else:

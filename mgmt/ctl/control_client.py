@@ -14,6 +14,7 @@ import struct
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
@@ -277,14 +278,18 @@ def _parsed(answer: bytes) -> Any:
 
 
 def _refusal(target: Target, status: int, answer: bytes) -> CtlError:
-    error, reason = "", ""
     try:
         said = msgspec.json.decode(answer) if answer else {}
     except msgspec.DecodeError:
         said = {}
-    if isinstance(said, dict):
-        error, found = str(said.get("error", "")), said.get("reason", "")
-        reason = found if isinstance(found, str) else msgspec.json.encode(found).decode()
-    if status == 401 and reason == "Login failed":
-        return CtlError(f"{target.describe()}: login failed")
-    return Refused(status, error, reason)
+    if not isinstance(said, dict):
+        said = {"reason": said}
+    found = said.get("reason", "")
+    reason = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+    # Texts of validation are escaped for pages.
+    reason = unescape(reason).strip()
+    if status == 401 and not target.local:
+        return CtlError(f"{target.describe()}: {reason or 'login failed'}")
+    if status == 404 and said.get("error") != "not_found" and reason == "Not Found":
+        reason = "not_found"
+    return Refused(status, said, reason)

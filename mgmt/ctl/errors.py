@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import Any
 
 
 class Exit(IntEnum):
@@ -49,12 +51,12 @@ class NodeUnreachable(CtlError):
 
 
 class Refused(CtlError):
-    """The node refused the request; `status` and `reason` are what it answered."""
+    """The node refused the request; `answer` is the JSON it gave, `reason` what stands in it."""
 
-    def __init__(self, status: int, error: str, reason: str) -> None:
-        super().__init__(reason or error or f"the node answered {status}")
+    def __init__(self, status: int, answer: Mapping[str, Any], reason: str) -> None:
+        super().__init__(reason or str(answer.get("error")) or f"the node answered {status}")
         self.status = status
-        self.error = error
+        self.answer = answer
         self.reason = reason
 
 

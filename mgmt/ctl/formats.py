@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -40,8 +41,11 @@ Answer: TypeAlias = Table | Document | str | None
 """Nothing, a message, a table or a document."""
 
 
-class Texts(tuple[str, ...]):
-    """A list whose texts stand in quotes."""
+INT_LIMIT = 1 << 31
+
+
+class Numbers(tuple[int, ...]):
+    """What stands in braces: the version of a protocol."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +83,20 @@ def _plain(table: Table, style: Style) -> str:
 
 def _csv(table: Table, style: Style) -> str:
     output = io.StringIO()
-    writer = csv.writer(output, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    writer = csv.writer(output, quoting=csv.QUOTE_ALL, lineterminator="\n")
     if style.header:
         writer.writerow(table.columns)
-    for row in table.rows:
-        writer.writerow([value if _is_number(value) else cell(value) for value in row])
+    writer.writerows([[cell(value) for value in row] for row in table.rows])
     return output.getvalue()
 
 
 def _boxes(table: Table) -> str:
     if not table.rows:
         return ""
-    cells = [list(table.columns), *([_one_line(cell(value)) for value in row] for row in table.rows)]
+    cells = [
+        list(table.columns),
+        *([_one_line(cell(value)) for value in row] for row in table.rows),
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
 
     def rule(left: str, middle: str, right: str) -> str:
@@ -118,8 +124,37 @@ def _json(answer: Answer, node: str) -> str:
 
 def _json_rows(table: Table) -> Iterator[str]:
     for row in table.rows:
-        values = ["" if value is None else value for value in row]
-        yield msgspec.json.encode(dict(zip(table.columns, values, strict=True))).decode()
+        values = dict(zip(table.columns, map(_json_value, row), strict=True))
+        yield msgspec.json.encode(values).decode()
+
+
+def _json_value(value: Any) -> Any:
+    """RabbitMQ writes no null, and the entries of AMQP tables with their types."""
+    if value is None:
+        return ""
+    return _typed(value) if isinstance(value, dict) else value
+
+
+def _typed(table: dict[str, Any]) -> list[Any]:
+    return [[name, *_with_type(value)] for name, value in table.items()]
+
+
+def _with_type(value: Any) -> tuple[str, Any]:
+    """The likely type: JSON, from which this comes, has lost it."""
+    match value:
+        case bool():
+            return "bool", value
+        case int():
+            return ("signedint" if -INT_LIMIT <= value < INT_LIMIT else "long"), value
+        case float():
+            return "double", value
+        case dict():
+            return "table", _typed(value)
+        case list():
+            return "array", [list(_with_type(item)) for item in value]
+        case None:
+            return "void", "undefined"
+    return "longstr", value
 
 
 def _line(value: Any) -> str:
@@ -140,8 +175,8 @@ def cell(value: Any) -> str:
             return value
         case dict():
             return term(value)
-        case Texts():
-            return term(list(value))
+        case Numbers():
+            return "{" + ",".join(map(str, value)) + "}"
         case list() | tuple():
             return "[" + ", ".join(map(cell, value)) + "]"
     return str(value)
@@ -153,14 +188,12 @@ def term(value: Any) -> str:
         case str():
             return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
         case dict():
-            return "[" + ",".join(f"{{{term(key)},{term(item)}}}" for key, item in value.items()) + "]"
+            return (
+                "[" + ",".join(f"{{{term(key)},{term(item)}}}" for key, item in value.items()) + "]"
+            )
         case list():
             return "[" + ",".join(map(term, value)) + "]"
     return cell(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _ESCAPES = {code: f"\\{code:03o}" for code in (*range(32), 127)}
@@ -188,5 +221,9 @@ def amount(octets: float, unit: str) -> str:
     return f"{round(octets / UNITS[unit], 4)} {unit}"
 
 
-def section(title: str, lines: list[str]) -> str:
-    return "\n".join([title, "", *lines, ""])
+def sections(parts: Mapping[str, list[str]]) -> str:
+    """Titles, each with its lines; in bold where somebody looks at them."""
+    bold = "\033[1m{}\033[0m" if sys.stdout.isatty() else "{}"
+    return "\n\n".join(
+        "\n".join([bold.format(title), "", *lines]) for title, lines in parts.items()
+    )

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import BadHttpMessage
 
 from warren.core.access import User
 from warren.core.errors import BrokerError
@@ -33,6 +34,11 @@ from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
 from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.management")
+protocol_log = logging.getLogger("warren.http.protocol")
+# What a peer sends that is no HTTP is answered with 400, and is no fault of ours.
+protocol_log.addFilter(
+    lambda record: not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage))
+)
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Routes: TypeAlias = Mapping[str, Handler]
@@ -88,7 +94,12 @@ class ManagementServer:
         else:
             self._add_routes(app, local=audience is Audience.COMMAND_LINE)
         runner = web.AppRunner(
-            app, handle_signals=False, access_log=None, keepalive_timeout=75, shutdown_timeout=1.0
+            app,
+            handle_signals=False,
+            access_log=None,
+            logger=protocol_log,
+            keepalive_timeout=75,
+            shutdown_timeout=1.0,
         )
         await runner.setup()
         self._runners.append(runner)
@@ -149,7 +160,7 @@ class ManagementServer:
             answer = await handler(ApiRequest(self._managed, caller, http))
             return await _respond(http, answer, headers)
         except ApiError as error:
-            return _error(error, headers)
+            return _unchallenged(http, _error(error, headers))
         except BrokerError as error:
             return _error(from_broker(error), headers)
         except web.HTTPException as error:
@@ -294,6 +305,13 @@ async def _stream(
         await response.write(b"," + b",".join(pieces))
     await response.write(b"]")
     await response.write_eof()
+    return response
+
+
+def _unchallenged(http: web.Request, response: web.Response) -> web.Response:
+    """For our pages: a challenge would have the browser ask for a password by itself."""
+    if "X-Requested-With" in http.headers:
+        response.headers.popall("WWW-Authenticate", None)
     return response
 
 

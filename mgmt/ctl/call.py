@@ -1,0 +1,174 @@
+"""What a command is handed: the options it was called with, and the node it is about."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from warren.mgmt.ctl.control_client import (
+    DEFAULT_TIMEOUT_S,
+    ControlClient,
+    LocalTarget,
+    RemoteTarget,
+    Target,
+)
+from warren.mgmt.ctl.errors import CtlError, Exit, no_such_vhost
+from warren.mgmt.ctl.formats import Style
+from warren.mgmt.node_configuration import read_configuration
+from warren.rabbitmq_conf import ConfigError
+
+DEFAULT_VHOST = "/"
+PASSWORD_VARIABLE = "WARREN_CTL_PASSWORD"
+DEFAULT_USER = "guest"
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that every command takes."""
+
+    node: str | None = None
+    vhost: str | None = None
+    timeout: float | None = None
+    quiet: bool = False
+    silent: bool = False
+    formatter: str = "table"
+    no_table_headers: bool = False
+    dry_run: bool = False
+    data_dir: str | None = None
+    url: str | None = None
+    username: str | None = None
+    password: str | None = None
+    cacert: str | None = None
+    insecure: bool = False
+
+    @property
+    def style(self) -> Style:
+        return Style(self.formatter, not (self.silent or self.no_table_headers))
+
+
+class DryRun(Exception):
+    """The command has said what it would do, and ends."""
+
+
+@dataclass
+class Call:
+    """One command. `banners`: what it says it is doing is printed."""
+
+    options: Options
+    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    _client: ControlClient | None = None
+    _name: str | None = None
+
+    @property
+    def vhost(self) -> str:
+        return self.options.vhost or DEFAULT_VHOST
+
+    @property
+    def client(self) -> ControlClient:
+        """Raises `CtlError` where nobody can say which node is meant."""
+        if self._client is None:
+            timeout_s = self.options.timeout
+            self._client = ControlClient(
+                self._target(), DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s or None
+            )
+            self._check_name()
+        return self._client
+
+    @property
+    def node(self) -> str:
+        """The name of the node, as it says itself."""
+        if self._name is None:
+            self._name = str(self.client.get("overview", columns="node")["node"])
+        return self._name
+
+    def announce(self, banner: str) -> None:
+        """Say what is being done. With --dry-run that is all."""
+        options = self.options
+        if not (options.quiet or options.silent or options.formatter in ("json", "csv")):
+            print(banner, flush=True)
+        if options.dry_run:
+            raise DryRun
+
+    def of_vhost(self, vhost: str) -> Call:
+        """The same about another virtual host."""
+        return Call(replace(self.options, vhost=vhost), self.variables, self.client, self._name)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def expect_vhost(self, name: str) -> Any:
+        """The virtual host. Raises `CtlError` if it is not there."""
+        found = self.client.find("vhosts", name)
+        if found is None:
+            raise no_such_vhost(name)
+        return found
+
+    # Which node
+
+    def _target(self) -> Target:
+        options = self.options
+        if options.url is not None:
+            username = options.username or DEFAULT_USER
+            return RemoteTarget(
+                options.url, username, self._password(username), options.cacert, options.insecure
+            )
+        if options.username is not None or options.password is not None:
+            raise CtlError("--username and --password go with --url", Exit.USAGE)
+        return LocalTarget(self._data_directory())
+
+    def _password(self, username: str) -> str:
+        given = self.options.password
+        if given is None:
+            given = self.variables.get(PASSWORD_VARIABLE)
+        if given is not None:
+            return given
+        if not sys.stdin.isatty():
+            raise CtlError(f"--password or {PASSWORD_VARIABLE} is wanted with --url", Exit.USAGE)
+        prompted: str = click.prompt(f"Password of {username}", hide_input=True, err=True)
+        return prompted
+
+    def _data_directory(self) -> Path:
+        """As the node finds its own: flag, environment, file, default."""
+        if self.options.data_dir is not None:
+            return Path(self.options.data_dir)
+        try:
+            flags = {"node_name": self.options.node}
+            config, _ = read_configuration(None, self.variables, flags)
+        except (ConfigError, OSError, ValueError) as error:
+            raise CtlError(
+                f"the configuration, which says where the data directory is, cannot be read:"
+                f" {error}\n--data-dir says it too",
+                Exit.CONFIG,
+            ) from error
+        if config.data_dir is None:
+            raise CtlError("the configured node keeps nothing on disk", Exit.CONFIG)
+        return config.data_dir
+
+    def _check_name(self) -> None:
+        """Whoever names a node must not reach another one."""
+        wanted = self.options.node
+        if wanted is None:
+            return
+        name = self.node
+        if wanted != name and ("@" in wanted or wanted != name.partition("@")[0]):
+            raise CtlError(f"the node there is {name}, not {wanted}")
+
+
+def parse_json(text: str) -> Any:
+    """The JSON of an argument. Raises `CtlError`."""
+    try:
+        return msgspec.json.decode(text.encode("utf-8", "surrogateescape"))
+    except msgspec.DecodeError as error:
+        raise CtlError(f"JSON decoding error. Reason: {error}") from error
+
+
+def as_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

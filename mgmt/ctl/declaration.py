@@ -1,0 +1,135 @@
+"""How commands are declared: a name, a summary, what they take, and a function that does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from warren.mgmt.ctl.call import Call, DryRun, Options
+from warren.mgmt.ctl.formats import FORMATTERS, Answer, render
+
+CONTEXT = {"help_option_names": ["-h", "-?", "--help"]}
+
+
+def common_options() -> list[click.Parameter]:
+    """Accepted before the command and after it."""
+    return [
+        click.Option(["-n", "--node"], metavar="NODE", help="The node's name."),
+        click.Option(["-p", "--vhost"], metavar="VHOST", help="The virtual host [/]."),
+        click.Option(["-t", "--timeout"], type=click.FloatRange(min=0), metavar="SECONDS"),
+        click.Option(["-q", "--quiet"], is_flag=True, help="Do not say what is being done."),
+        click.Option(["-s", "--silent"], is_flag=True, help="Nor print headers of tables."),
+        click.Option(["--formatter"], type=click.Choice(FORMATTERS), metavar="|".join(FORMATTERS)),
+        click.Option(["--no-table-headers"], is_flag=True, help="No headers of tables."),
+        click.Option(["--dry-run"], is_flag=True, help="Only say what would be done."),
+        click.Option(["--data-dir"], metavar="DIR", help="The node's data directory."),
+        click.Option(["--url"], metavar="URL", help="Reach the node over http or https."),
+        click.Option(["--username"], metavar="NAME", help="Who logs in at --url [guest]."),
+        click.Option(["--password"], metavar="TEXT", help="Or WARREN_CTL_PASSWORD, or a prompt."),
+        click.Option(["--cacert"], metavar="FILE", help="Whom to trust at an https --url."),
+        click.Option(["--insecure"], is_flag=True, help="Trust anybody at an https --url."),
+        click.Option(["-l", "--longnames"], is_flag=True, hidden=True),
+        click.Option(["--print-stacktrace"], is_flag=True, hidden=True),
+        click.Option(["--erlang-cookie"], hidden=True),
+    ]
+
+
+class CtlCommand(click.Command):
+    """A command: what it takes besides the common options, and what it does."""
+
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        run: Callable[..., Answer],
+        own: list[click.Parameter],
+    ) -> None:
+        super().__init__(
+            name, params=[*own, *common_options()], help=summary, context_settings=CONTEXT
+        )
+        self.family = run.__module__.rpartition(".")[2]
+        self._own = own
+        self._run = run
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Without the options that every command takes."""
+        pieces = []
+        for parameter in self._own:
+            if isinstance(parameter, click.Option):
+                value = "" if parameter.is_flag else f" {parameter.make_metavar(ctx)}"
+                pieces.append(f"[{parameter.opts[-1]}{value}]")
+            else:
+                pieces += parameter.get_usage_pieces(ctx)
+        return [*pieces, "[OPTIONS]"]
+
+    def invoke(self, ctx: click.Context) -> None:
+        call = Call(chosen_options(ctx))
+        own = {name: ctx.params[name] for one in self._own if (name := one.name) is not None}
+        try:
+            text = self.answer(call, own)
+        except DryRun:
+            return
+        finally:
+            call.close()
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def answer(self, call: Call, own: Mapping[str, Any]) -> str:
+        """Do it; returns what is to be printed. Raises `CtlError` or `DryRun`."""
+        answer = self._run(call, **own)
+        options = call.options
+        names_node = options.formatter == "json" and _names_node(answer)
+        return render(answer, options.style, call.node if names_node else "")
+
+
+def chosen_options(ctx: click.Context) -> Options:
+    """Those after the command count before those before it."""
+    before = ctx.parent.params if ctx.parent is not None else {}
+    chosen: dict[str, Any] = {}
+    for option in fields(Options):
+        for params in (before, ctx.params):
+            value = params.get(option.name)
+            if value is not None and value is not False:
+                chosen[option.name] = value
+    return Options(**chosen)
+
+
+def _names_node(answer: Answer) -> bool:
+    """Whether its JSON has the name of the node, which has to be asked for."""
+    return answer is None or isinstance(answer, str) or not getattr(answer, "alone", True)
+
+
+def command(
+    name: str, summary: str, *takes: click.Parameter
+) -> Callable[[Callable[..., Answer]], CtlCommand]:
+    """Makes a function a command. It is handed the call, and what it takes by name."""
+
+    def declare(run: Callable[..., Answer]) -> CtlCommand:
+        return CtlCommand(name, summary, run, list(takes))
+
+    return declare
+
+
+def argument(name: str, **how: Any) -> click.Argument:
+    return click.Argument([name], **how)
+
+
+def optional(name: str) -> click.Argument:
+    return click.Argument([name], required=False)
+
+
+def several(name: str) -> click.Argument:
+    """Any number of them, none included."""
+    return click.Argument([name], nargs=-1)
+
+
+def option(*names: str, **how: Any) -> click.Option:
+    return click.Option(list(names), **how)
+
+
+def flag(*names: str, help: str = "") -> click.Option:
+    return click.Option(list(names), is_flag=True, help=help)

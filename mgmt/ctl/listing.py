@@ -1,0 +1,241 @@
+"""Lists of queues, exchanges, bindings, connections, channels and consumers.
+
+Each list names its columns and how to make each from a row of the HTTP API, which has other names
+for some, or has to be asked for another list: process ids stand with connections only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+from zlib import crc32
+
+from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.declaration import command, flag, option, several
+from warren.mgmt.ctl.formats import Answer, Numbers, Table
+from warren.mgmt.ctl.vhosts import checked_columns
+
+Row: TypeAlias = dict[str, Any]
+Columns: TypeAlias = dict[str, Callable[[Row], Any]]
+
+AMQP = Numbers((0, 9, 1))
+
+
+def _same(*names: str) -> Columns:
+    """Columns that the API has under the same name."""
+    return {name: _field(name) for name in names}
+
+
+def _field(name: str) -> Callable[[Row], Any]:
+    return lambda row: row.get(name)
+
+
+def _table(rows: list[Row], columns: Mapping[str, Callable[[Row], Any]], chosen: Any) -> Table:
+    return Table(tuple(chosen), [[columns[name](row) for name in chosen] for row in rows])
+
+
+def _of_vhost(call: Call, what: str, **query: str) -> list[Row]:
+    """The list of a virtual host; one that is not there has nothing in it, as in RabbitMQ."""
+    found = call.client.find(what, call.vhost, **query)
+    assert found is None or isinstance(found, list)
+    return found or []
+
+
+# Queues
+
+CHEAP = (
+    "name", "durable", "auto_delete", "arguments", "exclusive", "type",
+    "messages", "messages_ready", "messages_unacknowledged",
+)  # fmt: skip
+"""Columns that cost the node next to nothing."""
+
+QUEUES: Columns = {
+    **_same(*CHEAP),
+    **_same(
+        "policy", "exclusive_consumer_tag", "messages_ready_ram", "messages_unacknowledged_ram",
+        "messages_ram", "messages_persistent", "message_bytes", "message_bytes_ready",
+        "message_bytes_unacknowledged", "message_bytes_ram", "message_bytes_persistent",
+        "head_message_timestamp", "consumers", "consumer_utilisation", "consumer_capacity",
+        "memory", "state",
+    ),
+    "pid": lambda row: queue_pid(row),
+    "owner_pid": lambda row: row.get("owner_pid"),
+    "exclusive_consumer_pid": lambda row: row.get("exclusive_consumer_pid"),
+    "disk_reads": lambda row: row.get("message_stats", {}).get("disk_reads", 0),
+    "disk_writes": lambda row: row.get("message_stats", {}).get("disk_writes", 0),
+    # Of mirrors and members, which a queue of one node has none of.
+    **dict.fromkeys(
+        ("slave_pids", "synchronised_slave_pids", "leader", "members", "online"), lambda row: None
+    ),
+}  # fmt: skip
+
+WITH_PIDS = ("owner_pid", "exclusive_consumer_pid")
+
+
+def queue_pid(row: Row) -> str:
+    """What stands for the process of a queue: it says on which node it is, and is its own."""
+    number = crc32(f"{row['vhost']}\0{row['name']}".encode("utf-8", "surrogatepass"))
+    return f"<{row['node']}.0.{number}.0>"
+
+
+@command(
+    "list_queues",
+    "List queues.",
+    several("columns"),
+    flag("--online", help="Those whose node runs: all."),
+    flag("--offline", help="Those whose node does not run: none."),
+    flag("--local", help="Those of this node: all."),
+)
+def list_queues(
+    call: Call, columns: tuple[str, ...], online: bool, offline: bool, local: bool
+) -> Answer:
+    chosen = checked_columns(columns, tuple(QUEUES), ("name", "messages"))
+    timeout_s = call.options.timeout
+    if timeout_s is None:
+        timeout_s = 60.0
+    call.announce(f"Timeout: {timeout_s} seconds ...\nListing queues for vhost {call.vhost} ...")
+    if offline and not online:
+        return Table(chosen, [])
+    if set(chosen) <= set(CHEAP):
+        rows = _of_vhost(call, "queues", disable_stats="true", enable_queue_totals="true")
+    else:
+        rows = _of_vhost(call, "queues")
+    if set(chosen) & set(WITH_PIDS):
+        _add_pids(call, rows)
+    return _table(rows, QUEUES, chosen)
+
+
+def _add_pids(call: Call, rows: list[Row]) -> None:
+    """Whose a queue is, where it is exclusive or has an exclusive consumer."""
+    pids = _pids(call)
+    exclusive = {
+        consumer["queue"]["name"]: _channel_pid(consumer, pids)
+        for consumer in _of_vhost(call, "consumers")
+        if consumer["exclusive"]
+    }
+    for row in rows:
+        row["owner_pid"] = pids.get(row.get("owner_pid_details", {}).get("name"))
+        row["exclusive_consumer_pid"] = exclusive.get(row["name"])
+
+
+def _pids(call: Call) -> dict[str, str]:
+    """The process ids of connections by name."""
+    rows = call.client.get("connections", columns="name,pid")
+    return {row["name"]: row["pid"] for row in rows}
+
+
+def _channel_pid(consumer: Row, pids: Mapping[str, str]) -> str | None:
+    channel = consumer["channel_details"]
+    pid = pids.get(channel.get("connection_name", ""))
+    return None if pid is None else f"{pid[: pid.rindex('.')]}.{channel['number']}.0>"
+
+
+@command(
+    "list_unresponsive_queues",
+    "List queues that do not answer: on one event loop all do, or none.",
+    several("columns"),
+    flag("--local"),
+    option("--queue-timeout", type=int, metavar="MILLISECONDS"),
+)
+def list_unresponsive_queues(
+    call: Call, columns: tuple[str, ...], local: bool, queue_timeout: int | None
+) -> Answer:
+    chosen = checked_columns(columns, tuple(QUEUES), ("name",))
+    call.announce(f"Listing unresponsive queues for vhost {call.vhost} ...")
+    _of_vhost(call, "queues", disable_stats="true")
+    return Table(chosen, [])
+
+
+# Exchanges and bindings
+
+EXCHANGES = _same("name", "type", "durable", "auto_delete", "internal", "arguments", "policy")
+
+BINDINGS: Columns = {
+    "source_name": _field("source"),
+    "source_kind": lambda row: "exchange",
+    "destination_name": _field("destination"),
+    "destination_kind": _field("destination_type"),
+    **_same("routing_key", "arguments"),
+}
+
+
+@command("list_exchanges", "List exchanges.", several("columns"))
+def list_exchanges(call: Call, columns: tuple[str, ...]) -> Answer:
+    chosen = checked_columns(columns, tuple(EXCHANGES), ("name", "type"))
+    call.announce(f"Listing exchanges for vhost {call.vhost} ...")
+    return _table(_of_vhost(call, "exchanges"), EXCHANGES, chosen)
+
+
+@command("list_bindings", "List bindings.", several("columns"))
+def list_bindings(call: Call, columns: tuple[str, ...]) -> Answer:
+    chosen = checked_columns(columns, tuple(BINDINGS), tuple(BINDINGS))
+    call.announce(f"Listing bindings for vhost {call.vhost}...")
+    return _table(_of_vhost(call, "bindings"), BINDINGS, chosen)
+
+
+# Connections, channels, consumers
+
+CONNECTIONS: Columns = {
+    **_same(
+        "pid", "name", "port", "host", "peer_port", "peer_host", "ssl", "ssl_protocol",
+        "ssl_key_exchange", "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer",
+        "peer_cert_validity", "state", "channels", "auth_mechanism", "user", "vhost", "timeout",
+        "frame_max", "channel_max", "client_properties", "recv_oct", "recv_cnt", "send_oct",
+        "send_cnt", "send_pend", "connected_at", "node",
+    ),
+    "protocol": lambda row: AMQP,
+}  # fmt: skip
+
+CHANNELS: Columns = {
+    **_same(
+        "pid", "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count",
+        "messages_unacknowledged", "messages_uncommitted", "acks_uncommitted",
+        "messages_unconfirmed", "prefetch_count", "global_prefetch_count",
+    ),
+    "connection": lambda row: row["connection_pid"],
+}  # fmt: skip
+
+CONSUMERS: Columns = {
+    "queue_name": lambda row: row["queue"]["name"],
+    "channel_pid": _field("channel_pid"),
+    **_same(
+        "consumer_tag", "ack_required", "prefetch_count", "active", "activity_status", "arguments"
+    ),
+}
+
+
+@command("list_connections", "List connections.", several("columns"))
+def list_connections(call: Call, columns: tuple[str, ...]) -> Answer:
+    default = ("user", "peer_host", "peer_port", "state")
+    chosen = checked_columns(columns, tuple(CONNECTIONS), default)
+    call.announce("Listing connections ...")
+    return _table(call.client.get("connections"), CONNECTIONS, chosen)
+
+
+@command("list_channels", "List channels.", several("columns"))
+def list_channels(call: Call, columns: tuple[str, ...]) -> Answer:
+    default = ("pid", "user", "consumer_count", "messages_unacknowledged")
+    chosen = checked_columns(columns, tuple(CHANNELS), default)
+    call.announce("Listing channels ...")
+    rows = call.client.get("channels")
+    if "connection" in chosen:
+        pids = _pids(call)
+        for row in rows:
+            row["connection_pid"] = pids.get(row["connection_details"]["name"])
+    return _table(rows, CHANNELS, chosen)
+
+
+@command("list_consumers", "List consumers.", several("columns"))
+def list_consumers(call: Call, columns: tuple[str, ...]) -> Answer:
+    default = (
+        "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active",
+        "arguments",
+    )  # fmt: skip
+    chosen = checked_columns(columns, tuple(CONSUMERS), default)
+    call.announce(f"Listing consumers in vhost {call.vhost} ...")
+    rows = _of_vhost(call, "consumers")
+    if "channel_pid" in chosen:
+        pids = _pids(call)
+        for row in rows:
+            row["channel_pid"] = _channel_pid(row, pids)
+    return _table(rows, CONSUMERS, chosen)

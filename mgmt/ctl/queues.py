@@ -1,0 +1,210 @@
+"""What is done to queues, connections and listeners."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import click
+
+from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.declaration import argument, command, flag, option, optional
+from warren.mgmt.ctl.errors import CtlError, Exit, Refused
+from warren.mgmt.ctl.formats import Answer, Table
+
+PID = re.compile(r"<[^<>\s]+\.\d+\.\d+\.\d+>")
+
+NOT_FOUND = "not_found"
+NOT_MIRRORED = "not_mirrored"
+
+
+# Queues
+
+
+@command(
+    "delete_queue",
+    "Delete a queue.",
+    argument("queue"),
+    flag("-e", "--if-empty", help="Only if it has no messages."),
+    flag("-u", "--if-unused", help="Only if it has no consumers."),
+)
+def delete_queue(call: Call, queue: str, if_empty: bool, if_unused: bool) -> Answer:
+    conditions = [name for name, on in (("empty", if_empty), ("unused", if_unused)) if on]
+    said = f"if queue is {' and if queue is '.join(conditions)} " if conditions else ""
+    call.announce(f"Deleting queue '{queue}' on vhost '{call.vhost}' {said}...")
+    there = call.client.find("queues", call.vhost, queue)
+    if there is None:
+        raise CtlError("Queue not found", Exit.USAGE)
+    query = {f"if-{name}": "true" for name in conditions}
+    try:
+        call.client.delete("queues", call.vhost, queue, query=query)
+    except Refused as refused:
+        raise CtlError(_why_not_deleted(refused, there, conditions), Exit.USAGE) from refused
+    count = there["messages_ready"]
+    return f"Queue was successfully deleted with {count} ready messages"
+
+
+def _why_not_deleted(refused: Refused, queue: dict[str, Any], conditions: list[str]) -> str:
+    if "unused" in conditions and queue["consumers"]:
+        return "Queue is in use"
+    if "empty" in conditions and queue["messages"]:
+        return "Queue is not empty"
+    return refused.reason
+
+
+@command("purge_queue", "Remove all ready messages of a queue.", argument("queue"))
+def purge_queue(call: Call, queue: str) -> Answer:
+    call.announce(f"Purging queue '{queue}' in vhost '{call.vhost}' ...")
+    call.client.delete("queues", call.vhost, queue, "contents")
+    return None
+
+
+def _synchronise(call: Call, queue: str, action: str) -> Answer:
+    """There is nothing to synchronise with, but whoever asks is told as RabbitMQ tells."""
+    try:
+        call.client.post("queues", call.vhost, queue, "actions", body={"action": action})
+    except Refused as refused:
+        raise CtlError(NOT_MIRRORED if refused.status == 400 else NOT_FOUND) from refused
+    return None
+
+
+@command("sync_queue", "Bring the mirrors of a queue up to date.", argument("queue"))
+def sync_queue(call: Call, queue: str) -> Answer:
+    call.announce(f"Synchronising queue '{queue}' in vhost '{call.vhost}' ...")
+    return _synchronise(call, queue, "sync")
+
+
+@command("cancel_sync_queue", "Stop bringing mirrors up to date.", argument("queue"))
+def cancel_sync_queue(call: Call, queue: str) -> Answer:
+    call.announce(f"Stopping synchronising queue '{queue}' in vhost '{call.vhost}' ...")
+    return _synchronise(call, queue, "cancel_sync")
+
+
+@command(
+    "rebalance",
+    "Spread queues over the nodes.",
+    argument("type", type=click.Choice(["all", "classic", "quorum", "stream"])),
+    option("--vhost-pattern", default=".*", metavar="REGEX"),
+    option("--queue-pattern", default=".*", metavar="REGEX"),
+)
+def rebalance(call: Call, type: str, vhost_pattern: str, queue_pattern: str) -> Answer:
+    call.announce(f"Re-balancing leaders of {type} queues...")
+    call.client.post("rebalance", "queues")
+    return Table(("Output",), [[[]]])
+
+
+# Connections
+
+
+@command("close_connection", "Close a connection.", argument("pid"), optional("reason"))
+def close_connection(call: Call, pid: str, reason: str | None) -> Answer:
+    """The pid is what `list_connections pid` shows; one that has gone is closed already."""
+    why = reason or ""
+    call.announce(f"Closing connection {pid}, reason: {why}...")
+    if PID.fullmatch(pid) is None:
+        raise CtlError(f'"{pid}" is no pid: `list_connections pid name` shows them')
+    _close(call, pid, why)
+    return None
+
+
+def _close(call: Call, name: str, reason: str) -> bool:
+    """Whether it was there."""
+    try:
+        call.client.delete("connections", name, reason=" ".join(reason.split()))
+    except Refused as refused:
+        if refused.status == 404:
+            return False
+        raise
+    return True
+
+
+@command(
+    "close_all_connections",
+    "Close connections to a virtual host, or all.",
+    argument("reason"),
+    flag("--global", help="Of all virtual hosts."),
+    option("--limit", type=click.IntRange(min=0), default=0, metavar="N", help="So many at most."),
+    option("--per-connection-delay", type=click.IntRange(min=0), default=0, metavar="MILLISECONDS"),
+)
+def close_all_connections(
+    call: Call, reason: str, limit: int, per_connection_delay: int, **flags: bool
+) -> Answer:
+    everywhere = flags["global"] and call.options.vhost is None
+    if everywhere:
+        which = f"to node {call.node} (across all vhosts)"
+    else:
+        which = f"in vhost {call.vhost}"
+    at_most = f"{limit} " if limit else "all "
+    call.announce(f"Closing {at_most}connections {which}, reason: {reason}...")
+    pids = [
+        row["pid"]
+        for row in call.client.get("connections", columns="pid,vhost")
+        if everywhere or row.get("vhost") == call.vhost
+    ]
+    closed = 0
+    for pid in pids[:limit] if limit else pids:
+        closed += _close(call, pid, reason)
+        time.sleep(per_connection_delay / 1000)
+    return f"Closed {closed} connections"
+
+
+@command(
+    "close_all_user_connections",
+    "Close the connections of a user.",
+    argument("user"),
+    argument("reason"),
+)
+def close_all_user_connections(call: Call, user: str, reason: str) -> Answer:
+    call.announce(f"Closing connections of user {user}, reason: {reason}...")
+    call.client.delete("connections", "username", user, reason=" ".join(reason.split()))
+    return None
+
+
+# Listeners
+
+
+def suspend(call: Call, suspended: bool) -> None:
+    call.client.post("control", "listeners", "suspend" if suspended else "resume")
+
+
+@command("suspend_listeners", "Let no new clients in.")
+def suspend_listeners(call: Call) -> Answer:
+    call.announce(
+        f"Will suspend client connection listeners on node {call.node}."
+        " The node will no longer accept client connections!"
+    )
+    suspend(call, True)
+    return None
+
+
+@command("resume_listeners", "Let new clients in again.")
+def resume_listeners(call: Call) -> Answer:
+    call.announce(
+        f"Will resume client connection listeners on node {call.node}."
+        " The node will now accept client connections"
+    )
+    suspend(call, False)
+    return None
+
+
+@command("drain", "Close all connections and let no new ones in, before maintenance.")
+def drain(call: Call) -> Answer:
+    call.announce(
+        f"Will put node {call.node} into maintenance mode."
+        " The node will no longer serve any client traffic!"
+    )
+    suspend(call, True)
+    for row in call.client.get("connections", columns="pid"):
+        _close(call, row["pid"], "Node was put into maintenance mode")
+    return None
+
+
+@command("revive", "End maintenance: let clients in again.")
+def revive(call: Call) -> Answer:
+    call.announce(
+        f"Will put node {call.node} back into regular operating mode."
+        " The node will again serve client traffic."
+    )
+    suspend(call, False)
+    return None

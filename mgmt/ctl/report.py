@@ -1,0 +1,59 @@
+"""`report`: what somebody who helps wants to see of a node, in one text."""
+
+from __future__ import annotations
+
+import sys
+
+from warren.mgmt.ctl import definitions, diagnostics, listing, node, policies, users, vhosts
+from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.declaration import CtlCommand, command
+from warren.mgmt.ctl.errors import CtlError
+from warren.mgmt.ctl.formats import Answer
+
+OF_NODE: list[tuple[CtlCommand, dict[str, object]]] = [
+    (node.status, {"unit": "gb"}),
+    (node.cluster_status, {}),
+    (node.environment, {}),
+    (diagnostics.os_env, {}),
+    (listing.list_connections, {"columns": tuple(listing.CONNECTIONS)}),
+    (listing.list_channels, {"columns": tuple(listing.CHANNELS)}),
+    (vhosts.list_vhosts, {"columns": vhosts.COLUMNS}),
+    (users.list_users, {}),
+    (policies.list_global_parameters, {}),
+    (definitions.list_feature_flags, {"columns": ()}),
+]
+
+OF_VHOST: list[tuple[CtlCommand, dict[str, object]]] = [
+    (
+        listing.list_queues,
+        {"columns": tuple(listing.QUEUES), "online": False, "offline": False, "local": False},
+    ),
+    (listing.list_exchanges, {"columns": tuple(listing.EXCHANGES)}),
+    (listing.list_bindings, {"columns": ()}),
+    (listing.list_consumers, {"columns": tuple(listing.CONSUMERS)}),
+    (users.list_permissions, {}),
+    (policies.list_policies, {}),
+    (policies.list_operator_policies, {}),
+    (policies.list_parameters, {}),
+]
+
+
+@command("report", "Print all that somebody who helps wants to see. It has names in it.")
+def report(call: Call) -> Answer:
+    """What cannot be told, over the network say, is left out with the reason."""
+    call.announce(f"Reporting server status of node {call.node} ...\n")
+    for asked, arguments in OF_NODE:
+        _part(call, asked, arguments)
+    for vhost in call.client.get("vhosts", columns="name"):
+        there = call.of_vhost(vhost["name"])
+        for asked, arguments in OF_VHOST:
+            _part(there, asked, arguments)
+    return None
+
+
+def _part(call: Call, asked: CtlCommand, arguments: dict[str, object]) -> None:
+    try:
+        text = asked.answer(call, arguments)
+    except CtlError as error:
+        text = f"(left out: {error.text})\n"
+    sys.stdout.write(f"{text}\n")

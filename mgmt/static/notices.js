@@ -1,0 +1,39 @@
+// Messages to the user at the edge of the page: what was done, what failed.
+
+import { button, el } from "./dom.js";
+
+const SUCCESS_MS = 6000;
+
+export function said(text) {
+  const notice = put("good", text);
+  setTimeout(() => notice.remove(), SUCCESS_MS);
+}
+
+export function failed(problem) {
+  const text = reason(problem);
+  for (const other of host().children) {
+    // The same failure again and again is one failure.
+    if (other.firstChild.textContent === text) return;
+  }
+  put("bad", text);
+}
+
+export function clearNotices() {
+  host().replaceChildren();
+}
+
+export function reason(problem) {
+  if (problem instanceof TypeError) return "The node cannot be reached.";
+  return problem.message;
+}
+
+function host() {
+  return document.getElementById("notices");
+}
+
+function put(tone, text) {
+  const notice = el("div", { class: `notice ${tone}` }, el("span", {}, text));
+  notice.append(button("Dismiss", () => notice.remove(), { class: "quiet" }));
+  host().append(notice);
+  return notice;
+}

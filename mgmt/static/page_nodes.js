@@ -1,0 +1,107 @@
+// Nodes: the list, and one with where its memory is.
+
+import * as api from "./api.js";
+import { facts, to } from "./cells.js";
+import { Chart } from "./chart.js";
+import { figure, octets, words } from "./columns.js";
+import { el, section } from "./dom.js";
+import { bytes, count, duration } from "./format.js";
+import { History } from "./history.js";
+import { RangeChoice } from "./range.js";
+import { DataTable } from "./table.js";
+
+function alarmBadges(node) {
+  const badges = [];
+  if (node.mem_alarm) badges.push({ text: "memory", tone: "bad" });
+  if (node.disk_free_alarm) badges.push({ text: "disk", tone: "bad" });
+  return badges.length ? badges : { text: "none", tone: "good" };
+}
+
+function runningBadge(node) {
+  return node.running ? { text: "running", tone: "good" } : { text: "stopped", tone: "bad" };
+}
+
+export function nodesPage() {
+  const table = new DataTable({
+    id: "nodes",
+    caption: "Nodes",
+    brief: true,
+    key: (row) => row.name,
+    load: () => api.get("nodes"),
+    columns: [
+      words("name", "Name", { cell: (row) => ({ text: row.name, href: to.node(row.name) }) }),
+      words("running", "State", { cell: runningBadge }),
+      { id: "alarms", label: "Alarms", cell: alarmBadges },
+      figure("uptime", "Uptime", "uptime", duration),
+      octets("mem_used", "Memory"),
+      octets("disk_free", "Disk free"),
+      figure("fd_used", "File descriptors"),
+      figure("sockets_used", "Sockets"),
+    ],
+  });
+  return { title: "Nodes", element: el("div", { class: "page" }, section("All nodes", table.element)), refresh: () => table.refresh() };
+}
+
+const FACTS = ["State", "Alarms", "Uptime", "Process id", "Version", "Memory", "Memory limit", "Disk free", "Disk free limit", "File descriptors", "Sockets", "Processors", "Data directory", "Log", "Authentication"];
+const MEMORY = [
+  { id: "used", label: "Used" },
+  { id: "limit", label: "Limit" },
+];
+
+export function nodePage({ name }) {
+  const about = facts(FACTS);
+  const history = new History();
+  const range = new RangeChoice({ id: "node", long: true });
+  const memory = new Chart({ title: "Memory", series: MEMORY, format: bytes, binary: true });
+  const disk = new Chart({ title: "Free disk space", series: [{ id: "free", label: "Free" }, { id: "limit", label: "Limit" }], format: bytes, binary: true });
+  const parts = new DataTable({
+    id: "node-memory",
+    caption: "Memory by part",
+    key: (row) => row.part,
+    columns: [
+      { id: "part", label: "Part", value: (row) => row.part, cell: (row) => row.part.replaceAll("_", " ") },
+      { id: "bytes", label: "Size", numeric: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+    ],
+    brief: true,
+  });
+  const refresh = async () => {
+    const node = await api.get(api.path("nodes", name), { query: { memory: true, ...range.query("node_stats") } });
+    const now = api.nodeNow();
+    const flat = (value) => [[now - range.ageS * 1000, value], [now, value]];
+    about.set(described(node));
+    memory.update({ used: history.levels("used", node.mem_used_details, node.mem_used, now), limit: flat(node.mem_limit) }, now, range.ageS);
+    disk.update({ free: history.levels("free", node.disk_free_details, Number(node.disk_free), now), limit: flat(node.disk_free_limit) }, now, range.ageS);
+    const rows = Object.entries(node.memory ?? {}).filter(([, size]) => typeof size === "number" && size > 0);
+    parts.showAll(rows.map(([part, size]) => ({ part, bytes: size })).sort((a, b) => b.bytes - a.bytes));
+  };
+  range.changed = refresh;
+  const element = el(
+    "div",
+    { class: "page" },
+    section("About", about.element),
+    section("Over time", range.element, el("div", { class: "charts" }, memory.element, disk.element)),
+    section("Memory by part", el("p", { class: "hint" }, "Estimates, but for the total."), parts.element),
+  );
+  return { title: `Node ${name}`, element, refresh };
+}
+
+function described(node) {
+  const version = node.applications?.find((one) => one.name === "warren")?.version;
+  return {
+    State: runningBadge(node),
+    Alarms: alarmBadges(node),
+    Uptime: duration(node.uptime),
+    "Process id": node.os_pid,
+    Version: version ?? null,
+    Memory: bytes(node.mem_used),
+    "Memory limit": bytes(node.mem_limit),
+    "Disk free": bytes(Number(node.disk_free)),
+    "Disk free limit": bytes(node.disk_free_limit),
+    "File descriptors": `${count(node.fd_used)} of ${count(node.fd_total)}`,
+    Sockets: `${count(node.sockets_used)} of ${count(node.sockets_total)}`,
+    Processors: node.processors,
+    "Data directory": node.db_dir || "none: in memory",
+    Log: (node.log_files ?? []).join(", "),
+    Authentication: (node.auth_mechanisms ?? []).map((one) => one.name).join(", "),
+  };
+}

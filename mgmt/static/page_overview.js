@@ -1,0 +1,172 @@
+// The broker at a glance.
+
+import * as api from "./api.js";
+import { facts, to } from "./cells.js";
+import { Chart } from "./chart.js";
+import { el, section, setText } from "./dom.js";
+import { bytes, count, duration, rate, short } from "./format.js";
+import { History } from "./history.js";
+import { Meter } from "./meter.js";
+import { RangeChoice } from "./range.js";
+import { session } from "./session.js";
+import { DataTable } from "./table.js";
+
+const RATES = [
+  ["publish", "Published"],
+  ["confirm", "Confirmed"],
+  ["deliver_get", "Delivered"],
+  ["ack", "Acknowledged"],
+  ["redeliver", "Redelivered"],
+  ["return_unroutable", "Returned"],
+];
+const LENGTHS = [
+  ["messages", "Total"],
+  ["messages_ready", "Ready"],
+  ["messages_unacknowledged", "Unacknowledged"],
+];
+const OBJECTS = [
+  ["connections", "Connections"],
+  ["channels", "Channels"],
+  ["exchanges", "Exchanges"],
+  ["queues", "Queues"],
+  ["consumers", "Consumers"],
+];
+const CHURN = [
+  ["connection_created", "Connections opened"],
+  ["connection_closed", "Connections closed"],
+  ["channel_created", "Channels opened"],
+  ["channel_closed", "Channels closed"],
+  ["queue_declared", "Queues declared"],
+  ["queue_created", "Queues created"],
+  ["queue_deleted", "Queues deleted"],
+];
+
+export function overviewPage() {
+  const history = new History();
+  const range = new RangeChoice({ id: "overview", long: true });
+  const rates = new Chart({ title: "Message rates", series: RATES.map(([id, label]) => ({ id, label })), format: rate });
+  const queued = new Chart({ title: "Queued messages", series: LENGTHS.map(([id, label]) => ({ id, label })), format: short });
+  const tiles = makeTiles();
+  const about = el("p", { class: "about" });
+  const node = session.isMonitor ? new NodeBox() : null;
+  const monitor = session.isMonitor ? new MonitorParts() : null;
+
+  const refresh = async () => {
+    const query = { ...range.query("lengths"), ...range.query("msg_rates") };
+    const [overview, nodes] = await Promise.all([
+      api.get("overview", { query, vhost: session.vhost }),
+      session.isMonitor ? api.get("nodes") : [],
+    ]);
+    const now = api.nodeNow();
+    setText(about, `${overview.product_name} ${overview.product_version}, compatible with RabbitMQ ${overview.rabbitmq_version} · cluster ${overview.cluster_name} · node ${overview.node}`);
+    tiles.update(overview.object_totals, overview.queue_totals);
+    const stats = overview.message_stats;
+    rates.update(Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])), now, range.ageS);
+    const totals = overview.queue_totals;
+    queued.update(Object.fromEntries(LENGTHS.map(([id]) => [id, history.levels(id, totals[`${id}_details`], totals[id], now)])), now, range.ageS);
+    node?.update(nodes);
+    monitor?.update(overview);
+  };
+  range.changed = refresh;
+
+  const charts = section("Messages", range.element, el("div", { class: "charts" }, queued.element, rates.element));
+  const element = el("div", { class: "page" }, about, tiles.element, node?.alarms, charts, node?.element, monitor?.elements);
+  return { title: "Overview", element, refresh };
+}
+
+function makeTiles() {
+  const values = new Map();
+  const tile = (id, label, href) => {
+    const value = el("b", {}, "–");
+    values.set(id, value);
+    const inner = [value, el("span", {}, label)];
+    return href ? el("a", { href, class: "tile" }, inner) : el("div", { class: "tile" }, inner);
+  };
+  const element = el(
+    "div",
+    { class: "tiles" },
+    tile("messages_ready", "Messages ready"),
+    tile("messages_unacknowledged", "Messages unacked"),
+    OBJECTS.map(([id, label]) => tile(id, label, id === "consumers" ? null : `#/${id}`)),
+  );
+  const update = (...tables) => {
+    for (const table of tables) {
+      for (const [id, value] of Object.entries(table)) {
+        if (values.has(id)) setText(values.get(id), count(value));
+      }
+    }
+  };
+  return { element, update };
+}
+
+/** What the node has used of what it may use, and its alarms. */
+class NodeBox {
+  alarms = el("div", { class: "alarms", role: "status" });
+  #rows = el("div", { class: "node-rows" });
+  element = section("Nodes", this.#rows);
+  #known = new Map();
+
+  update(nodes) {
+    for (const node of nodes) {
+      let row = this.#known.get(node.name);
+      if (!row) {
+        row = new NodeRow(node.name);
+        this.#known.set(node.name, row);
+        this.#rows.append(row.element);
+      }
+      row.update(node);
+    }
+    const texts = nodes.flatMap((node) => [
+      ...(node.mem_alarm ? [`Memory alarm on ${node.name}: publishers are blocked.`] : []),
+      ...(node.disk_free_alarm ? [`Disk alarm on ${node.name}: publishers are blocked.`] : []),
+    ]);
+    if (this.alarms.textContent !== texts.join("")) {
+      this.alarms.replaceChildren(...texts.map((text) => el("p", { class: "alarm" }, text)));
+    }
+  }
+}
+
+class NodeRow {
+  #memory = new Meter("Memory", bytes);
+  #disk = new Meter("Free disk space", bytes, { wanted: "least" });
+  #files = new Meter("File descriptors", count);
+  #sockets = new Meter("Sockets", count);
+  #uptime = el("span", { class: "hint" });
+  element;
+
+  constructor(name) {
+    const head = el("h3", {}, el("a", { href: to.node(name) }, name), " ", this.#uptime);
+    const meters = [this.#memory, this.#disk, this.#files, this.#sockets].map((one) => one.element);
+    this.element = el("div", {}, head, el("div", { class: "meters" }, meters));
+  }
+
+  update(node) {
+    setText(this.#uptime, `up ${duration(node.uptime)}`);
+    this.#memory.update(node.mem_used, node.mem_limit, node.mem_alarm);
+    this.#disk.update(Number(node.disk_free), node.disk_free_limit, node.disk_free_alarm);
+    this.#files.update(node.fd_used, node.fd_total);
+    this.#sockets.update(node.sockets_used, node.sockets_total);
+  }
+}
+
+class MonitorParts {
+  #churn = facts(CHURN.map(([, label]) => label));
+  #listeners = new DataTable({
+    id: "listeners",
+    caption: "Listeners",
+    brief: true,
+    key: (row) => `${row.protocol} ${row.ip_address}:${row.port}`,
+    columns: [
+      { id: "protocol", label: "Protocol", cell: (row) => row.protocol },
+      { id: "address", label: "Address", cell: (row) => row.ip_address },
+      { id: "port", label: "Port", cell: (row) => row.port, numeric: true },
+      { id: "node", label: "Node", cell: (row) => row.node },
+    ],
+  });
+  elements = [section("Churn", this.#churn.element), section("Listeners", this.#listeners.element)];
+
+  update({ churn_rates: churn, listeners }) {
+    this.#churn.set(Object.fromEntries(CHURN.map(([id, label]) => [label, `${count(churn[id])} (${rate(churn[`${id}_details`]?.rate)})`])));
+    this.#listeners.showAll(listeners);
+  }
+}

@@ -1,0 +1,74 @@
+// The list of queues, and declaring one.
+
+import * as api from "./api.js";
+import { to } from "./cells.js";
+import { featuresColumn, figure, octets, pace, policyColumn, vhostColumn, words } from "./columns.js";
+import { el, folded } from "./dom.js";
+import { Form } from "./forms.js";
+import { session } from "./session.js";
+import { DataTable } from "./table.js";
+
+export const QUEUE_ARGUMENTS = [
+  { key: "x-message-ttl", value: 60000, title: "milliseconds a message may wait" },
+  { key: "x-expires", value: 1800000, title: "milliseconds an unused queue lives" },
+  { key: "x-max-length", value: 10000, title: "messages at most" },
+  { key: "x-max-length-bytes", value: 1048576, title: "octets at most" },
+  { key: "x-overflow", value: "reject-publish", title: "drop-head, reject-publish or reject-publish-dlx" },
+  { key: "x-dead-letter-exchange", title: "where rejected and expired messages go" },
+  { key: "x-dead-letter-routing-key", title: "by which key they go there" },
+  { key: "x-max-priority", value: 10, title: "levels of priority" },
+  { key: "x-queue-mode", value: "lazy", title: "default or lazy: messages on disk" },
+  { key: "x-single-active-consumer", value: true, title: "one consumer at a time" },
+];
+
+export function queueState(row) {
+  if (row.idle_since) return { text: "idle", tone: "plain", title: `nothing moved since ${row.idle_since}` };
+  return row.state ? { text: row.state, tone: row.state === "running" ? "good" : "warn" } : null;
+}
+
+export function queuesPage() {
+  const table = new DataTable({
+    id: "queues",
+    caption: "Queues",
+    empty: "No queues.",
+    key: (row) => `${row.vhost} ${row.name}`,
+    load: (query) => api.get("queues", { query, vhost: session.vhost }),
+    columns: [
+      words("name", "Name", { cell: (row) => ({ text: row.name, href: to.queue(row.vhost, row.name) }) }),
+      vhostColumn(),
+      featuresColumn,
+      policyColumn(),
+      words("state", "State", { cell: queueState }),
+      figure("messages_ready", "Ready"),
+      figure("messages_unacknowledged", "Unacked"),
+      figure("messages", "Total"),
+      figure("consumers", "Consumers"),
+      pace("publish", "In"),
+      pace("deliver_get", "Out"),
+      pace("ack", "Ack"),
+      figure("persistent", "Persistent", "messages_persistent", undefined, { hidden: true }),
+      octets("message_bytes_ready", "Size", "message_bytes_ready", { hidden: true }),
+      octets("memory", "Memory", "memory", { hidden: true }),
+    ],
+  });
+  const element = el("div", { class: "page" }, table.element, folded("Declare a queue", declareForm(() => table.refresh()).element));
+  return { title: "Queues", element, refresh: () => table.refresh() };
+}
+
+function declareForm(declared) {
+  return new Form({
+    label: "Declare queue",
+    fields: [
+      { name: "vhost", label: "Virtual host", type: "select", options: session.vhosts, value: session.usualVhost },
+      { name: "name", label: "Name", required: true },
+      { name: "durable", label: "Durable: it survives a restart", type: "checkbox", value: true },
+      { name: "auto_delete", label: "Auto-delete: gone with its last consumer", type: "checkbox" },
+      { name: "arguments", label: "Arguments", type: "table", suggestions: QUEUE_ARGUMENTS },
+    ],
+    submit: async ({ vhost, name, ...declaration }) => {
+      await api.put(api.path("queues", vhost, name), declaration);
+      await declared();
+      return `The queue ${name} is declared.`;
+    },
+  });
+}

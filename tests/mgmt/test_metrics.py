@@ -1,0 +1,178 @@
+"""Metrics: the format, RabbitMQ's names, and that the values are those of the broker."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pika
+import pytest
+from api_client import ApiClient
+
+from warren import Broker
+from warren.config import Listener
+from warren.mgmt.metrics.exposition import labels, number
+
+LINE = re.compile(
+    r'([a-z_]+)(\{(?:[a-z_]+="(?:[^"\\\n]|\\\\|\\"|\\n)*",?)*\})? (NaN|[+-]Inf|-?[0-9.e+-]+)'
+)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(http_port=0, metrics_listeners=(Listener("127.0.0.1", 0),)) as broker:
+        yield broker
+
+
+def scrape(broker: Broker, path: str = "/metrics") -> dict[str, float]:
+    """Values by name and labels, of the listener that serves metrics alone."""
+    management = broker._running.management
+    assert management is not None
+    with urlopen(f"http://127.0.0.1:{management.metrics_ports[0]}{path}") as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = answer.read().decode()
+    values: dict[str, float] = {}
+    typed = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            name = line.split()[2]
+            assert name not in typed, f"{name} twice"
+            typed.add(name)
+        elif not line.startswith("#"):
+            matched = LINE.fullmatch(line)
+            assert matched is not None, line
+            key = matched[1] + (matched[2] or "")
+            assert key not in values, f"{key} twice"
+            values[key] = float(matched[3])
+            family = re.sub("_(bucket|sum|count)$", "", matched[1])
+            assert matched[1] in typed or family in typed, line
+    return values
+
+
+def test_totals_are_those_of_the_broker(broker: Broker) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.queue_declare("q")
+    for _ in range(5):
+        channel.basic_publish("", "q", b"12345")
+    channel.basic_publish("", "nowhere", b"x")
+    channel.basic_get("q")
+    channel.basic_get("q", auto_ack=True)
+    values = scrape(broker)
+    protocol = '{protocol="amqp091"}'
+    by_type = '{protocol="amqp091",queue_type="rabbit_classic_queue"}'
+    assert values["rabbitmq_queue_messages_ready"] == 3
+    assert values["rabbitmq_queue_messages_unacked"] == 1
+    assert values["rabbitmq_queue_messages_ready_bytes"] == 15
+    assert values["rabbitmq_connections"] == values["rabbitmq_channels"] == 1
+    assert values["rabbitmq_queues"] == values["rabbitmq_queues_created_total"] == 1
+    assert values[f"rabbitmq_global_messages_received_total{protocol}"] == 6
+    assert values[f"rabbitmq_global_messages_routed_total{protocol}"] == 5
+    assert values[f"rabbitmq_global_messages_unroutable_dropped_total{protocol}"] == 1
+    assert values[f"rabbitmq_global_messages_delivered_get_manual_ack_total{by_type}"] == 1
+    assert values[f"rabbitmq_global_messages_delivered_get_auto_ack_total{by_type}"] == 1
+    assert values["rabbitmq_process_resident_memory_bytes"] > 1e6
+    connection.close()
+    after = scrape(broker)
+    assert after[f"rabbitmq_global_messages_received_total{protocol}"] == 6, "counters never fall"
+    assert after["rabbitmq_connections_closed_total"] == 1
+
+
+def test_series_the_dashboards_need_are_there(broker: Broker) -> None:
+    names = {re.sub(r"\{.*", "", key) for key in scrape(broker)}
+    for name in (
+        "identity_info build_info queue_messages_ready queue_messages_unacked queues connections"
+        " channels consumers channel_consumers connections_opened_total connections_closed_total"
+        " channels_opened_total channels_closed_total queues_declared_total queues_created_total"
+        " queues_deleted_total process_resident_memory_bytes resident_memory_limit_bytes"
+        " disk_space_available_bytes process_open_fds process_max_fds process_open_tcp_sockets"
+        " process_max_tcp_sockets global_messages_received_total"
+        " global_messages_received_confirm_total global_messages_routed_total"
+        " global_messages_confirmed_total global_messages_acknowledged_total"
+        " global_messages_redelivered_total global_messages_unroutable_returned_total"
+        " global_messages_unroutable_dropped_total global_messages_get_empty_total"
+        " global_messages_delivered_consume_auto_ack_total"
+        " global_messages_delivered_consume_manual_ack_total"
+        " global_messages_delivered_get_auto_ack_total"
+        " global_messages_delivered_get_manual_ack_total"
+    ).split():
+        assert f"rabbitmq_{name}" in names, name
+
+
+def test_every_object_has_its_series(broker: Broker) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    odd = 'a "quoted"\\ name\nwith lines'
+    channel.queue_declare("plain")
+    client = ApiClient(broker)
+    assert client.put("/queues/%2F/a%20%22quoted%22%5C%20name%0Awith%20lines", {})[0] == 201
+    channel.basic_publish("", "plain", b"x")
+    channel.queue_declare("plain", passive=True)
+    values = scrape(broker, "/metrics/per-object")
+    assert values['rabbitmq_queue_messages_ready{vhost="/",queue="plain"}'] == 1
+    shown = labels({"vhost": "/", "queue": odd})
+    assert values[f"rabbitmq_queue_messages_ready{shown}"] == 0
+    assert "rabbitmq_queue_messages_ready" not in values
+    connection.close()
+
+
+def test_detailed_has_the_families_asked_for_and_no_others(broker: Broker) -> None:
+    broker.add_vhost("other")
+    client = ApiClient(broker)
+    for vhost in ("%2F", "other"):
+        assert client.put(f"/queues/{vhost}/q", {})[0] == 201
+    path = "/metrics/detailed?vhost=other&family=queue_coarse_metrics&family=vhost_status"
+    values = scrape(broker, path)
+    assert values['rabbitmq_detailed_queue_messages{vhost="other",queue="q"}'] == 0
+    assert not any('vhost="/",queue' in key for key in values)
+    assert values['rabbitmq_cluster_vhost_status{vhost="/"}'] == 1
+    assert not any("queue_consumers" in key or "connection" in key for key in values)
+
+
+def test_on_the_management_port_they_are_for_monitors(broker: Broker) -> None:
+    broker.add_user("simple", "simple", ("management",))
+    broker.add_user("watcher", "watcher", ("monitoring",))
+    for user, wanted in ((None, 401), ("simple:simple", 401), ("watcher:watcher", 200)):
+        request = Request(f"{broker.http_url}/metrics")
+        if user is not None:
+            request.add_header("Authorization", f"Basic {b64encode(user.encode()).decode()}")
+        try:
+            with urlopen(request) as answer:
+                status = answer.status
+        except HTTPError as error:
+            status = error.code
+        assert status == wanted, user
+
+
+def test_waiting_is_measured_while_somebody_scrapes(broker: Broker) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.queue_declare("slow")
+    scrape(broker, "/metrics/per-object")
+    name = 'rabbitmq_queue_time_in_queue_seconds_count{vhost="/",queue="slow"}'
+    for _ in range(200):
+        channel.basic_publish("", "slow", b"x")
+        connection.sleep(0.05)
+        channel.basic_publish("", "slow", b"x")
+        connection.sleep(0.3)
+        for _ in range(2):
+            method, _, _ = channel.basic_get("slow")
+            channel.basic_ack(method.delivery_tag)
+        connection.sleep(0.15)
+        values = scrape(broker, "/metrics/per-object")
+        if values.get(name, 0) >= 1:
+            break
+    assert values[name] >= 1
+    assert values[name.replace("_count", "_sum")] > 0.05 * values[name]
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(3, "3"), (True, "1"), (0.5, "0.5"), (float("nan"), "NaN"), (float("inf"), "+Inf")],
+)
+def test_numbers(value: float, shown: str) -> None:
+    assert number(value) == shown
