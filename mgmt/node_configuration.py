@@ -6,6 +6,7 @@ and must start quickly.
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +27,8 @@ def read_configuration(
     path = config_file or environment.config_file(Path.exists)
     loaded = Loaded(Config(), [])
     if path is not None:
-        loaded = parse_config(Path(path).read_text(encoding="utf-8"), path)
+        config, warnings = parse_config(Path(path).read_text(encoding="utf-8"), path)
+        loaded = Loaded(dataclasses.replace(config, config_file=Path(path)), warnings)
     host = socket.gethostname().split(".")[0]
     config = environment.apply(loaded.config, host=host, node_name=flags.get("node_name"))
     return Loaded(override(config, **flags), loaded.warnings + environment.warnings())

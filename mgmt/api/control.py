@@ -22,7 +22,7 @@ from warren.core.memory_monitor import Absolute, Fraction, Limit
 from warren.core.validation import is_integer, is_number
 from warren.log_output import change_level, reopen_files
 from warren.mgmt.api.changes import audit
-from warren.mgmt.api.overview import cluster_name, memory_breakdown
+from warren.mgmt.api.overview import cluster_name, config_files, memory_breakdown
 from warren.mgmt.definitions.export import export_all
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, BadRequest
@@ -136,7 +136,7 @@ def _files(managed: ManagedNode) -> dict[str, Any]:
     return {
         "data_directory": str(directory.absolute()) if directory is not None else "",
         "raft_data_directory": "",
-        "config_files": [],
+        "config_files": config_files(managed),
         "log_files": logs,
     }
 
@@ -155,7 +155,7 @@ async def put_memory_watermark(request: ApiRequest) -> None:
     managed = request.managed
     managed.memory.watermark = limit
     managed.memory.check(request.node.clock.now())
-    audit(request, "memory_watermark_set", limit=limit)
+    audit(request, "memory_watermark_set", **_shown_limit(limit))
 
 
 async def put_disk_free_limit(request: ApiRequest) -> None:
@@ -165,7 +165,7 @@ async def put_disk_free_limit(request: ApiRequest) -> None:
         raise BadRequest("the node keeps nothing on disk")
     disk.limit = limit
     disk.check(request.node.clock.now())
-    audit(request, "disk_free_limit_set", limit=limit)
+    audit(request, "disk_free_limit_set", **_shown_limit(limit))
 
 
 def _limit(body: dict[str, Any], *, relative_max: float | None) -> Limit:

@@ -43,6 +43,11 @@ def cluster_name(managed: ManagedNode) -> str:
     return managed.name
 
 
+def config_files(managed: ManagedNode) -> list[str]:
+    path = managed.config.config_file
+    return [] if path is None else [str(path.absolute())]
+
+
 def listeners(managed: ManagedNode) -> list[dict[str, Any]]:
     return [
         {
@@ -199,7 +204,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "contexts": contexts(managed),
         "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
         "log_files": [str(managed.config.log_file or "<stderr>")],
-        "config_files": [],
+        "config_files": config_files(managed),
         "db_dir": str(managed.data_directory) if managed.data_directory is not None else "",
         "being_drained": False,
         "ra_open_file_metrics": {},

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from warren.mgmt.ctl.declaration import CONTEXT, CtlCommand, common_options
-from warren.mgmt.ctl.errors import CtlError, Exit
+from warren.mgmt.ctl.errors import CtlError, Exit, WrongUsage
 
 FAMILIES = {
     "users": "Users and permissions",
@@ -103,16 +103,13 @@ def _exits(given: Callable[[], list[str]], path: str) -> Iterator[None]:
     """Turns failures into texts on the error output and exit codes."""
     try:
         yield
+    except WrongUsage as error:
+        _fail(f"{error.heading}{error.text}\n{_given(given(), error.usage)}", error.code)
     except CtlError as error:
         _fail(f"{error.heading}{error.text}", error.code)
     except click.UsageError as error:
         usage = error.ctx.get_usage() if error.ctx is not None else f"Usage: {path}"
-        arguments = _without_secrets(given())
-        _fail(
-            f"Error (argument validation): {_wrong(error)}\n"
-            f"Arguments given:\n\t{' '.join(arguments)}\n\n{usage}",
-            Exit.USAGE,
-        )
+        _fail(f"Error (argument validation): {_wrong(error)}\n{_given(given(), usage)}", Exit.USAGE)
     except BrokenPipeError:
         # Nobody reads on; Python must not try to write the rest when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -134,6 +131,10 @@ def _wrong(error: click.UsageError) -> str:
     return "too many arguments." if "unexpected extra argument" in message else message
 
 
+def _given(arguments: list[str], usage: str) -> str:
+    return f"Arguments given:\n\t{' '.join(_without_secrets(arguments))}\n\n{usage}"
+
+
 def _without_secrets(arguments: list[str]) -> list[str]:
     shown, hide = [], False
     for argument in arguments:
@@ -153,5 +154,5 @@ ctl = CtlGroup(
     context_settings=CONTEXT,
     help="Operate a node: RabbitMQ's commands, by their names.",
     subcommand_metavar="COMMAND [ARGS]...",
-    no_args_is_help=True,
+    no_args_is_help=False,
 )

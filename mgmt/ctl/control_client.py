@@ -174,7 +174,7 @@ class ControlClient:
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         """The JSON of the answer, None for none. Raises `CtlError`, `Refused` for a refusal."""
-        where = "/" + "/".join(quote(part, safe="") for part in path)
+        where = "/" + "/".join(quote(part, safe="", errors="surrogateescape") for part in path)
         if where.startswith(LOCAL_PATHS) and where != STATUS_PATH and not self.target.local:
             raise NeedsLocal("This")
         if query:

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from warren.mgmt.ctl.call import Call, DryRun, Options
+from warren.mgmt.ctl.call import Call, DryRun, Options, as_json
+from warren.mgmt.ctl.errors import CheckFailed, CtlError, Exit, WrongUsage
 from warren.mgmt.ctl.formats import FORMATTERS, Answer, render
 
 CONTEXT = {"help_option_names": ["-h", "-?", "--help"]}
@@ -73,6 +74,15 @@ class CtlCommand(click.Command):
             text = self.answer(call, own)
         except DryRun:
             return
+        except CheckFailed as failed:
+            if call.options.formatter != "json":
+                raise
+            raise CtlError(as_json(failed.json), failed.code, heading="") from failed
+        except WrongUsage as error:
+            error.usage = ctx.get_usage()
+            raise
+        except UnicodeEncodeError as error:
+            raise CtlError("an argument is no text in UTF-8", Exit.DATA) from error
         finally:
             call.close()
         sys.stdout.write(text)

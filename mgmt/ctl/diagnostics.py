@@ -11,7 +11,7 @@ import click
 
 from warren.mgmt.ctl.call import Call
 from warren.mgmt.ctl.declaration import argument, command, flag, option
-from warren.mgmt.ctl.errors import CtlError, Exit, NodeUnreachable, Refused
+from warren.mgmt.ctl.errors import CheckFailed, NodeUnreachable, Refused, WrongUsage
 from warren.mgmt.ctl.formats import Answer, Document, Table, sections
 from warren.mgmt.ctl.node import (
     UNIT,
@@ -92,7 +92,7 @@ def node_health_check(call: Call) -> Answer:
     )
     alarms = _local_alarms(call)
     if alarms:
-        raise CtlError("\n".join(alarms))
+        raise CheckFailed("\n".join(alarms))
     return "Health check passed"
 
 
@@ -116,7 +116,9 @@ def check_alarms(call: Call) -> Answer:
     call.announce(f"Asking node {call.node} to report any local resource alarms ...")
     found = alarm_lines(_status(call)["alarms"])
     if found:
-        raise CtlError("\n".join(found), heading="")
+        local = _local_alarms(call)
+        elsewhere = [alarm for alarm in found if alarm not in local]
+        raise CheckFailed("\n".join(found), heading="", **{"local": local, "global": elsewhere})
     return f"Node {call.node} reported no alarms, local or clusterwide"
 
 
@@ -125,7 +127,7 @@ def check_local_alarms(call: Call) -> Answer:
     call.announce(f"Asking node {call.node} to report any local resource alarms ...")
     found = _local_alarms(call)
     if found:
-        raise CtlError("\n".join(found))
+        raise CheckFailed("\n".join(found))
     return f"Node {call.node} reported no local alarms"
 
 
@@ -160,7 +162,7 @@ def check_port_connectivity(call: Call, address: str | None) -> Answer:
     failed = [one for one in found if not _connects(call, one, address)]
     if failed:
         lines = "\n".join(listener_lines(failed))
-        raise CtlError(f"Connection to ports of the following listeners failed:\n{lines}")
+        raise CheckFailed(f"Connection to ports of the following listeners failed:\n{lines}")
     ports = ", ".join(str(one["port"]) for one in found)
     return f"Successfully connected to ports {ports} on node {call.node}."
 
@@ -188,7 +190,7 @@ def check_port_listener(call: Call, port: int) -> Answer:
     failure = _failing(call, "port-listener", str(port))
     if failure is not None:
         ports = ", ".join(str(one) for one in failure["ports"])
-        raise CtlError(
+        raise CheckFailed(
             f"No listener for port {port} is active on node {call.node}."
             f" Found listeners that use the following ports: {ports}",
             heading="",
@@ -203,7 +205,7 @@ def check_protocol_listener(call: Call, protocol: str) -> Answer:
     )
     failure = _failing(call, "protocol-listener", protocol)
     if failure is not None:
-        raise CtlError(
+        raise CheckFailed(
             f"No listener for protocol {protocol} is active on node {call.node}."
             f" Found listeners for the following protocols: {', '.join(failure['protocols'])}"
         )
@@ -219,7 +221,7 @@ def check_virtual_hosts(call: Call) -> Answer:
     failure = _failing(call, "virtual-hosts")
     if failure is not None:
         down = ", ".join(failure["virtual-hosts"])
-        raise CtlError(f"Some virtual hosts on node {call.node} are down: {down}")
+        raise CheckFailed(f"Some virtual hosts on node {call.node} are down: {down}")
     return f"Node {call.node} reported all vhosts as running"
 
 
@@ -231,11 +233,7 @@ def check_virtual_hosts(call: Call) -> Answer:
 )
 def check_certificate_expiration(call: Call, within: int, unit: str) -> Answer:
     if unit not in PERIODS:
-        raise CtlError(
-            f"\"unit '{unit}' is not supported. Please use one of: {', '.join(PERIODS)}\"",
-            Exit.USAGE,
-            heading="Error (argument validation): ",
-        )
+        raise WrongUsage(f"unit '{unit}' is not supported. Please use one of: {', '.join(PERIODS)}")
     call.announce(f"Checking certificate expiration on node {call.node} ...")
     failure = _failing(call, "certificate-expiration", str(within), unit)
     period = f"{within} {unit if within > 1 else unit[:-1]}"
@@ -243,7 +241,7 @@ def check_certificate_expiration(call: Call, within: int, unit: str) -> Answer:
         return f"No certificates are expiring within {period}."
     rows = failure.get("expired") or []
     lines = [line for row in rows for line in _certificate_lines(row)]
-    raise CtlError("\n".join([f"{failure['reason']} within {period}:", *lines]))
+    raise CheckFailed("\n".join([f"{failure['reason']} within {period}:", *lines]))
 
 
 def _certificate_lines(row: dict[str, Any]) -> list[str]:
@@ -268,7 +266,7 @@ def certificates(call: Call) -> Answer:
 def _critical(call: Call, check: str) -> Answer:
     failure = _failing(call, check)
     if failure is not None:
-        raise CtlError(str(failure["reason"]))
+        raise CheckFailed(str(failure["reason"]))
     return (
         f"Node {call.node} seems to be the only one in a single node cluster,"
         " the check does not apply"

@@ -32,12 +32,27 @@ class CtlError(Exception):
         self.heading = heading
 
 
-class BadArgument(CtlError):
+class WrongUsage(CtlError):
+    """The command is not called like that. How it is called is shown with it."""
+
+    def __init__(self, text: str, code: Exit = Exit.USAGE) -> None:
+        super().__init__(text, code, heading="Error (argument validation): ")
+        self.usage = ""
+
+
+class BadArgument(WrongUsage):
     """An argument is not what the command takes."""
 
-    def __init__(self, text: str = "", code: Exit = Exit.DATA) -> None:
-        said = f"Bad argument: {text}" if text else "Bad argument."
-        super().__init__(said, code, heading="Error (argument validation): ")
+    def __init__(self, text: str = "") -> None:
+        super().__init__(f"Bad argument: {text}" if text else "Bad argument.", Exit.DATA)
+
+
+class CheckFailed(CtlError):
+    """What was checked is not so. `details` stand beside the message in JSON."""
+
+    def __init__(self, text: str, *, heading: str = "Error:\n", **details: Any) -> None:
+        super().__init__(text, heading=heading)
+        self.json = {"result": "error", "message": text, **details}
 
 
 class NodeUnreachable(CtlError):

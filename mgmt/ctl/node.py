@@ -13,9 +13,16 @@ from typing import Any, NoReturn
 import click
 
 from warren.core.information_unit import parse_bytes
-from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.call import Call, as_json
 from warren.mgmt.ctl.declaration import argument, command, flag, option, optional, several
-from warren.mgmt.ctl.errors import BadArgument, CtlError, Exit, NeedsLocal, NodeUnreachable
+from warren.mgmt.ctl.errors import (
+    BadArgument,
+    CtlError,
+    Exit,
+    NeedsLocal,
+    NodeUnreachable,
+    WrongUsage,
+)
 from warren.mgmt.ctl.formats import (
     DEFAULT_UNIT,
     UNITS,
@@ -195,7 +202,8 @@ def cluster_status(call: Call) -> Answer:
 def environment(call: Call) -> Answer:
     call.announce(f"Application environment of node {call.node} ...")
     said = call.client.get("control", "environment")
-    return Document("\n".join(f"{name} = {cell(value)}" for name, value in said.items()), said)
+    lines = [f"{name} = {as_json(value)}" for name, value in said.items()]
+    return Document("\n".join(lines), said)
 
 
 # Settings of the running node
@@ -230,9 +238,9 @@ def _limit(
 ) -> tuple[dict[str, float], str]:
     """The body of the request, and the limit in words. Raises `CtlError`."""
     if not given or (given[0] == word and len(given) < 2):
-        raise _argument_error("not enough arguments.")
+        raise WrongUsage("not enough arguments.")
     if len(given) > 1 + (given[0] == word):
-        raise _argument_error("too many arguments.")
+        raise WrongUsage("too many arguments.")
     if (given[0] == word) == fraction_first:
         try:
             return {"absolute": parse_bytes(given[-1])}, f"{given[-1]} bytes"
@@ -254,10 +262,6 @@ def _fraction(text: str) -> float:
     if not 0 <= share < float("inf"):
         raise BadArgument()
     return share
-
-
-def _argument_error(text: str) -> CtlError:
-    return CtlError(text, Exit.USAGE, heading="Error (argument validation): ")
 
 
 @command("set_log_level", "Log less or more until the next start.", argument("level"))
@@ -316,7 +320,7 @@ def stop(call: Call, pidfile: str | None) -> Answer:
 @command(
     "shutdown",
     "Stop the node, and wait until it has.",
-    flag("--wait/--no-wait", help="Do not wait."),
+    option("--wait/--no-wait", is_flag=True, default=True, help="Until it has, or not."),
 )
 def shutdown(call: Call, wait: bool) -> Answer:
     client = call.client
@@ -381,7 +385,7 @@ def _pid_in(path: Path) -> int:
 )
 def wait(call: Call, pidfile: str | None, pid: int | None) -> Answer:
     if (pidfile is None) == (pid is None):
-        raise _argument_error("either a pid file or --pid is wanted.")
+        raise WrongUsage("either a pid file or --pid is wanted.")
     until = _Deadline(call, WAIT_S, Exit.TIMEOUT)
     if pidfile is not None:
         path = Path(pidfile)
@@ -420,9 +424,11 @@ class _Deadline:
         self._end = time.monotonic() + self._patience_s
 
     def true(self, condition: Callable[[], bool], *, while_process: int | None = None) -> None:
-        while not condition():
+        while True:
             if while_process is not None and not Path(f"/proc/{while_process}").exists():
                 raise CtlError("process_not_running")
+            if condition():
+                return
             if time.monotonic() >= self._end:
                 raise CtlError(
                     f"operation timed out. Timeout value used: {self._patience_s:g} s",

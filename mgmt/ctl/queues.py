@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from warren.mgmt.ctl.call import Call
-from warren.mgmt.ctl.declaration import argument, command, flag, option, optional
+from warren.mgmt.ctl.declaration import argument, command, flag, option
 from warren.mgmt.ctl.errors import CtlError, Exit, Refused
 from warren.mgmt.ctl.formats import Answer, Table
 
@@ -97,14 +97,13 @@ def rebalance(call: Call, type: str, vhost_pattern: str, queue_pattern: str) -> 
 # Connections
 
 
-@command("close_connection", "Close a connection.", argument("pid"), optional("reason"))
-def close_connection(call: Call, pid: str, reason: str | None) -> Answer:
+@command("close_connection", "Close a connection.", argument("pid"), argument("reason"))
+def close_connection(call: Call, pid: str, reason: str) -> Answer:
     """The pid is what `list_connections pid` shows; one that has gone is closed already."""
-    why = reason or ""
-    call.announce(f"Closing connection {pid}, reason: {why}...")
+    call.announce(f"Closing connection {pid}, reason: {reason}...")
     if PID.fullmatch(pid) is None:
         raise CtlError(f'"{pid}" is no pid: `list_connections pid name` shows them')
-    _close(call, pid, why)
+    _close(call, pid, reason)
     return None
 
 

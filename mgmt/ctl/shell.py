@@ -11,7 +11,7 @@ from click.shell_completion import get_completion_class
 from warren import __version__
 from warren.mgmt.ctl.call import Call
 from warren.mgmt.ctl.declaration import argument, command, flag, optional, several
-from warren.mgmt.ctl.errors import CtlError, Exit
+from warren.mgmt.ctl.errors import CtlError, Exit, WrongUsage
 from warren.mgmt.ctl.formats import Answer, Document
 
 SHELLS = ("bash", "fish", "zsh")
@@ -90,7 +90,7 @@ def list_plugins(call: Call, pattern: str | None, minimal: bool, **_how: bool) -
 @command("is_enabled", "Check that plugins of RabbitMQ are built in.", several("plugins"))
 def is_enabled(call: Call, plugins: tuple[str, ...]) -> Answer:
     if not plugins:
-        raise CtlError("not enough arguments.", Exit.USAGE, heading="Error (argument validation): ")
+        raise WrongUsage("not enough arguments.")
     which = f"plugin {plugins[0]} is" if len(plugins) == 1 else f"plugins {', '.join(plugins)} are"
     call.announce(f"Asking node {call.node} if {which} enabled...")
     names, _ = _plugins(call)

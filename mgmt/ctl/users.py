@@ -9,7 +9,7 @@ import click
 
 from warren.mgmt.ctl.call import Call, as_json, parse_json
 from warren.mgmt.ctl.declaration import argument, command, flag, option, optional, several
-from warren.mgmt.ctl.errors import CtlError, Exit, Refused, no_such_user, no_such_vhost
+from warren.mgmt.ctl.errors import CtlError, Exit, Refused, WrongUsage, no_such_user, no_such_vhost
 from warren.mgmt.ctl.formats import Answer, Table
 
 ALL = "all"
@@ -49,9 +49,7 @@ def _password(given: str | None) -> str:
 
 def _expect_name(name: str) -> None:
     if not name:
-        raise CtlError(
-            "user cannot be empty string.", Exit.USAGE, heading="Error (argument validation): "
-        )
+        raise WrongUsage("user cannot be empty string.")
 
 
 @command("add_user", "Add a user, who may do nothing yet.", argument("name"), SECRET)

@@ -6,7 +6,7 @@ from typing import Any
 
 from warren.mgmt.ctl.call import Call, as_json, parse_json
 from warren.mgmt.ctl.declaration import argument, command, flag, option, several
-from warren.mgmt.ctl.errors import CtlError, Exit, Refused, no_such_vhost
+from warren.mgmt.ctl.errors import CtlError, Refused, WrongUsage, no_such_vhost
 from warren.mgmt.ctl.formats import Answer, Table
 from warren.mgmt.ctl.users import limits_answer
 
@@ -63,11 +63,7 @@ def checked_columns(
     names = tuple(name for given in wanted for name in given.replace(",", " ").split())
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise CtlError(
-            f"Info key(s) {','.join(unknown)} are not supported",
-            Exit.USAGE,
-            heading="Error (argument validation): ",
-        )
+        raise WrongUsage(f"Info key(s) {','.join(unknown)} are not supported")
     return names or default
 
 

@@ -69,6 +69,8 @@ export function nodePage({ name }) {
     const now = api.nodeNow();
     const flat = (value) => [[now - range.ageS * 1000, value], [now, value]];
     about.set(described(node));
+    // Without a data directory there is no disk to watch.
+    disk.element.hidden = !Number.isFinite(Number(node.disk_free));
     memory.update({ used: history.levels("used", node.mem_used_details, node.mem_used, now), limit: flat(node.mem_limit) }, now, range.ageS);
     disk.update({ free: history.levels("free", node.disk_free_details, Number(node.disk_free), now), limit: flat(node.disk_free_limit) }, now, range.ageS);
     const rows = Object.entries(node.memory ?? {}).filter(([, size]) => typeof size === "number" && size > 0);

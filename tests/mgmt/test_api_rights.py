@@ -74,7 +74,7 @@ TABLE = """
 /channels/{channel} GET U
 /vhosts/{vhost}/channels GET U A
 /consumers GET U
-/consumers/{vhost} GET U M
+/consumers/{vhost} GET U U
 /vhosts GET U
 /vhosts/{vhost} GET A
 /vhosts/{vhost} PUT A
