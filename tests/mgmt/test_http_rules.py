@@ -1,0 +1,171 @@
+"""What holds for every request: who is let in, what pages of others may do, headers, long lists."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from http.client import HTTPResponse
+
+import pytest
+from api_client import ApiClient
+
+from warren import Broker
+from warren.mgmt.http.caller import FAILURE_FORGIVEN_S, FAILURES_MAX, LoginThrottle
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(http_port=0, cors_origins=("https://tools.example",)) as broker:
+        yield broker
+
+
+def ask(
+    broker: Broker, method: str, path: str, body: str | None = None, **headers: str
+) -> HTTPResponse:
+    connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=30)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, named)
+    answer = connection.getresponse()
+    answer.content = answer.read()  # type: ignore[attr-defined]
+    connection.close()
+    return answer
+
+
+def test_nobody_is_told_anything(broker: Broker) -> None:
+    for path in ("/api/overview", "/api/queues", "/api/openapi.json", "/metrics", "/api/nodes/x"):
+        answer = ask(broker, "GET", path)
+        assert answer.status == 401, path
+        assert answer.headers["WWW-Authenticate"] == 'Basic realm="RabbitMQ Management"'
+        assert answer.content == b""  # type: ignore[attr-defined]
+
+
+def test_failed_logins_are_limited_for_each_address() -> None:
+    throttle = LoginThrottle()
+    for _ in range(FAILURES_MAX):
+        assert throttle.wait_s("1.2.3.4", 100.0) == 0
+        throttle.failed("1.2.3.4", 100.0)
+    assert throttle.wait_s("1.2.3.4", 100.0) > 0
+    assert throttle.wait_s("1.2.3.5", 100.0) == 0
+    assert throttle.wait_s("1.2.3.4", 100.0 + 2 * FAILURE_FORGIVEN_S) == 0
+
+
+def test_addresses_are_forgotten_when_there_are_too_many() -> None:
+    throttle = LoginThrottle()
+    for number in range(30_000):
+        throttle.failed(str(number), 100.0)
+    assert len(throttle._failures) <= 10_000
+
+
+def test_whoever_guesses_has_to_wait_and_so_has_the_right_password(broker: Broker) -> None:
+    guesser = ApiClient(broker, "guest", "wrong")
+    answers = [guesser.ask("GET", "/whoami") for _ in range(FAILURES_MAX + 2)]
+    assert [answer.status for answer in answers[:FAILURES_MAX]] == [401] * FAILURES_MAX
+    assert answers[-1].status == 429
+    assert int(answers[-1].headers["Retry-After"]) > 0
+    assert ApiClient(broker).get("/whoami")[0] == 429
+
+
+def log_in(broker: Broker, password: str = "guest") -> HTTPResponse:
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    return ask(broker, "POST", "/api/login", f"username=guest&password={password}", **form)
+
+
+def test_the_cookie_of_a_login_lets_in(broker: Broker) -> None:
+    answer = log_in(broker)
+    assert (answer.status, answer.content) == (200, b'"ok"')  # type: ignore[attr-defined]
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    shown = ask(broker, "GET", "/api/whoami", Cookie=cookie.split(";")[0])
+    assert json.loads(shown.content)["name"] == "guest"  # type: ignore[attr-defined]
+    assert log_in(broker, "wrong").status == 401
+
+
+def test_another_site_cannot_use_the_cookie(broker: Broker) -> None:
+    cookie = log_in(broker).headers["Set-Cookie"].split(";")[0]
+    own = f"http://{broker.host}:{broker.http_port}"
+    for origin, wanted in (("https://evil.example", 401), (own, 201)):
+        answer = ask(broker, "PUT", "/api/vhosts/made", "{}", Cookie=cookie, Origin=origin)
+        assert answer.status == wanted
+
+
+def test_other_sites_are_answered_only_where_configured(broker: Broker) -> None:
+    allowed = "Access-Control-Allow-Origin"
+    assert allowed not in ask(broker, "GET", "/api/auth", Origin="https://evil.example").headers
+    good = ask(broker, "OPTIONS", "/api/queues", Origin="https://tools.example")
+    assert good.headers[allowed] == "https://tools.example"
+    assert "PUT" in good.headers["Access-Control-Allow-Methods"]
+
+
+def test_every_answer_carries_what_browsers_go_by(broker: Broker) -> None:
+    for path in ("/api/auth", "/api/overview", "/api/none"):
+        headers = ask(broker, "GET", path).headers
+        assert "default-src 'self'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-cache"
+
+
+def test_large_answers_are_compressed_for_who_wants_it(broker: Broker) -> None:
+    who = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+    plain = ask(broker, "GET", "/api/openapi.json", **who)
+    packed = ask(broker, "GET", "/api/openapi.json", Accept_Encoding="gzip", **who)
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"]) / 3
+
+
+def test_what_is_no_http_harms_nobody(broker: Broker) -> None:
+    for rubbish in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"AMQP\x00\x00\x09\x01"):
+        connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=30)
+        connection.connect()
+        connection.sock.sendall(rubbish)
+        connection.sock.settimeout(5)
+        connection.sock.recv(1000)
+        connection.close()
+    assert ApiClient(broker).get("/whoami")[0] == 200
+
+
+def test_the_first_requests_may_come_at_once() -> None:
+    """The server is loaded by the first of them; the others wait with it."""
+    with Broker(http_port=0) as broker:
+        connections = [
+            http.client.HTTPConnection(broker.host, broker.http_port, timeout=30) for _ in range(20)
+        ]
+        for connection in connections:
+            connection.request("GET", "/api/auth")
+        assert [connection.getresponse().status for connection in connections] == [200] * 20
+        for connection in connections:
+            connection.close()
+
+
+def test_a_list_of_thousands_is_whole_and_in_order() -> None:
+    with Broker(http_port=0) as broker:
+        client = ApiClient(broker)
+
+        def declare(node: object) -> None:
+            vhost = node.vhosts["/"]  # type: ignore[attr-defined]
+            for number in range(3000):
+                vhost.declare_queue(
+                    f"q{number:04}",
+                    durable=False,
+                    exclusive_owner=None,
+                    auto_delete=False,
+                    arguments={},
+                )
+
+        broker.call(declare)
+        names = [f"q{number:04}" for number in range(3000)]
+        _, rows = client.get("/queues?columns=name")
+        assert [row["name"] for row in rows] == names
+        _, rows = client.get("/queues?columns=name&sort=name&sort_reverse=true")
+        assert [row["name"] for row in rows] == names[::-1]
+        pages = [client.get(f"/queues?page={page}&page_size=500")[1] for page in range(1, 7)]
+        assert [row["name"] for page in pages for row in page["items"]] == names
+        assert {(page["total_count"], page["page_count"]) for page in pages} == {(3000, 6)}
+        _, found = client.get("/queues?page=1&name=q29&page_size=500")
+        assert [row["name"] for row in found["items"]] == names[2900:]
+        assert (found["filtered_count"], found["total_count"]) == (100, 3000)
+        _, by_regex = client.get("/queues?page=1&name=^Q..(00|99)$&use_regex=true")
+        assert [row["name"] for row in by_regex["items"]][:2] == ["q0000", "q0099"]
+        _, bindings = client.get("/bindings?columns=destination")
+        assert [row["destination"] for row in bindings] == names
