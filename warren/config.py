@@ -80,6 +80,9 @@ class Config:
     Without a `data_dir` nothing is kept; without a `node_name` the node is named after its host.
     """
 
+    # Where all this was read from, if from a file.
+    config_file: Path | None = None
+
     data_dir: Path | None = Path("warren-data")
     node_name: str | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING, cast
 
 from warren.config import Config, SslOptions
 from warren.core.disk_monitor import DiskMonitor
+from warren.core.log_line import log_event
 from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener
 from warren.mgmt.statistics.sampler import Statistics
 from warren.persist.storage import Storage
+
+log = logging.getLogger("warren.http")
 
 if TYPE_CHECKING:
     from warren.mgmt.http.server import ManagementServer
@@ -62,6 +66,7 @@ class Management:
         self._directory_fd: int | None = None
         self._listeners = HttpListeners(self._load_server)
         self._server: ManagementServer | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
         """Raises OSError for addresses and files, `ssl.SSLError`."""
@@ -71,6 +76,7 @@ class Management:
             self._directory_fd = os.open(self.managed.data_directory, os.O_PATH)
             await self._listeners.listen_locally(control_socket(self._directory_fd))
         tls = tls_context(config.http_ssl) if config.http_tls_listeners else None
+        self._tls = tls
         for protocol, addresses, ports, audience, context in (
             ("http", config.http_listeners, self.http_ports, Audience.NETWORK, None),
             ("https", config.http_tls_listeners, self.https_ports, Audience.NETWORK, tls),
@@ -91,6 +97,18 @@ class Management:
         module = await asyncio.to_thread(import_module, "warren.http_server")
         self._server = cast("ManagementServer", module.new_server(self.managed))
         return self._server.protocols
+
+    def reload_certificates(self) -> None:
+        """Use the certificate files as they are now; one that is no good is only logged."""
+        options = self.managed.config.http_ssl
+        if self._tls is None or options.certfile is None:
+            return
+        try:
+            self._tls.load_cert_chain(options.certfile, options.keyfile)
+        except (OSError, ssl.SSLError) as error:
+            log_event(
+                log, logging.ERROR, "certificate_not_reloaded", file=options.certfile, reason=error
+            )
 
     async def stop(self) -> None:
         self.managed.statistics.stop()

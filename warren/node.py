@@ -256,6 +256,8 @@ class RunningNode:
 
     def reload_certificates(self) -> None:
         self._listener.reload_certificates()
+        if self.management is not None:
+            self.management.reload_certificates()
 
     async def stop(self) -> None:
         """Tell the clients, commit what is pending, release the data directory."""

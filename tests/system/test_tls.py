@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import logging
 import signal
 import socket
@@ -21,6 +23,7 @@ from pika.exceptions import AMQPConnectionError
 from warren import Broker
 from warren.config import Listener, SslOptions
 
+GUEST = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
 LOOPBACK = (Listener("127.0.0.1", 0),)
 
 
@@ -253,3 +256,23 @@ def test_a_certificate_that_is_no_good_keeps_the_node_from_starting(
         files.certificate.write_text("no certificate")
     with caplog.at_level(logging.ERROR), pytest.raises((OSError, ssl.SSLError)):
         Broker(tls_listeners=LOOPBACK, ssl=files.options()).start()
+
+
+def test_http_is_served_over_tls_and_its_certificate_renewed(files: Files) -> None:
+    options = {"http_tls_listeners": LOOPBACK, "http_ssl": files.options()}
+    with Broker(**options) as broker:
+        management = broker._running.management
+        assert management is not None
+        port = management.https_ports[0]
+        seen = []
+        for _ in range(2):
+            context = files.client_context()
+            connection = http.client.HTTPSConnection("127.0.0.1", port, context=context)
+            connection.request("GET", "/api/whoami", headers=GUEST)
+            answer = connection.getresponse()
+            assert (answer.status, json.loads(answer.read())["name"]) == (200, "guest")
+            seen.append(connection.sock.getpeercert(binary_form=True))
+            connection.close()
+            files.renew()
+            broker.call(lambda node: management.reload_certificates())
+        assert seen[0] != seen[1]

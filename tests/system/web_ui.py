@@ -84,7 +84,7 @@ class WebUi:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._context.close()
         if kind is None:
-            assert self._complaints == []
+            assert self._complaints == [], self._complaints
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):

@@ -1,0 +1,666 @@
+"""The web pages in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+
+import pika
+import pytest
+
+from warren import Broker
+
+pytest.importorskip("playwright", reason="the web pages are tested with Playwright")
+
+from playwright.sync_api import Browser, expect
+from web_ui import CHROMIUM, PHONE, WebUi, chromium
+
+pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
+
+STRANGE = "a/b 100% <script>alert(1)</script> Grüße 🐇"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(http_port=0, stats_interval_ms=1000) as started:
+        yield started
+
+
+@pytest.fixture
+def ui(browser: Browser, broker: Broker) -> Iterator[WebUi]:
+    with WebUi(browser, broker.http_url) as entered:
+        entered.enter()
+        yield entered
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Iterator[Any]:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    yield connection.channel()
+    connection.close()
+
+
+def declare(channel: Any, name: str, messages: int = 0) -> None:
+    channel.queue_declare(name, durable=True)
+    channel.confirm_delivery()
+    for number in range(messages):
+        channel.basic_publish("", name, b"message %d" % number)
+
+
+# Who may come in
+
+
+def test_a_wrong_password_is_refused_and_a_right_one_is_not(
+    browser: Browser, broker: Broker
+) -> None:
+    with WebUi(browser, broker.http_url) as ui:
+        ui.log_in("guest", "wrong")
+        expect(ui.page.get_by_role("alert")).to_have_text("User or password is wrong.")
+        ui.forget_refusal("/api/login")
+        ui.check_form()
+        ui.picture("login")
+        ui.enter()
+        ui.page.reload()
+        expect(ui.heading("Overview")).to_be_visible()
+        ui.page.get_by_role("button", name="Log out").click()
+        expect(ui.page.get_by_label("Password")).to_be_visible()
+        ui.page.reload()
+        expect(ui.page.get_by_label("Password")).to_be_visible()
+
+
+def test_scripts_cannot_read_the_login(ui: WebUi) -> None:
+    assert ui.page.evaluate("document.cookie") == ""
+
+
+def test_a_lost_login_leads_back_to_the_form(ui: WebUi) -> None:
+    ui.page.context.clear_cookies()
+    ui.page.get_by_role("link", name="Queues", exact=True).click()
+    expect(ui.page.get_by_label("Password")).to_be_visible()
+    ui.expect_notice("You have been logged out.")
+    ui.forget_refusal("/api/queues")
+
+
+@pytest.mark.parametrize(
+    ("tag", "seen", "hidden"),
+    [
+        ("management", ["Queues"], ["Administration", "Nodes", "Users", "Policies", "Listeners"]),
+        ("policymaker", ["Policies"], ["Operator policies", "Nodes", "Users", "Limits"]),
+        ("monitoring", ["Nodes", "Listeners"], ["Users", "Policies", "Definitions"]),
+    ],
+)
+def test_a_user_sees_what_he_may_use_and_no_errors(
+    browser: Browser, broker: Broker, channel: Any, tag: str, seen: list[str], hidden: list[str]
+) -> None:
+    declare(channel, "for-all", 3)
+    if not api_has(broker, f"users/{tag}"):
+        api(broker, "PUT", f"users/{tag}", {"password": "secret", "tags": tag})
+        every = {"configure": ".*", "write": ".*", "read": ".*"}
+        api(broker, "PUT", f"permissions/%2F/{tag}", every)
+    with WebUi(browser, broker.http_url) as ui:
+        ui.enter(tag, "secret")
+        for text in seen:
+            expect(ui.page.get_by_text(text, exact=True).first).to_be_visible()
+        for text in hidden:
+            expect(ui.page.get_by_text(text, exact=True)).to_have_count(0)
+        ui.picture(f"overview-{tag}")
+        for names in (
+            ["connections"],
+            ["channels"],
+            ["exchanges"],
+            ["exchanges", "/", "amq.topic"],
+            ["queues"],
+            ["queues", "/", "for-all"],
+        ):
+            ui.open(*names)
+            ui.check_form()
+            expect(ui.page.locator(".page-problem")).to_be_hidden()
+
+
+# What is done with queues and messages
+
+
+def test_a_queue_is_declared_bound_filled_read_and_deleted(ui: WebUi, channel: Any) -> None:
+    channel.exchange_declare("shop", "topic", durable=True)
+    page = ui.page
+    ui.open("queues")
+    form = ui.unfold("Declare a queue")
+    form.get_by_label("Name", exact=True).fill("orders")
+    form.get_by_role("button", name="x-max-length", exact=True).click()
+    form.get_by_label("Arguments: value", exact=True).fill("50")
+    form.get_by_role("button", name="Declare queue").click()
+    ui.expect_notice("The queue orders is declared.")
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(ui.heading("Queue orders")).to_be_visible()
+    expect(ui.value("Arguments")).to_have_text("x-max-length: 50")
+
+    form = ui.unfold("Add a binding")
+    form.get_by_label("From exchange").fill("shop")
+    form.get_by_label("Routing key").fill("order.#")
+    form.get_by_role("button", name="Bind", exact=True).click()
+    expect(page.get_by_role("button", name="Unbind order.# from shop")).to_be_visible()
+
+    ui.open("exchanges", "/", "shop")
+    form = ui.unfold("Publish a message")
+    form.get_by_label("Routing key").fill("order.new")
+    form.get_by_label("Payload", exact=True).fill("<b>ten</b> carrots")
+    form.get_by_role("button", name="Add entry").first.click()
+    form.get_by_label("Headers: name").fill("colour")
+    form.get_by_label("Headers: value").fill("orange")
+    form.get_by_role("button", name="Publish message").click()
+    ui.expect_notice("The message is published.")
+
+    ui.open("queues", "/", "orders")
+    expect(ui.value("Ready")).to_have_text("1")
+    form = ui.unfold("Get messages")
+    form.get_by_role("button", name="Get messages").click()
+    message = form.get_by_role("article")
+    expect(message.locator("pre")).to_have_text("<b>ten</b> carrots")
+    expect(message).to_contain_text("colour: orange")
+    expect(ui.value("Ready")).to_have_text("1")
+    ui.picture("queue-got")
+    form.get_by_label("What becomes of them").select_option("ack_requeue_false")
+    form.get_by_role("button", name="Get messages").click()
+    expect(ui.value("Ready")).to_have_text("0")
+
+    page.get_by_role("button", name="Unbind order.# from shop").click()
+    ui.confirm("Unbind")
+    expect(page.get_by_role("button", name="Unbind order.# from shop")).to_have_count(0)
+    page.get_by_role("button", name="Delete queue").click()
+    ui.picture("dialog")
+    ui.confirm("Cancel")
+    expect(ui.heading("Queue orders")).to_be_visible()
+    page.get_by_role("button", name="Delete queue").click()
+    ui.confirm("Delete queue")
+    expect(ui.heading("Queues")).to_be_visible()
+    ui.until_refreshed()
+    expect(page.get_by_role("link", name="orders", exact=True)).to_have_count(0)
+
+
+def test_a_purged_queue_is_empty(ui: WebUi, channel: Any) -> None:
+    declare(channel, "full", 7)
+    ui.open("queues", "/", "full")
+    expect(ui.value("Ready")).to_have_text("7")
+    expect(ui.page.locator('[data-code="no-consumers"]')).to_contain_text("7 messages wait")
+    ui.page.get_by_role("button", name="Purge messages").click()
+    ui.confirm("Purge")
+    ui.expect_notice("The queue full is purged.")
+    expect(ui.value("Ready")).to_have_text("0")
+    expect(ui.page.locator('[data-code="empty"]')).to_be_visible()
+
+
+def test_charts_move_when_messages_flow(ui: WebUi, channel: Any) -> None:
+    declare(channel, "busy")
+    ui.open("queues", "/", "busy")
+    depth = ui.page.get_by_role("img", name="Messages in the queue.")
+    rates = ui.page.get_by_role("img", name="Message rates.")
+    states = ui.page.get_by_role("img", name="Messages from tail to head")
+    expect(depth).to_have_accessible_name(containing("Total: now 0"))
+    declare(channel, "busy", 300)
+    ui.refresh()
+    ui.refresh()
+    expect(depth).to_have_accessible_name(containing("Total: now 300"))
+    assert depth.locator("polyline.line-0").count() == 1
+    expect(states).to_have_accessible_name(containing("300"))
+    # A rate needs two samples of the node.
+    for _ in range(20):
+        if "Published: now 0/s" not in (rates.get_attribute("aria-label") or ""):
+            break
+        declare(channel, "busy", 20)
+        ui.page.wait_for_timeout(200)
+        ui.refresh()
+    assert "Published: now 0/s" not in (rates.get_attribute("aria-label") or "")
+    ui.picture("queue-busy")
+    ui.open()
+    overview = ui.page.get_by_role("img", name="Queued messages.")
+    assert "Total: now 0;" not in (overview.get_attribute("aria-label") or "")
+    # The legend follows the cursor, which keys move as well.
+    stage = ui.page.get_by_role("group", name="Queued messages")
+    stage.focus()
+    stage.press("ArrowLeft")
+    expect(ui.page.locator(".legend-time").first).not_to_be_empty()
+
+
+def containing(text: str) -> re.Pattern[str]:
+    return re.compile(re.escape(text))
+
+
+def test_consumers_at_their_prefetch_are_told_of(ui: WebUi, channel: Any) -> None:
+    declare(channel, "slow", 30)
+    channel.basic_qos(prefetch_count=5)
+    channel.basic_consume("slow", lambda *message: None)
+    channel.connection.process_data_events(0.1)
+    ui.open("queues", "/", "slow")
+    expect(ui.value("Unacknowledged")).to_have_text("5")
+    expect(ui.page.locator('[data-code="prefetch"]')).to_contain_text("the prefetches allow 5")
+    ui.picture("queue-prefetch")
+    ui.page.get_by_role("link", name="-> 127.0.0.1").click()
+    expect(ui.value("Prefetch")).to_have_text("5")
+    ui.check_form()
+
+
+def test_names_of_any_letters_work_everywhere(ui: WebUi, channel: Any) -> None:
+    channel.queue_declare(STRANGE, durable=True)
+    channel.queue_bind(STRANGE, "amq.topic", STRANGE[:40])
+    ui.open("queues")
+    ui.page.get_by_role("link", name=STRANGE, exact=True).click()
+    expect(ui.heading(f"Queue {STRANGE}")).to_be_visible()
+    form = ui.unfold("Publish a message")
+    form.get_by_label("Payload", exact=True).fill("hop")
+    form.get_by_role("button", name="Publish message").click()
+    expect(ui.value("Ready")).to_have_text("1")
+    expect(ui.page.get_by_role("button", name=f"Unbind {STRANGE[:40]} from amq.topic")).to_be_visible()
+    ui.picture("queue-strange")
+    ui.page.get_by_role("button", name="Delete queue").click()
+    ui.confirm("Delete queue")
+    ui.expect_notice("is deleted")
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker):
+        channel.queue_declare(STRANGE, passive=True)
+
+
+def test_lists_are_filtered_sorted_and_paged_by_the_node(ui: WebUi, channel: Any) -> None:
+    for number in range(25):
+        declare(channel, f"many-{number:02}", number % 3)
+    ui.open("queues")
+    page = ui.page
+    page.get_by_label("Filter", exact=True).fill("MANY-")
+    page.get_by_label("Rows").select_option("20")
+    expect(page.locator(".list-count")).to_contain_text("1–20 of 25 matching of")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("tbody tr")).to_have_count(5)
+    page.get_by_role("button", name="Ready").click()
+    expect(page.locator("tbody tr").first).to_contain_text("many-02")
+    expect(page.get_by_role("columnheader", name="Ready")).to_have_attribute(
+        "aria-sort", "descending"
+    )
+    page.get_by_label("Regular expression").check()
+    page.get_by_label("Filter", exact=True).fill("^many-0[12]$")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_text("Columns").click()
+    page.get_by_label("Memory").check()
+    expect(page.get_by_role("columnheader", name="Memory")).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("columnheader", name="Memory")).to_be_visible()
+
+
+def test_refused_things_are_told_in_the_form(ui: WebUi, channel: Any) -> None:
+    declare(channel, "durable")
+    ui.open("queues")
+    form = ui.unfold("Declare a queue")
+    form.get_by_label("Name", exact=True).fill("durable")
+    form.get_by_label("Durable").uncheck()
+    form.get_by_role("button", name="Declare queue").click()
+    expect(form.get_by_role("alert")).to_contain_text("inequivalent arg 'durable'")
+    expect(form.get_by_label("Name", exact=True)).to_have_value("durable")
+    ui.forget_refusal("/api/queues")
+
+
+# Administration
+
+
+def test_a_policy_is_set_seen_applied_edited_and_deleted(ui: WebUi, channel: Any) -> None:
+    declare(channel, "limited")
+    page = ui.page
+    ui.open("queues", "/", "limited")
+    page.get_by_role("link", name="Set a policy for this queue").click()
+    expect(ui.heading("Policies")).to_be_visible()
+    form = ui.unfold("Set a policy")
+    expect(form.get_by_label("Pattern")).to_have_value("^limited$")
+    form.get_by_label("Name", exact=True).fill("short")
+    form.get_by_role("button", name="max-length", exact=True).click()
+    form.get_by_label("Definition: value").fill("9")
+    form.get_by_role("button", name="Set policy").click()
+    ui.expect_notice("The policy short is set.")
+    ui.picture("policies")
+    ui.open("queues", "/", "limited")
+    expect(ui.value("Effective policy")).to_have_text("max-length: 9")
+    ui.open("policies")
+    page.get_by_role("button", name="Edit policy short").click()
+    form = ui.unfold("Set a policy")
+    form.get_by_label("Definition: value").fill("11")
+    form.get_by_role("button", name="Set policy").click()
+    expect(page.locator("tbody").first).to_contain_text("max-length: 11")
+    page.get_by_role("button", name="Delete policy short").click()
+    ui.confirm("Delete")
+    expect(page.get_by_text("No policies.")).to_be_visible()
+
+
+def test_users_get_permissions_and_vhosts_limits(ui: WebUi) -> None:
+    page = ui.page
+    ui.open("vhosts")
+    form = ui.unfold("Add a virtual host")
+    form.get_by_label("Name", exact=True).fill("shop/one")
+    form.get_by_role("button", name="Add virtual host").click()
+    ui.expect_notice("The virtual host shop/one is there.")
+    ui.open("users")
+    form = ui.unfold("Add a user")
+    form.get_by_label("Name", exact=True).fill("anna")
+    form.get_by_label("Password").fill("secret")
+    form.get_by_label("Tags").fill("management, policymaker")
+    form.get_by_role("button", name="Add user").click()
+    page.get_by_role("link", name="anna", exact=True).click()
+    form = ui.unfold("Set permissions")
+    form.get_by_label("Virtual host").select_option("shop/one")
+    form.get_by_label("Write").fill("^orders$")
+    form.get_by_role("button", name="Set permissions").click()
+    expect(page.locator("tbody").first).to_contain_text("^orders$")
+    ui.check_form()
+    ui.picture("user")
+    form = ui.unfold("Change tags")
+    form.get_by_label("Tags").fill("monitoring")
+    form.get_by_role("button", name="Set tags").click()
+    expect(ui.value("Tags")).to_have_text("monitoring")
+    form = ui.unfold("Change password")
+    form.get_by_label("New password").fill("other")
+    form.get_by_role("button", name="Set password").click()
+    ui.expect_notice("The password of anna is set.")
+
+    ui.open("limits")
+    form = ui.unfold("Set a limit of a virtual host")
+    form.get_by_label("Virtual host").select_option("shop/one")
+    form.get_by_label("Limit", exact=True).select_option("max-queues")
+    form.get_by_label("Value").fill("12")
+    form.get_by_role("button", name="Set limit").click()
+    expect(page.locator("tbody").first).to_contain_text("max-queues")
+    page.get_by_role("button", name="Clear max-queues of shop/one").click()
+    ui.confirm("Clear")
+    expect(page.get_by_text("No limits.").first).to_be_visible()
+
+    ui.open("users", "anna")
+    page.get_by_role("button", name="Delete user").click()
+    ui.confirm("Delete user")
+    expect(ui.heading("Users")).to_be_visible()
+    ui.open("vhosts", "shop/one")
+    page.get_by_role("button", name="Delete virtual host").click()
+    ui.confirm("Delete virtual host")
+    expect(ui.heading("Virtual hosts")).to_be_visible()
+
+
+def test_definitions_go_out_and_come_in(ui: WebUi, channel: Any, tmp_path: Path) -> None:
+    declare(channel, "exported")
+    ui.open("definitions")
+    with ui.page.expect_download() as download:
+        ui.page.get_by_role("button", name="Download definitions").click()
+    file = tmp_path / "definitions.json"
+    download.value.save_as(file)
+    definitions = json.loads(file.read_text())
+    assert "exported" in [queue["name"] for queue in definitions["queues"]]
+    channel.queue_delete("exported")
+    ui.page.get_by_label("File", exact=True).set_input_files(file)
+    ui.page.get_by_role("button", name="Upload definitions").click()
+    ui.confirm("Import")
+    ui.expect_notice("are imported")
+    channel.queue_declare("exported", passive=True)
+
+
+def test_a_connection_is_closed(ui: WebUi, broker: Broker) -> None:
+    properties = {"connection_name": "to be closed"}
+    parameters = pika.URLParameters(broker.url)
+    parameters.client_properties = properties
+    connection = pika.BlockingConnection(parameters)
+    ui.open("connections")
+    row = ui.page.get_by_role("row").filter(has_text="to be closed")
+    row.get_by_role("link").click()
+    ui.picture("connection")
+    ui.page.get_by_role("button", name="Close connection").click()
+    ui.confirm("Close connection")
+    ui.expect_notice("The connection is closed.")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
+        connection.process_data_events(5)
+
+
+# How it looks and reads
+
+
+PAGES = (
+    [],
+    ["connections"],
+    ["channels"],
+    ["exchanges"],
+    ["exchanges", "/", "amq.topic"],
+    ["exchanges", "/", "amq.default"],
+    ["queues"],
+    ["queues", "/", "shown"],
+    ["users"],
+    ["users", "guest"],
+    ["vhosts"],
+    ["vhosts", "/"],
+    ["policies"],
+    ["limits"],
+    ["definitions"],
+    ["nodes"],
+    ["nodes", "warren@localhost"],
+    ["nowhere"],
+)
+
+
+@pytest.mark.parametrize("size", [PHONE, (1280, 900)], ids=["phone", "desktop"])
+def test_every_page_fits_and_every_control_has_a_name(
+    browser: Browser, broker: Broker, channel: Any, size: tuple[int, int]
+) -> None:
+    declare(channel, "shown", 40)
+    with WebUi(browser, broker.http_url, size) as ui:
+        ui.enter()
+        for names in PAGES:
+            ui.open(*names)
+            expect(ui.page.locator(".page-problem")).to_be_hidden()
+            ui.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+            for more in ui.page.get_by_role("button", name="Add entry").all():
+                more.click()
+            ui.check_form()
+            ui.picture(f"{'phone' if size == PHONE else 'wide'}-{'-'.join(names).replace('/', '_')}")
+
+
+def test_colours_are_remembered(ui: WebUi) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = ui.page.evaluate(ground)
+    ui.page.get_by_label("Colours").select_option("dark")
+    dark = ui.page.evaluate(ground)
+    assert dark != light
+    ui.page.reload()
+    expect(ui.heading("Overview")).to_be_visible()
+    assert ui.page.evaluate(ground) == dark
+
+
+def test_nothing_is_asked_while_the_tab_is_hidden(ui: WebUi) -> None:
+    asked = ui.page.evaluate(
+        """async () => {
+          const { Refresher } = await import("./refresh.js");
+          let hidden = false;
+          let calls = 0;
+          Object.defineProperty(document, "hidden", { get: () => hidden });
+          const refresher = new Refresher();
+          refresher.work = async () => { calls += 1; };
+          const told = () => document.dispatchEvent(new Event("visibilitychange"));
+          refresher.intervalS = 0.02;
+          const wait = () => new Promise((resolve) => setTimeout(resolve, 150));
+          await wait();
+          hidden = true;
+          told();
+          const before = calls;
+          await wait();
+          const during = calls - before;
+          hidden = false;
+          told();
+          await wait();
+          refresher.stop();
+          refresher.intervalS = 5;
+          return [before, during, calls - before];
+        }"""
+    )
+    assert asked[0] > 0
+    assert asked[1] == 0
+    assert asked[2] > 0
+
+
+# Why a queue holds messages: the pure function behind the box on its page
+
+
+def consumer(prefetch: int = 0, **more: Any) -> dict[str, Any]:
+    details = {"name": "c (1)", "connection_name": "c"}
+    return {
+        "consumer_tag": "tag",
+        "ack_required": True,
+        "active": True,
+        "activity_status": "up",
+        "prefetch_count": prefetch,
+        "channel_details": details,
+        **more,
+    }
+
+
+def queue(ready: int, unacked: int = 0, consumers: Any = (), **more: Any) -> dict[str, Any]:
+    return {
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+        "consumers": len(consumers),
+        "consumer_details": list(consumers),
+        **more,
+    }
+
+
+def rates(**rate: float) -> dict[str, Any]:
+    return {f"{name}_details": {"rate": value} for name, value in rate.items()}
+
+
+FULL_MEMORY = {"name": "n", "mem_alarm": True, "mem_used": 5, "mem_limit": 4}
+FULL_DISK = {"name": "n", "disk_free_alarm": True, "disk_free": 1, "disk_free_limit": 4}
+
+CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "empty": ({"queue": queue(0)}, ["empty"]),
+    "no consumers": ({"queue": queue(5)}, ["no-consumers"]),
+    "prefetch": ({"queue": queue(5, 3, [consumer(1), consumer(2)])}, ["prefetch"]),
+    "below the prefetch": ({"queue": queue(5, 2, [consumer(3)])}, ["stuck"]),
+    "global prefetch": (
+        {
+            "queue": queue(5, 2, [consumer()]),
+            "channels": [
+                {"name": "c (1)", "global_prefetch_count": 2, "messages_unacknowledged": 2}
+            ],
+        },
+        ["prefetch"],
+    ),
+    "growing": (
+        {"queue": queue(5, 0, [consumer()], message_stats=rates(publish=9, ack=4))},
+        ["growing"],
+    ),
+    "shrinking": (
+        {"queue": queue(5, 0, [consumer()], message_stats=rates(publish=1, ack=4))},
+        ["shrinking"],
+    ),
+    "steady": (
+        {"queue": queue(5, 0, [consumer()], message_stats=rates(publish=4, deliver_no_ack=4))},
+        ["steady"],
+    ),
+    "slow socket": (
+        {
+            "queue": queue(5, 0, [consumer()]),
+            "connections": [{"name": "c", "send_pend": 1 << 20, "state": "running"}],
+        },
+        ["slow-socket", "stuck"],
+    ),
+    "memory alarm": ({"queue": queue(0), "nodes": [FULL_MEMORY]}, ["memory-alarm", "empty"]),
+    "disk alarm": ({"queue": queue(5), "nodes": [FULL_DISK]}, ["disk-alarm", "no-consumers"]),
+    "single active": (
+        {
+            "queue": queue(
+                5,
+                0,
+                [
+                    consumer(activity_status="single_active"),
+                    consumer(activity_status="waiting", active=False),
+                ],
+                single_active_consumer_tag="tag",
+            )
+        },
+        ["single-active", "stuck"],
+    ),
+    "waiting consumers have no prefetch": (
+        {
+            "queue": queue(
+                5,
+                1,
+                [
+                    consumer(1, activity_status="single_active"),
+                    consumer(1, activity_status="waiting", active=False),
+                ],
+            )
+        },
+        ["single-active", "prefetch"],
+    ),
+    "unacknowledged": ({"queue": queue(0, 4, [consumer(9)])}, ["unacked"]),
+    "lazy": (
+        {"queue": queue(5, backing_queue_status={"mode": "lazy"}, messages_paged_out=5)},
+        ["no-consumers", "lazy"],
+    ),
+    "paged out": ({"queue": queue(5, messages_paged_out=3)}, ["no-consumers", "paged-out"]),
+    "returned": (
+        {
+            "queue": queue(
+                5, 1, [consumer(9)], message_stats=rates(deliver=50, redeliver=48, publish=1, ack=1)
+            )
+        },
+        ["returned", "steady"],
+    ),
+    "at its maximum": (
+        {"queue": queue(5, arguments={"x-max-length": 5})},
+        ["no-consumers", "max-length"],
+    ),
+    "exclusive": (
+        {"queue": queue(5, 0, [consumer()], exclusive_consumer_tag="tag")},
+        ["exclusive-consumer", "stuck"],
+    ),
+    "publishers held back": (
+        {"queue": queue(5), "connections": [{"name": "x", "send_pend": 0, "state": "flow"}]},
+        ["no-consumers", "held-back"],
+    ),
+}
+
+
+def test_the_reason_for_a_backlog_is_found(browser: Browser, broker: Broker) -> None:
+    with WebUi(browser, broker.http_url) as ui:
+        ui.page.goto(broker.http_url)
+        found = ui.page.evaluate(
+            """async (cases) => {
+              const { explainQueue } = await import("./diagnosis.js");
+              return cases.map((one) => explainQueue(one).map(({ code }) => code));
+            }""",
+            [given for given, _ in CASES.values()],
+        )
+        assert dict(zip(CASES, found, strict=True)) == {
+            name: codes for name, (_, codes) in CASES.items()
+        }
+
+
+# What is served
+
+
+def api(broker: Broker, method: str, path: str, body: Any = None) -> Any:
+    manager = urllib.request.HTTPPasswordMgrWithPriorAuth()
+    manager.add_password(None, broker.http_url, "guest", "guest", is_authenticated=True)
+    opener = urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(manager))
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{broker.http_url}/api/{path}", data, method=method)
+    with opener.open(request) as response:
+        text = response.read()
+    return json.loads(text) if text else None
+
+
+def api_has(broker: Broker, path: str) -> bool:
+    try:
+        api(broker, "GET", path)
+    except HTTPError as error:
+        assert error.code == 404
+        error.close()
+        return False
+    return True
