@@ -20,7 +20,6 @@ from warren.core.field import Table, longstr
 from warren.core.firehose import Firehose
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
 from warren.core.log_line import log_event
-from warren.core.message_stats import NOTHING
 from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
 from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
 from warren.core.policy import Policies
@@ -80,8 +79,6 @@ class Node:
         self.clients: dict[Client, None] = {}
         self.counts = NodeCounts()
         self.started_at = clock.wall_time()
-        # What passed through virtual hosts that are gone.
-        self.past_channels = NOTHING
         self._clients_numbered = 0
         # The encoded first frame to every client, by the login mechanisms it offers.
         self.greetings: dict[tuple[str, ...], bytes] = {}
@@ -151,8 +148,6 @@ class Node:
             return
         log_event(vhost_log, logging.INFO, "vhost_deleted", vhost=name)
         vhost.end()
-        self.past_channels = self.past_channels.plus(vhost.past_channels)
-        vhost.past_channels = NOTHING
         reason = f"vhost '{name}' is deleted"
         # Cancels of consumers are written first; they are scheduled, so the closes are too.
         self.clock.call_soon(lambda: self._close_clients(lambda c: c.vhost is vhost, reason))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from warren.core.message_stats import NOTHING, MessageStats
+
 AMQP = "amqp091"
 HTTP = "http"
 """Protocols that log in, as RabbitMQ names them where it counts logins."""
@@ -39,6 +41,11 @@ class NodeCounts:
     logins: dict[str, LoginCounts] = field(default_factory=dict)
     dead_lettered: Counter[str] = field(default_factory=Counter)
     """Messages sent to a dead letter exchange, by the reason of their death."""
+
+    past_channels: MessageStats = NOTHING
+    past_received: int = 0
+    past_sent: int = 0
+    """What passed through connections to virtual hosts that are gone."""
 
     @property
     def logins_succeeded(self) -> int:

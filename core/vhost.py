@@ -102,6 +102,7 @@ class VirtualHost:
         self.past_channels = NOTHING
         self.past_received = 0
         self.past_sent = 0
+        self._ended = False
         self._codec = codec
         self._store = store
         self._policies = policies
@@ -505,12 +506,19 @@ class VirtualHost:
 
     def channel_ended(self, stats: MessageStats) -> None:
         """A channel is gone; what passed through it still counts."""
-        self.past_channels = self.past_channels.plus(stats)
+        if self._ended:
+            self._counts.past_channels = self._counts.past_channels.plus(stats)
+        else:
+            self.past_channels = self.past_channels.plus(stats)
 
     def connection_ended(self, received_octets: int, sent_octets: int) -> None:
         """A connection to the virtual host is gone; what passed through it still counts."""
-        self.past_received += received_octets
-        self.past_sent += sent_octets
+        if self._ended:
+            self._counts.past_received += received_octets
+            self._counts.past_sent += sent_octets
+        else:
+            self.past_received += received_octets
+            self.past_sent += sent_octets
 
     # Policies and tracing
 
@@ -538,6 +546,9 @@ class VirtualHost:
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
+        self._ended = True
+        self.channel_ended(self.past_channels)
+        self.connection_ended(self.past_received, self.past_sent)
         for queue in list(self.queues.values()):
             queue.delete()
         self.queues.clear()

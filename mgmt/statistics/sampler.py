@@ -236,10 +236,11 @@ class Statistics:
 
     def node_figures(self) -> Figures:
         node = self._node
-        total: Figures = (*node.past_channels, *(0,) * (len(figures.VHOST) - figures.MESSAGES))
+        counts = node.counts
+        past = counts.past_channels
+        total: Figures = (*past, 0, 0, 0, counts.past_received, counts.past_sent)
         for vhost in node.vhosts.values():
             total = tuple(map(add, total, self.vhost_figures(vhost)))
-        counts = node.counts
         machine = self.managed.machine()
         return (
             *total,

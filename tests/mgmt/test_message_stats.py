@@ -157,6 +157,30 @@ def test_a_channel_that_is_gone_still_counts(warren_broker: Broker) -> None:
     assert (past.publish, past.get_no_ack) == (5, 1)
 
 
+def test_totals_do_not_fall_when_a_virtual_host_goes() -> None:
+    with Broker(http_port=0) as broker:
+        broker.add_vhost("going")
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url_for("going")))
+        channel = connection.channel()
+        channel.queue_declare("q")
+        for _ in range(7):
+            channel.basic_publish("", "q", b"x")
+        channel.queue_declare("q", passive=True)
+        client = ApiClient(broker)
+
+        def published() -> int:
+            _, overview = client.get("/overview")
+            count: int = overview["message_stats"]["publish"]
+            return count
+
+        assert published() == 7
+        broker.delete_vhost("going")
+        assert published() == 7
+        with pytest.raises(pika.exceptions.AMQPError):
+            connection.process_data_events(5)
+        assert published() == 7
+
+
 def test_exchanges_count_what_goes_in_and_out() -> None:
     with Broker(http_port=0) as broker:
         connection = pika.BlockingConnection(pika.URLParameters(broker.url))
