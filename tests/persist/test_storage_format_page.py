@@ -27,7 +27,6 @@ def listed(directory: Path, queue: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("queue", [ORDERS, INVOICES])
 def test_the_example_lists_a_queue(tmp_path: Path, queue: int) -> None:
-    pytest.importorskip("numpy")
     fill(tmp_path).die()
     node = StoredNode(tmp_path)
     node.publish(b"after a restart", queue)
