@@ -1,8 +1,8 @@
 """Bindings: lists, one, bind, unbind (management_api.md section 2).
 
 In addresses a binding is its routing key, percent-encoded, with `~` and a fingerprint where it has
-arguments; `~` alone stands for an empty key. A `~` in a key is encoded too, so that all bindings
-can be told apart.
+arguments; `~` alone stands for an empty key. A blank is a `+`. A `~` in a key is encoded too, so
+that all bindings can be told apart.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from warren.core.binding import Binding, DestinationKind
 from warren.core.errors import AccessRefused
@@ -48,7 +48,7 @@ def binding_row(listed: ListedBinding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    key = quote(binding.routing_key, safe="", errors="surrogateescape").replace("~", "%7E")
+    key = quote_plus(binding.routing_key, errors="surrogateescape").replace("~", "%7E")
     if binding.fingerprint:
         return f"{key}~{binding.fingerprint}"
     return key or EMPTY
@@ -117,18 +117,26 @@ def _exchange(request: ApiRequest, part: str) -> tuple[VirtualHost, str]:
 
 
 def _ends(request: ApiRequest) -> tuple[VirtualHost, str, DestinationKind, str]:
-    """Both ends of the path. Raises `ObjectNotFound`."""
-    vhost, source = _exchange(request, "source")
+    """Both ends of the path. Raises `ObjectNotFound`, to who binds with what is missing."""
+    vhost, source = request.vhost(), request.exchange_name("source")
     kind = KINDS.get(request.name("kind"))
     if kind is None:
         raise ObjectNotFound()
+    if source not in vhost.exchanges:
+        raise _end_missing(request, "exchange", source)
     destination = request.name("destination")
     if kind == "exchange":
         destination = request.exchange_name("destination")
     there = vhost.queues if kind == "queue" else vhost.exchanges
     if destination not in there:
-        raise ObjectNotFound()
+        raise _end_missing(request, kind, destination)
     return vhost, source, kind, destination
+
+
+def _end_missing(request: ApiRequest, kind: DestinationKind, name: str) -> ObjectNotFound:
+    if request.http.method != "POST":
+        return ObjectNotFound()
+    return ObjectNotFound("not_found", f"no {kind} '{name}' in vhost '{request.vhost().name}'")
 
 
 def _between(request: ApiRequest) -> list[ListedBinding]:
@@ -171,7 +179,7 @@ def _one(request: ApiRequest) -> ListedBinding:
     key = request.name("key")
     for listed in _between(request):
         shown = properties_key(listed.binding)
-        if key in (shown, unquote(shown)):
+        if key in (shown, unquote(shown), unquote_plus(shown), shown.replace("+", "%20")):
             return listed
     raise ObjectNotFound()
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from warren.amqp.names import checked_new_name
+from warren.core.errors import CommandInvalid
 from warren.core.exchange import Exchange
 from warren.core.field import from_json, to_json
 from warren.core.routing import DEFAULT_EXCHANGE
@@ -13,9 +14,9 @@ from warren.core.vhost import PREDECLARED, VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply
-from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
+from warren.mgmt.http.errors import BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
-from warren.mgmt.http.request import ApiRequest, boolean, text
+from warren.mgmt.http.request import ApiRequest, boolean, check_length, text
 from warren.mgmt.statistics import figures
 
 BUILT_IN = frozenset(name for name, _, _ in PREDECLARED)
@@ -100,7 +101,13 @@ async def put_exchange(request: ApiRequest) -> Reply:
     if not isinstance(arguments, dict):
         raise BadRequest("arguments should be an object")
     kind, table = text(body, "type", "direct"), from_json(arguments)
-    vhost.check_exchange_type(kind)
+    check_length(name, "exchange")
+    if name == DEFAULT_EXCHANGE:
+        raise NotAuthorised("Access refused.")
+    try:
+        vhost.check_exchange_type(kind)
+    except CommandInvalid as error:
+        raise BadRequest(f"invalid exchange type '{kind}'") from error
     request.check(vhost.name, "exchange", name, "configure")
     existing = vhost.exchanges.get(name)
     if existing is not None:
@@ -117,7 +124,7 @@ async def delete_exchange(request: ApiRequest) -> None:
     name = exchange.name
     request.check(vhost.name, "exchange", name, "configure")
     if name == DEFAULT_EXCHANGE:
-        raise ApiError(400, "bad_request", "operation not permitted on the default exchange")
+        raise NotAuthorised("Access refused.")
     checked_new_name("exchange", name)
     vhost.delete_exchange(name, if_unused=request.query_flag("if-unused"))
     audit(request, "exchange_deleted", vhost=vhost.name, exchange=name)

@@ -20,14 +20,32 @@ from warren.core.settlement import PENDING, REJECTED
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
-from warren.mgmt.http.errors import BadRequest
-from warren.mgmt.http.request import ApiRequest, demanded
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.request import VHOST_NOT_FOUND, ApiRequest, demanded
 
 GET_MAX = 100_000
 """More than anybody reads; the answer would not fit into memory."""
 
 _MANDATORY = b"\1"
 PUBLISH_REFUSED = "rejected Unable to publish message. Check queue limits."
+GET_ENCODING_UNKNOWN = "Unsupported encoding. Please use auto or base64."
+
+PROPERTIES: dict[str, type] = {
+    "content_type": str,
+    "content_encoding": str,
+    "delivery_mode": int,
+    "priority": int,
+    "correlation_id": str,
+    "reply_to": str,
+    "expiration": str,
+    "message_id": str,
+    "timestamp": int,
+    "type": str,
+    "user_id": str,
+    "app_id": str,
+    "cluster_id": str,
+}
+"""What is taken from the properties of a publish, beside the headers; anything else is ignored."""
 
 
 class _OneConfirm:
@@ -44,7 +62,12 @@ class _OneConfirm:
 
 
 async def publish(request: ApiRequest) -> Any:
-    vhost, exchange = exchange_of(request)
+    try:
+        vhost, exchange = exchange_of(request)
+    except ObjectNotFound as error:
+        if error.reason == VHOST_NOT_FOUND:
+            raise
+        raise BadRequest(f"404 {_missing(request, 'exchange')}") from error
     routing_key, properties, payload, encoding = demanded(
         await request.body(), "routing_key", "properties", "payload", "payload_encoding"
     )
@@ -79,9 +102,14 @@ async def publish(request: ApiRequest) -> Any:
     return {"routed": bool(queues)}
 
 
+def _missing(request: ApiRequest, kind: str) -> str:
+    """As the reply text of a channel that is closed reads."""
+    return f"NOT_FOUND - no {kind} '{request.name(kind)}' in vhost '{request.name('vhost')}'"
+
+
 def _decoded(payload: Any, encoding: Any) -> bytes:
     if not isinstance(payload, str):
-        raise BadRequest("payload should be a string")
+        raise BadRequest("payload_not_string")
     if encoding == "string":
         return payload.encode()
     if encoding == "base64":
@@ -97,14 +125,24 @@ def _header(properties: Any, body_size: int) -> bytes:
         properties = {}
     if not isinstance(properties, dict):
         raise BadRequest("properties should be an object")
-    values = dict(properties)
-    headers = values.pop("headers", None)
+    headers = properties.get("headers")
+    values = {
+        name: _property(name, kind, properties[name])
+        for name, kind in PROPERTIES.items()
+        if name in properties
+    }
     if headers is not None and not isinstance(headers, dict):
         raise BadRequest("headers should be an object")
     try:
         return encode_properties(body_size, values, None if headers is None else from_json(headers))
     except (MalformedProperties, ValueError, struct.error) as error:
         raise BadRequest(f"properties: {error}") from error
+
+
+def _property(name: str, kind: type, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise BadRequest(["not_int" if kind is int else "not_string", name])
+    return value
 
 
 def _as_told(error: BrokerError) -> BadRequest:
@@ -124,17 +162,22 @@ ACK_MODES = (
 
 
 async def get(request: ApiRequest) -> Any:
-    vhost, queue = queue_of(request)
+    try:
+        vhost, queue = queue_of(request)
+    except ObjectNotFound as error:
+        if error.reason == VHOST_NOT_FOUND:
+            raise
+        raise ObjectNotFound("not_found", _missing(request, "queue")) from error
     body = await request.body()
     mode, count, encoding = demanded(body, "ackmode", "count", "encoding")
     truncate = body.get("truncate")
-    count = _whole("count", count)
+    count = _whole(count)
     if truncate is not None:
-        truncate = _whole("truncate", truncate)
+        truncate = _whole(truncate)
     if mode not in ACK_MODES:
         raise BadRequest(["unknown_ackmode", mode])
     if encoding not in ("auto", "base64"):
-        raise BadRequest(["unsupported_encoding", encoding])
+        raise BadRequest(GET_ENCODING_UNKNOWN)
     request.check(vhost.name, "queue", queue.name, "read")
     queue.check_access(None)
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
@@ -155,11 +198,11 @@ async def get(request: ApiRequest) -> Any:
     return rows
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole(value: Any) -> int:
     if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise BadRequest(f"{name} should be a whole number, not {value!r}")
+        raise BadRequest(["not_integer", value])
     return int(value)
 
 

@@ -61,6 +61,9 @@ class PolicyEndpoints:
         vhost, name = request.vhost_of_policies().name, request.name("name")
         body = await request.body()
         pattern, definition = demanded(body, "pattern", "definition")
+        if isinstance(definition, dict):
+            # Settings that are not known are named in this order.
+            definition = dict(sorted(definition.items()))
         policies = request.node.policies
         try:
             policies.get(vhost, name, operator=self._operator)

@@ -22,7 +22,7 @@ from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Righ
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
-from warren.mgmt.http.request import ApiRequest, boolean, demanded
+from warren.mgmt.http.request import ApiRequest, boolean, check_length, demanded
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import Statistics
 
@@ -286,6 +286,7 @@ async def put_queue(request: ApiRequest) -> Reply:
     table = from_json(arguments)
     if not name:
         raise BadRequest("a queue needs a name")
+    check_length(name, "queue")
     request.check(vhost.name, "queue", name, "configure")
     existing = vhost.queues.get(name)
     if existing is not None:

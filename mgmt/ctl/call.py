@@ -59,7 +59,7 @@ class DryRun(Exception):
 
 @dataclass
 class Call:
-    """One command. `banners`: what it says it is doing is printed."""
+    """One command with its options. The node is looked for when something is asked of it."""
 
     options: Options
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -75,17 +75,20 @@ class Call:
         """Raises `CtlError` where nobody can say which node is meant."""
         if self._client is None:
             timeout_s = self.options.timeout
-            self._client = ControlClient(
+            client = ControlClient(
                 self._target(), DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s or None
             )
-            self._check_name()
+            if self.options.node is not None:
+                self._name = _checked_name(client, self.options.node)
+            self._client = client
         return self._client
 
     @property
     def node(self) -> str:
         """The name of the node, as it says itself."""
         if self._name is None:
-            self._name = str(self.client.get("overview", columns="node")["node"])
+            client = self.client
+            self._name = self._name or _name(client)
         return self._name
 
     def announce(self, banner: str) -> None:
@@ -152,14 +155,18 @@ class Call:
             raise CtlError("the configured node keeps nothing on disk", Exit.CONFIG)
         return config.data_dir
 
-    def _check_name(self) -> None:
-        """Whoever names a node must not reach another one."""
-        wanted = self.options.node
-        if wanted is None:
-            return
-        name = self.node
-        if wanted != name and ("@" in wanted or wanted != name.partition("@")[0]):
-            raise CtlError(f"the node there is {name}, not {wanted}")
+
+def _name(client: ControlClient) -> str:
+    return str(client.get("overview", columns="node")["node"])
+
+
+def _checked_name(client: ControlClient, wanted: str) -> str:
+    """The node's name. Raises `CtlError`: whoever names a node must not reach another one."""
+    name = _name(client)
+    if wanted not in (name, name.partition("@")[0]):
+        client.close()
+        raise CtlError(f"the node there is {name}, not {wanted}")
+    return name
 
 
 def parse_json(text: str) -> Any:

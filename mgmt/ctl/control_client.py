@@ -237,6 +237,7 @@ class ControlClient:
         try:
             connection.connect()
         except (OSError, ssl.SSLError) as error:
+            connection.close()
             raise NodeUnreachable(
                 self.target.describe(), _reason(error), self.target.advice()
             ) from error

@@ -14,7 +14,7 @@ import click
 
 from warren.core.information_unit import parse_bytes
 from warren.mgmt.ctl.call import Call, as_json
-from warren.mgmt.ctl.declaration import argument, command, flag, option, optional, several
+from warren.mgmt.ctl.declaration import argument, command, option, optional, several
 from warren.mgmt.ctl.errors import (
     BadArgument,
     CtlError,

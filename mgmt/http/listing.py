@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 PAGE_SIZE_MAX = 500
 DEFAULT_PAGE_SIZE = 100
+PAGINATION_INVALID = "Pagination parameters are invalid"
 
 Row = dict[str, Any]
 
@@ -48,18 +49,19 @@ class Page:
 
     @classmethod
     def of(cls, request: ApiRequest) -> Page:
-        """Raises `BadRequest`."""
+        """Raises `BadRequest`. Without a page nothing else of them counts."""
         query = request.http.query
-        if "page" not in query and "page_size" not in query:
+        if "page" not in query:
             return EVERYTHING
         try:
-            number = int(query.get("page", "1"))
+            number = int(query["page"])
             size = int(query.get("page_size", DEFAULT_PAGE_SIZE))
         except ValueError as error:
-            raise BadRequest("Pagination parameters are invalid") from error
+            raise BadRequest(PAGINATION_INVALID) from error
         if number < 1 or not 1 <= size <= PAGE_SIZE_MAX:
+            shown = query.get("page_size", "undefined")
             raise BadRequest(
-                f"Invalid pagination parameters: page number {number}, page size {size}",
+                f"Invalid pagination parameters: page number {number}, page size {shown}",
                 "invalid_pagination_parameters",
             )
         return cls(number, size, _pattern(query.get("name", ""), query.get("use_regex", "")))
@@ -75,7 +77,7 @@ def _pattern(name: str, use_regex: str) -> Callable[[str], object] | None:
         try:
             return re.compile(name, re.IGNORECASE).search
         except (re.error, RecursionError, OverflowError) as error:
-            raise BadRequest(f"the name is no regular expression: {error}") from error
+            raise BadRequest(PAGINATION_INVALID) from error
     wanted = name.lower()
     return lambda text: wanted in text.lower()
 
@@ -96,8 +98,8 @@ async def answer(
             for item in chunk
             if page.pattern(listing.name(item))
         ]
-    pages = max(1, -(-len(chosen) // page.size))
-    if page.number > pages:
+    pages = -(-len(chosen) // page.size)
+    if page.number > max(1, pages):
         raise BadRequest(
             f"Page out of range, page: {page.number} page size: {page.size}, len: {len(chosen)}",
             "page_out_of_range",

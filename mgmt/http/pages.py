@@ -114,7 +114,7 @@ def _text_page(title: str, paragraphs: tuple[str, ...], links: tuple[tuple[str, 
     html = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)} – Warren</title>\n"
+        f"<title>{escape(title)} · Warren</title>\n"
         '<link rel="icon" href="../favicon.svg" type="image/svg+xml">\n'
         '<link rel="stylesheet" href="../style.css">\n</head>\n<body class="text-page">\n<main>\n'
         f"<h1>{escape(title)}</h1>\n{text}<ul>\n{items}</ul>\n</main>\n</body>\n</html>\n"

@@ -24,6 +24,10 @@ DEFAULT_EXCHANGE_IN_PATHS = "amq.default"
 
 VHOST_CLOSED = "User not authorised to access virtual host"
 
+NAME_BYTES_MAX = 255
+
+VHOST_NOT_FOUND = "vhost_not_found"
+
 LINE_MAX = 80
 """A list of missing keys that is as long as this has a line for each."""
 
@@ -71,7 +75,7 @@ class ApiRequest:
         if vhost is not None:
             return vhost
         if self.http.method in ("PUT", "POST"):
-            raise ObjectNotFound("not_found", "vhost_not_found")
+            raise ObjectNotFound("not_found", VHOST_NOT_FOUND)
         raise ObjectNotFound()
 
     def visible_vhosts(self) -> list[VirtualHost]:
@@ -150,6 +154,15 @@ def demanded(body: dict[str, Any], *names: str) -> list[Any]:
         line = f"[{','.join(terms)}]"
         raise BadRequest(line if len(line) < LINE_MAX else "[" + ",\n ".join(terms) + "]")
     return [body[name] for name in names]
+
+
+def check_length(name: str, kind: str) -> None:
+    """AMQP has no room for a longer name. Raises `BadRequest`."""
+    octets = len(name.encode("utf-8", "surrogateescape"))
+    if octets > NAME_BYTES_MAX:
+        raise BadRequest(
+            f"{kind} should be less than {NAME_BYTES_MAX} bytes, actually was {octets}\n"
+        )
 
 
 def text(body: dict[str, Any], name: str, default: str = "") -> str:

@@ -5,6 +5,12 @@ const BASE = new URL("api/", document.baseURI);
 /** Told on `window` when the node does not know us (any more). */
 export const LOGGED_OUT = "warren:logged-out";
 
+export class Unreachable extends Error {
+  constructor() {
+    super("The node cannot be reached.");
+  }
+}
+
 export class ApiFailure extends Error {
   constructor(status, error, reason) {
     super(reason || error || `The node answered ${status}.`);
@@ -40,12 +46,12 @@ export function address(where, query = {}) {
 
 /**
  * `body` is sent as JSON, `form` as a form; `vhost` limits lists to a virtual host. Answers what
- * the JSON says, or null. Throws ApiFailure, TypeError when the node cannot be reached.
+ * the JSON says, or null. Throws ApiFailure or Unreachable.
  */
-export async function request(method, where, { body, form, query, vhost, signal } = {}) {
+export async function request(method, where, { body, form, query, vhost } = {}) {
   // The header says that a page asks, so that the browser is not told to ask for a password.
   const headers = { Accept: "application/json", "X-Requested-With": "fetch" };
-  const options = { method, headers, signal, cache: "no-store", credentials: "same-origin" };
+  const options = { method, headers, cache: "no-store", credentials: "same-origin" };
   if (vhost) headers["X-Vhost"] = headerText(vhost);
   if (body !== undefined) {
     headers["Content-Type"] = "application/json";
@@ -53,7 +59,9 @@ export async function request(method, where, { body, form, query, vhost, signal 
   } else if (form !== undefined) {
     options.body = new URLSearchParams(form);
   }
-  const response = await fetch(address(where, query), options);
+  const response = await fetch(address(where, query), options).catch(() => {
+    throw new Unreachable();
+  });
   const told = Date.parse(response.headers.get("Date"));
   // The header is in whole seconds: less than that is no difference.
   skew = Math.abs(told - Date.now()) > 2000 ? told - Date.now() : 0;

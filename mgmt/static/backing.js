@@ -23,10 +23,24 @@ export class BackingBar {
       const segment = el("div", { class: `state state-${id}` });
       const number = el("b");
       this.#bar.append(segment);
-      this.#keys.append(el("li", {}, el("span", { class: `state-key state-${id}`, "aria-hidden": "true" }), el("span", {}, label), number, el("small", {}, what)));
+      this.#keys.append(
+        el(
+          "li",
+          {},
+          el("span", { class: `state-key state-${id}`, "aria-hidden": "true" }),
+          el("span", {}, label),
+          number,
+          el("small", {}, what),
+        ),
+      );
       this.#segments.set(id, { segment, number });
     }
-    const ends = el("div", { class: "states-ends" }, el("span", {}, "tail ← new messages"), el("span", {}, "head → to consumers"));
+    const ends = el(
+      "div",
+      { class: "states-ends" },
+      el("span", {}, "tail ← new messages"),
+      el("span", {}, "head → to consumers"),
+    );
     this.element = el("div", {}, ends, this.#bar, this.#keys, this.#note);
   }
 
@@ -44,7 +58,11 @@ export class BackingBar {
     const told = STATES.map(([, label], at) => `${label} ${count(counts[at])}`).join(", ");
     this.#bar.setAttribute("aria-label", `Messages from tail to head: ${told}`);
     this.#bar.classList.toggle("none", !total);
-    const target = status.target_ram_count === "infinity" ? "any number" : count(status.target_ram_count);
-    setText(this.#note, `Mode ${status.mode}; may keep ${target} of them in memory; ${count(unacked)} delivered and not yet acknowledged are not in the bar.`);
+    const target =
+      status.target_ram_count === "infinity" ? "any number" : count(status.target_ram_count);
+    setText(
+      this.#note,
+      `Mode ${status.mode}; may keep ${target} of them in memory; ${count(unacked)} delivered and not yet acknowledged are not in the bar.`,
+    );
   }
 }

@@ -67,7 +67,10 @@ export class Chart {
     const width = Math.max(220, this.#plot.parentElement.clientWidth);
     const right = width - MARGIN.right;
     const bottom = HEIGHT - MARGIN.bottom;
-    const highest = Math.max(0, ...this.#series.flatMap(({ id }) => this.#visible(id).map((p) => p[1])));
+    const highest = Math.max(
+      0,
+      ...this.#series.flatMap(({ id }) => this.#visible(id).map((p) => p[1])),
+    );
     const step = niceStep(highest / TICKS, this.#binary);
     const top = step * Math.max(1, Math.ceil(highest / step));
     const [from, until] = this.#span;
@@ -77,7 +80,9 @@ export class Chart {
     this.#plot.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const parts = [];
     for (let value = 0; value <= top + step / 2; value += step) {
-      parts.push(svg("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y(value), y2: y(value) }));
+      parts.push(
+        svg("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y(value), y2: y(value) }),
+      );
       const at = { class: "tick", x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" };
       parts.push(svg("text", at, this.#format(value)));
     }
@@ -89,13 +94,14 @@ export class Chart {
       parts.push(svg("text", at, clock(time)));
     }
     this.#series.forEach(({ id }, at) => {
-      const points = this.#visible(id).map(([time, value]) => `${this.#x(time).toFixed(1)},${y(value).toFixed(1)}`);
-      if (points.length === 1) {
-        const [x, level] = points[0].split(",");
-        parts.push(svg("circle", { class: `dot dot-${at}`, cx: x, cy: level, r: 3 }));
-      } else if (points.length) {
-        parts.push(svg("polyline", { class: `line line-${at}`, points: points.join(" ") }));
-      }
+      const points = this.#visible(id).map(
+        ([time, value]) => `${this.#x(time).toFixed(1)},${y(value).toFixed(1)}`,
+      );
+      if (!points.length) return;
+      parts.push(svg("polyline", { class: `line line-${at}`, points: points.join(" ") }));
+      // Where a line has only begun, its end is all one sees of it.
+      const [cx, cy] = points.at(-1).split(",");
+      parts.push(svg("circle", { class: `dot dot-${at}`, cx, cy, r: 3 }));
     });
     this.#rule = svg("line", { class: "rule", y1: MARGIN.top, y2: bottom });
     this.#plot.replaceChildren(...parts, this.#rule);
@@ -157,10 +163,10 @@ function nearest(points, time) {
   return best;
 }
 
-/** 1, 2 or 5 times a power of ten, not below `least`; of KiB, MiB and so on where `binary`. */
+/** 1, 2 or 5 times a power of ten, not below `least`; a power of two where `binary`. */
 function niceStep(least, binary) {
   if (!(least > 0)) return 1;
-  const unit = binary && least >= 1 ? 1024 ** Math.floor(Math.log(least) / Math.log(1024)) : 1;
-  const power = unit * 10 ** Math.floor(Math.log10(least / unit));
+  if (binary) return 2 ** Math.ceil(Math.log2(least));
+  const power = 10 ** Math.floor(Math.log10(least));
   return power * [1, 2, 5, 10].find((factor) => factor * power >= least * 0.999);
 }

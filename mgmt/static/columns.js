@@ -7,12 +7,23 @@ import { session } from "./session.js";
 /** A column of a figure that the node can sort by. `path` may lead into inner objects. */
 export function figure(id, label, path = id, format = count, more = {}) {
   const value = (row) => at(row, path);
-  return { id, label, sort: path, value, numeric: true, cell: (row) => shown(value(row), format), ...more };
+  return {
+    id,
+    label,
+    sort: path,
+    value,
+    numeric: true,
+    cell: (row) => shown(value(row), format),
+    ...more,
+  };
 }
 
 /** A column of how fast a message counter grows. */
 export function pace(id, label, counter = id, more = {}) {
-  return figure(id, label, `message_stats.${counter}_details.rate`, rate, { title: `${label} messages a second`, ...more });
+  return figure(id, label, `message_stats.${counter}_details.rate`, rate, {
+    title: `${label} messages a second`,
+    ...more,
+  });
 }
 
 export function octets(id, label, path = id, more = {}) {
@@ -44,7 +55,9 @@ export function features(row) {
 export const featuresColumn = { id: "features", label: "Features", cell: features };
 
 export function policyColumn() {
-  return words("policy", "Policy", { cell: (row) => [row.policy, row.operator_policy].filter(Boolean) });
+  return words("policy", "Policy", {
+    cell: (row) => [row.policy, row.operator_policy].filter(Boolean),
+  });
 }
 
 export function channelLink(details) {

@@ -19,7 +19,9 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
   const facts = { queue, channels, connections, nodes, ready, unacked, ...flows(queue) };
   const findings = [
     ...ofAlarms(facts),
-    ...(ready ? [...ofConsumers(facts), ...ofSockets(facts), ...ofPrefetch(facts), ...ofReturns(facts)] : []),
+    ...(ready
+      ? [...ofConsumers(facts), ...ofSockets(facts), ...ofPrefetch(facts), ...ofReturns(facts)]
+      : []),
     ...ofUnacked(facts),
     ...(ready ? [...ofRates(facts), ...ofStorage(facts)] : []),
     ...ofLimits(facts),
@@ -28,7 +30,10 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
   // That consumers are full explains why nothing moves.
   const full = findings.some(({ code }) => code === "prefetch");
   if (ready || unacked) return findings.filter(({ code }) => !(full && code === "stuck"));
-  return [...findings, finding("empty", "good", "The queue is empty: there is nothing to explain.")];
+  return [
+    ...findings,
+    finding("empty", "good", "The queue is empty: there is nothing to explain."),
+  ];
 }
 
 function finding(code, tone, text) {
@@ -40,16 +45,33 @@ function flows(queue) {
   const of = (name) => stats[`${name}_details`]?.rate ?? 0;
   // What is delivered or fetched without acknowledgement is gone at once.
   const out = of("ack") + of("deliver_no_ack") + of("get_no_ack");
-  return { incoming: of("publish"), out, delivered: of("deliver") + of("deliver_no_ack"), redelivered: of("redeliver") };
+  return {
+    incoming: of("publish"),
+    out,
+    delivered: of("deliver") + of("deliver_no_ack"),
+    redelivered: of("redeliver"),
+  };
 }
 
 function ofAlarms({ nodes }) {
   return nodes.flatMap((node) => [
     ...(node.mem_alarm
-      ? [finding("memory-alarm", "bad", `Node ${node.name} is short of memory (${bytes(node.mem_used)} of ${bytes(node.mem_limit)}): publishers are blocked until it has recovered. Consumers go on.`)]
+      ? [
+          finding(
+            "memory-alarm",
+            "bad",
+            `Node ${node.name} is short of memory (${bytes(node.mem_used)} of ${bytes(node.mem_limit)}): publishers are blocked until it has recovered. Consumers go on.`,
+          ),
+        ]
       : []),
     ...(node.disk_free_alarm
-      ? [finding("disk-alarm", "bad", `Node ${node.name} is short of disk space (${bytes(node.disk_free)} free, ${bytes(node.disk_free_limit)} wanted): publishers are blocked until there is more.`)]
+      ? [
+          finding(
+            "disk-alarm",
+            "bad",
+            `Node ${node.name} is short of disk space (${bytes(node.disk_free)} free, ${bytes(node.disk_free_limit)} wanted): publishers are blocked until there is more.`,
+          ),
+        ]
       : []),
   ]);
 }
@@ -59,33 +81,60 @@ function ofConsumers({ queue, ready, incoming }) {
   const number = queue.consumers ?? consumers.length;
   if (!number) {
     const grows = incoming >= RATE_MIN ? ` It grows by ${rate(incoming)}.` : "";
-    return [finding("no-consumers", "bad", `No consumers: ${waits(ready)} and nobody takes them.${grows}`)];
+    return [finding("no-consumers", "bad", `No consumers: ${waits(ready)}.${grows}`)];
   }
   if (number > 1 && consumers.some(({ activity_status: status }) => status === "single_active")) {
     const tag = queue.single_active_consumer_tag;
-    return [finding("single-active", "warn", `Single active consumer: only "${tag}" gets messages, the other ${number - 1} wait to take over. More consumers do not make it faster.`)];
+    return [
+      finding(
+        "single-active",
+        "warn",
+        `Single active consumer: only "${tag}" gets messages, the other ${number - 1} wait to take over. More consumers do not make it faster.`,
+      ),
+    ];
   }
   if (number === 1 && queue.exclusive_consumer_tag) {
-    return [finding("exclusive-consumer", "plain", `The one consumer, "${queue.exclusive_consumer_tag}", is exclusive: no other can help it.`)];
+    return [
+      finding(
+        "exclusive-consumer",
+        "plain",
+        `The one consumer, "${queue.exclusive_consumer_tag}", is exclusive: no other can help it.`,
+      ),
+    ];
   }
   return [];
 }
 
 function waits(ready) {
-  return ready === 1 ? "1 message waits" : `${count(ready)} messages wait`;
+  return ready === 1
+    ? "1 message waits and nobody takes it"
+    : `${count(ready)} messages wait and nobody takes them`;
 }
 
 function ofSockets({ queue, connections }) {
-  const names = new Set((queue.consumer_details ?? []).map((one) => one.channel_details?.connection_name));
+  const names = new Set(
+    (queue.consumer_details ?? []).map((one) => one.channel_details?.connection_name),
+  );
   const slow = connections.filter((one) => names.has(one.name) && one.send_pend >= OWED_MAX);
   if (!slow.length) return [];
   const owed = bytes(Math.max(...slow.map((one) => one.send_pend)));
-  const who = slow.length === 1 ? `Connection ${slow[0].name} of a consumer does` : `${slow.length} connections of consumers do`;
-  return [finding("slow-socket", "bad", `${who} not read what is sent (up to ${owed} wait in its socket): the client or its network is slow.`)];
+  const who =
+    slow.length === 1
+      ? `Connection ${slow[0].name} of a consumer does`
+      : `${slow.length} connections of consumers do`;
+  return [
+    finding(
+      "slow-socket",
+      "bad",
+      `${who} not read what is sent (up to ${owed} wait in its socket): the client or its network is slow.`,
+    ),
+  ];
 }
 
-function ofPrefetch({ queue, channels, unacked }) {
-  const consumers = (queue.consumer_details ?? []).filter((one) => one.ack_required && one.active !== false);
+function ofPrefetch({ queue, channels, unacked, incoming, out }) {
+  const consumers = (queue.consumer_details ?? []).filter(
+    (one) => one.ack_required && one.active !== false,
+  );
   if (!consumers.length || !unacked) return [];
   const byName = new Map(channels.map((channel) => [channel.name, channel]));
   const full = consumers.filter((one) => {
@@ -96,24 +145,45 @@ function ofPrefetch({ queue, channels, unacked }) {
   const limits = consumers.map((one) => one.prefetch_count);
   const sum = limits.reduce((total, limit) => total + limit, 0);
   const atLimit = limits.every((limit) => limit > 0) && unacked >= sum;
-  if (atLimit) {
-    return [finding("prefetch", "bad", `Every consumer is at its prefetch: ${plural(unacked, "message is", "messages are")} unacknowledged, and the prefetches allow ${count(sum)}. Acknowledgements are too slow; a larger prefetch helps only if consumers wait for the network.`)];
+  if (!atLimit && full.length < consumers.length) return [];
+  const what = atLimit
+    ? `Every consumer is at its prefetch: ${plural(unacked, "message is", "messages are")} unacknowledged, and the prefetches allow ${count(sum)}.`
+    : "The channels of all consumers are at their global prefetch.";
+  // Busy consumers that catch up are as they should be.
+  if (out > incoming + RATE_MIN) {
+    return [finding("prefetch", "plain", `${what} Their acknowledgements set the pace.`)];
   }
-  if (full.length === consumers.length) {
-    return [finding("prefetch", "bad", "The channels of all consumers are at their global prefetch: acknowledgements are too slow.")];
-  }
-  return [];
+  return [
+    finding(
+      "prefetch",
+      "bad",
+      `${what} Acknowledgements are too slow; a larger prefetch helps only if consumers wait for the network.`,
+    ),
+  ];
 }
 
 function ofReturns({ delivered, redelivered }) {
   if (redelivered < RATE_MIN || redelivered < delivered / 2) return [];
-  return [finding("returned", "bad", `Most deliveries are repeated (${rate(redelivered)} of ${rate(delivered)}): consumers give messages back, or fail while they have them. A delivery that cannot succeed should be rejected without requeueing.`)];
+  return [
+    finding(
+      "returned",
+      "bad",
+      `Most deliveries are repeated (${rate(redelivered)} of ${rate(delivered)}): consumers give messages back, or fail while they have them. A delivery that cannot succeed should be rejected without requeueing.`,
+    ),
+  ];
 }
 
 function ofUnacked({ ready, unacked, out }) {
   if (ready || !unacked) return [];
-  const pace = out >= RATE_MIN ? `; ${rate(out)} are acknowledged` : ", and none was acknowledged lately";
-  return [finding("unacked", "plain", `Everything is delivered. ${plural(unacked, "message waits", "messages wait")} for acknowledgement by ${unacked === 1 ? "its consumer" : "consumers"}${pace}.`)];
+  const pace =
+    out >= RATE_MIN ? `; ${rate(out)} are acknowledged` : ", and none was acknowledged lately";
+  return [
+    finding(
+      "unacked",
+      "plain",
+      `Everything is delivered. ${plural(unacked, "message waits", "messages wait")} for acknowledgement by ${unacked === 1 ? "its consumer" : "consumers"}${pace}.`,
+    ),
+  ];
 }
 
 function ofRates({ queue, incoming, out, ready }) {
@@ -121,39 +191,88 @@ function ofRates({ queue, incoming, out, ready }) {
   const growth = incoming - out;
   const both = `${rate(incoming)} come in, ${rate(out)} are taken for good`;
   if (growth >= Math.max(RATE_MIN, incoming * 0.02)) {
-    return [finding("growing", "bad", `Acknowledgements are slower than publishes: ${both}. The queue grows by ${rate(growth)}.`)];
+    return [
+      finding(
+        "growing",
+        "bad",
+        `Acknowledgements are slower than publishes: ${both}. The queue grows by ${rate(growth)}.`,
+      ),
+    ];
   }
   if (growth <= -RATE_MIN) {
-    return [finding("shrinking", "good", `The backlog shrinks: ${both}. At this pace it is gone in ${duration((ready / -growth) * 1000)}.`)];
+    return [
+      finding(
+        "shrinking",
+        "good",
+        `The backlog shrinks: ${both}. At this pace it is gone in ${duration((ready / -growth) * 1000)}.`,
+      ),
+    ];
   }
   if (incoming >= RATE_MIN) {
-    return [finding("steady", "warn", `Consumers keep up with what comes in (${rate(incoming)}), but do not reduce the backlog.`)];
+    return [
+      finding(
+        "steady",
+        "warn",
+        `Consumers keep up with what comes in (${rate(incoming)}), but do not reduce the backlog.`,
+      ),
+    ];
   }
-  return [finding("stuck", "warn", "Nothing comes in and nothing is acknowledged: look at what the consumers do.")];
+  return [
+    finding(
+      "stuck",
+      "warn",
+      "Nothing comes in and nothing is acknowledged: look at what the consumers do.",
+    ),
+  ];
 }
 
 function ofStorage({ queue }) {
   const out = queue.messages_paged_out ?? 0;
   if (queue.backing_queue_status?.mode === "lazy") {
-    return [finding("lazy", "plain", `The queue is lazy: messages (${count(out)}) are kept on disk and read when a consumer wants them. It costs little memory and some speed.`)];
+    return [
+      finding(
+        "lazy",
+        "plain",
+        `The queue is lazy: messages (${count(out)}) are kept on disk and read when a consumer wants them. It costs little memory and some speed.`,
+      ),
+    ];
   }
   if (!out) return [];
-  return [finding("paged-out", "plain", `${plural(out, "message was", "messages were")} paged out to disk to save memory; they are read again before they are delivered.`)];
+  return [
+    finding(
+      "paged-out",
+      "plain",
+      `${plural(out, "message was", "messages were")} paged out to disk to save memory; they are read again before they are delivered.`,
+    ),
+  ];
 }
 
 function ofLimits({ queue, ready }) {
   const definition = queue.effective_policy_definition ?? {};
-  const limits = [queue.arguments?.["x-max-length"], definition["max-length"]].filter(Number.isFinite);
+  const limits = [queue.arguments?.["x-max-length"], definition["max-length"]].filter(
+    Number.isFinite,
+  );
   const most = Math.min(...limits);
   if (!limits.length || ready < most) return [];
   const overflow = queue.arguments?.["x-overflow"] ?? definition.overflow ?? "drop-head";
-  const then = overflow === "drop-head" ? "each new message drops the oldest one" : "new messages are refused";
-  return [finding("max-length", "warn", `The queue is at its maximum length of ${count(most)}: ${then}.`)];
+  const then =
+    overflow === "drop-head" ? "each new message drops the oldest one" : "new messages are refused";
+  return [
+    finding("max-length", "warn", `The queue is at its maximum length of ${count(most)}: ${then}.`),
+  ];
 }
 
 function ofPublishers({ connections }) {
   const held = connections.filter((one) => one.state === "flow" || one.state === "blocked");
   if (!held.length) return [];
-  const why = held.some((one) => one.state === "blocked") ? "blocked by an alarm" : "held back until the disk has caught up";
-  return [finding("held-back", "warn", `${plural(held.length, "connection is", "connections are")} ${why}.`)];
+  const why = held.some((one) => one.state === "blocked")
+    ? "blocked by an alarm"
+    : "held back until the disk has caught up";
+  return [
+    finding(
+      "held-back",
+      "warn",
+      `${plural(held.length, "connection is", "connections are")} ${why}.`,
+    ),
+  ];
 }

@@ -6,7 +6,8 @@ const UNITS = ["", "k", "M", "G", "T"];
 export function short(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  if (size < 1000) return trimmed(value, size < 10 && !Number.isInteger(value) ? 2 : size < 100 ? 1 : 0);
+  if (size < 1000)
+    return trimmed(value, size < 10 && !Number.isInteger(value) ? 2 : size < 100 ? 1 : 0);
   const power = Math.min(Math.floor(Math.log10(size) / 3), UNITS.length - 1);
   const scaled = value / 1000 ** power;
   return trimmed(scaled, scaled < 10 ? 2 : scaled < 100 ? 1 : 0) + UNITS[power];

@@ -15,7 +15,13 @@ export class Form {
   constructor({ fields, label, submit, tone = "primary", keep = false }) {
     const rows = fields.map((field) => this.#row(field));
     const send = el("button", { type: "submit", class: tone }, label);
-    this.element = el("form", { class: "form", autocomplete: "off", novalidate: false }, rows, this.#problem, el("div", { class: "form-end" }, send));
+    this.element = el(
+      "form",
+      { class: "form", autocomplete: "off", novalidate: false },
+      rows,
+      this.#problem,
+      el("div", { class: "form-end" }, send),
+    );
     this.element.addEventListener("submit", async (event) => {
       event.preventDefault();
       send.disabled = true;
@@ -39,7 +45,7 @@ export class Form {
 
   /** Puts values into fields by name. */
   set(values) {
-    for (const [name, value] of Object.entries(values)) this.#fields.get(name).write(value);
+    for (const [name, value] of Object.entries(values)) this.#fields.get(name)?.write(value);
   }
 
   reset() {
@@ -48,17 +54,42 @@ export class Form {
 
   #row(field) {
     const control = field.type === "table" ? tableControl(field) : simpleControl(field);
-    this.#fields.set(field.name, { ...control, initial: field.value ?? (field.type === "checkbox" ? false : field.type === "table" ? {} : control.read()) });
+    this.#fields.set(field.name, {
+      ...control,
+      initial:
+        field.value ??
+        (field.type === "checkbox" ? false : field.type === "table" ? {} : control.read()),
+    });
     if (field.value !== undefined) control.write(field.value);
-    const hint = field.hint ? el("small", { class: "hint", id: freshId("hint") }, field.hint) : null;
+    const hint = field.hint
+      ? el("small", { class: "hint", id: freshId("hint") }, field.hint)
+      : null;
     if (hint && control.input) control.input.setAttribute("aria-describedby", hint.id);
-    if (field.type === "checkbox") return el("div", { class: "field" }, el("label", { class: "check" }, control.input, ` ${field.label}`), hint);
+    if (field.type === "checkbox")
+      return el(
+        "div",
+        { class: "field" },
+        el("label", { class: "check" }, control.input, ` ${field.label}`),
+        hint,
+      );
     if (field.type === "table") {
-      return el("fieldset", { class: "field" }, el("legend", {}, field.label), control.element, hint);
+      return el(
+        "fieldset",
+        { class: "field" },
+        el("legend", {}, field.label),
+        control.element,
+        hint,
+      );
     }
     const id = freshId("field");
     control.input.id = id;
-    return el("div", { class: "field" }, el("label", { for: id }, field.label), control.input, hint);
+    return el(
+      "div",
+      { class: "field" },
+      el("label", { for: id }, field.label),
+      control.input,
+      hint,
+    );
   }
 }
 
@@ -66,7 +97,13 @@ function simpleControl({ name, type = "text", options, required, placeholder, mi
   const common = { name, required };
   let input;
   if (type === "select") {
-    input = el("select", common, (options ?? []).map((option) => el("option", { value: option.value ?? option }, option.label ?? option)));
+    input = el(
+      "select",
+      common,
+      (options ?? []).map((option) =>
+        el("option", { value: option.value ?? option }, option.label ?? option),
+      ),
+    );
   } else if (type === "textarea") {
     input = el("textarea", { ...common, rows: 4, spellcheck: "false" });
   } else {
@@ -89,21 +126,50 @@ function tableControl({ label, suggestions = [] }) {
   const rows = el("div", { class: "pairs" });
   const add = (name = "", value = "") => {
     const part = (what) => `${label}: ${what}`;
-    const key = el("input", { type: "text", "aria-label": part("name"), placeholder: "name", spellcheck: "false", value: name });
-    const text = el("input", { type: "text", "aria-label": part("value"), placeholder: "value", spellcheck: "false", value: shownValue(value) });
-    const kind = el("select", { "aria-label": part("kind of value") }, KINDS.map((one) => el("option", {}, one)));
+    const key = el("input", {
+      type: "text",
+      "aria-label": part("name"),
+      placeholder: "name",
+      spellcheck: "false",
+      value: name,
+    });
+    const text = el("input", {
+      type: "text",
+      "aria-label": part("value"),
+      placeholder: "value",
+      spellcheck: "false",
+      value: shownValue(value),
+    });
+    const kind = el(
+      "select",
+      { "aria-label": part("kind of value") },
+      KINDS.map((one) => el("option", {}, one)),
+    );
     kind.value = kindOf(value);
     const row = el("div", { class: "pair" }, key, text, kind);
-    row.append(button("Remove", () => row.remove(), { class: "small quiet", "aria-label": part("remove this entry") }));
+    row.append(
+      button("Remove", () => row.remove(), {
+        class: "small quiet",
+        "aria-label": part("remove this entry"),
+      }),
+    );
     row.read = () => [key.value, readValue(text.value, kind.value, key.value)];
     rows.append(row);
     return text;
   };
-  const chips = suggestions.map((one) => button(one.label ?? one.key, () => add(one.key, one.value ?? "").focus(), { class: "chip", title: one.title ?? one.key }));
+  const chips = suggestions.map((one) =>
+    button(one.label ?? one.key, () => add(one.key, one.value ?? "").focus(), {
+      class: "chip",
+      title: one.title ?? one.key,
+    }),
+  );
   const more = button("Add entry", () => add().previousElementSibling.focus(), { class: "small" });
   return {
     element: el("div", {}, rows, el("div", { class: "chips" }, more, chips)),
-    read: () => Object.fromEntries([...rows.children].map((row) => row.read()).filter(([name]) => name !== "")),
+    read: () =>
+      Object.fromEntries(
+        [...rows.children].map((row) => row.read()).filter(([name]) => name !== ""),
+      ),
     write: (table) => {
       rows.replaceChildren();
       for (const [name, value] of Object.entries(table)) add(name, value);
@@ -132,7 +198,8 @@ function readValue(text, kind, name) {
     }
   }
   const number = Number(text);
-  if (text.trim() === "" || !Number.isFinite(number)) throw new Error(`The value of "${name}" is no number.`);
+  if (text.trim() === "" || !Number.isFinite(number))
+    throw new Error(`The value of "${name}" is no number.`);
   return number;
 }
 

@@ -23,12 +23,30 @@ export function getMessages(where, got) {
     keep: true,
     fields: [
       { name: "ackmode", label: "What becomes of them", type: "select", options: MODES },
-      { name: "encoding", label: "Show payloads as", type: "select", options: [{ value: "auto", label: "text where they are text" }, { value: "base64", label: "Base64" }] },
+      {
+        name: "encoding",
+        label: "Show payloads as",
+        type: "select",
+        options: [
+          { value: "auto", label: "text where they are text" },
+          { value: "base64", label: "Base64" },
+        ],
+      },
       { name: "count", label: "Messages", type: "number", value: "1", min: 1, required: true },
     ],
     submit: async ({ ackmode, encoding, count }) => {
-      const messages = await api.post(`${where}/get`, { ackmode, encoding, count: Number(count), truncate: SHOWN_BYTES_MAX });
-      setText(summary, messages.length ? `${plural(messages.length, "message")}, ${messages.at(-1).message_count} more in the queue.` : "The queue is empty.");
+      const messages = await api.post(`${where}/get`, {
+        ackmode,
+        encoding,
+        count: Number(count),
+        truncate: SHOWN_BYTES_MAX,
+      });
+      setText(
+        summary,
+        messages.length
+          ? `${plural(messages.length, "message")}, ${messages.at(-1).message_count} more in the queue.`
+          : "The queue is empty.",
+      );
       list.replaceChildren(...messages.map(messageBox));
       got();
     },
@@ -37,9 +55,17 @@ export function getMessages(where, got) {
 }
 
 function messageBox(message, at) {
-  const about = facts(["Exchange", "Routing key", "Redelivered", "Properties", "Headers", "Payload"]);
+  const about = facts([
+    "Exchange",
+    "Routing key",
+    "Redelivered",
+    "Properties",
+    "Headers",
+    "Payload",
+  ]);
   const { headers, ...properties } = Array.isArray(message.properties) ? {} : message.properties;
-  const cut = message.payload_bytes > SHOWN_BYTES_MAX ? `, the first ${bytes(SHOWN_BYTES_MAX)} shown` : "";
+  const cut =
+    message.payload_bytes > SHOWN_BYTES_MAX ? `, the first ${bytes(SHOWN_BYTES_MAX)} shown` : "";
   about.set({
     Exchange: exchangeName(message.exchange),
     "Routing key": message.routing_key,
@@ -48,5 +74,10 @@ function messageBox(message, at) {
     Headers: pairs(headers),
     Payload: `${bytes(message.payload_bytes)}, ${message.payload_encoding === "string" ? "text" : "Base64"}${cut}`,
   });
-  return el("article", { class: "message", "aria-label": `Message ${at + 1}` }, about.element, el("pre", { tabindex: "0", "aria-label": "Payload" }, message.payload));
+  return el(
+    "article",
+    { class: "message", "aria-label": `Message ${at + 1}` },
+    about.element,
+    el("pre", { tabindex: "0", "aria-label": "Payload" }, message.payload),
+  );
 }

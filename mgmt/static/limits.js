@@ -17,7 +17,16 @@ export function limitsTable({ id, kind, changed }) {
   const clear = async ({ owner, limit }) => {
     const act = () => api.remove(api.path(`${kind}-limits`, owner, limit));
     const text = `${owner} will have no ${limit}.`;
-    if (await ask({ title: "Clear this limit?", text, label: "Clear", done: "The limit is cleared.", act })) changed();
+    if (
+      await ask({
+        title: "Clear this limit?",
+        text,
+        label: "Clear",
+        done: "The limit is cleared.",
+        act,
+      })
+    )
+      changed();
   };
   const table = new DataTable({
     id,
@@ -26,13 +35,27 @@ export function limitsTable({ id, kind, changed }) {
     empty: "No limits.",
     key: (row) => `${row.owner} ${row.limit}`,
     columns: [
-      { id: "owner", label: LABELS[kind], value: (row) => row.owner, cell: (row) => ({ text: row.owner, href: to[kind](row.owner) }) },
+      {
+        id: "owner",
+        label: LABELS[kind],
+        value: (row) => row.owner,
+        cell: (row) => ({ text: row.owner, href: to[kind](row.owner) }),
+      },
       { id: "limit", label: "Limit", value: (row) => row.limit, cell: (row) => row.limit },
-      { id: "value", label: "Value", numeric: true, value: (row) => row.value, cell: (row) => (row.value < 0 ? "no limit" : count(row.value)) },
+      {
+        id: "value",
+        label: "Value",
+        numeric: true,
+        value: (row) => row.value,
+        cell: (row) => (row.value < 0 ? "no limit" : count(row.value)),
+      },
     ],
     actions: (row) => [{ label: "Clear", name: `Clear ${row.limit} of ${row.owner}`, act: clear }],
   });
-  return { element: table.element, showAll: (rows) => table.showAll(rows.flatMap((row) => single(row, kind))) };
+  return {
+    element: table.element,
+    showAll: (rows) => table.showAll(rows.flatMap((row) => single(row, kind))),
+  };
 }
 
 function single(row, kind) {
@@ -45,7 +68,13 @@ export function limitForm({ kind, names, limits, changed }) {
     fields: [
       { name: "owner", label: LABELS[kind], type: "select", options: names },
       { name: "limit", label: "Limit", type: "select", options: limits },
-      { name: "value", label: "Value", type: "number", required: true, hint: "-1 is no limit, 0 allows none." },
+      {
+        name: "value",
+        label: "Value",
+        type: "number",
+        required: true,
+        hint: "-1 is no limit, 0 allows none.",
+      },
     ],
     submit: async ({ owner, limit, value }) => {
       await api.put(api.path(`${kind}-limits`, owner, limit), { value: Number(value) });

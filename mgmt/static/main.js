@@ -50,7 +50,7 @@ let shell = null;
 function showLogin() {
   refresher.stop();
   shell = null;
-  document.title = "Log in – Warren";
+  document.title = "Log in · Warren";
   app.replaceChildren(loginPage(enter));
   app.querySelector("input").focus();
 }
@@ -70,13 +70,13 @@ function show() {
   const page = found.page(found.parameters, query);
   const problem = el("p", { class: "page-problem", role: "alert", hidden: true });
   shell.show(page, parts[0] ?? "", problem);
-  document.title = `${page.title} – Warren`;
+  document.title = `${page.title} · Warren`;
   refresher.work = async () => {
     try {
       await page.refresh?.();
       problem.hidden = true;
-    } catch (reasonOfIt) {
-      setText(problem, explained(reasonOfIt));
+    } catch (failure) {
+      setText(problem, explained(failure));
       problem.hidden = false;
     }
     shell?.ticked();
@@ -87,15 +87,18 @@ function show() {
 function explained(problem) {
   if (problem.status === 404) return "It is not there (any more).";
   if (problem.status === 401) return `You may not look at this: ${reason(problem)}.`;
-  if (problem.status || problem instanceof TypeError) return `${reason(problem)} This page shows what was known last.`;
-  console.error(problem);
-  return reason(problem);
+  return `${reason(problem)} This page shows what was known last.`;
 }
 
 function nowherePage() {
   return {
     title: "No such page",
-    element: el("p", {}, "There is no page at this address. ", el("a", { href: "#/" }, "Back to the overview")),
+    element: el(
+      "p",
+      {},
+      "There is no page at this address. ",
+      el("a", { href: "#/" }, "Back to the overview"),
+    ),
   };
 }
 

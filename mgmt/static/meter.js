@@ -17,7 +17,12 @@ export class Meter {
     this.#least = wanted === "least";
     this.#bar.setAttribute("aria-label", label);
     this.#bar.append(this.#fill);
-    this.element = el("div", { class: "meter" }, el("div", { class: "meter-text" }, el("span", {}, label), this.#value), this.#bar);
+    this.element = el(
+      "div",
+      { class: "meter" },
+      el("div", { class: "meter-text" }, el("span", {}, label), this.#value),
+      this.#bar,
+    );
   }
 
   update(value, limit, alarm = false) {
@@ -25,7 +30,9 @@ export class Meter {
     // Of what must be left, ten times the limit is plenty.
     const top = this.#least ? limit * 10 : limit;
     const share = known ? Math.min(1, value / top) : 0;
-    const text = known ? `${this.#format(value)} ${this.#least ? "(at least" : "of"} ${this.#format(limit)}${this.#least ? ")" : ""}` : this.#format(value);
+    const text = known
+      ? `${this.#format(value)} ${this.#least ? "(at least" : "of"} ${this.#format(limit)}${this.#least ? ")" : ""}`
+      : this.#format(value);
     setText(this.#value, text);
     this.#fill.style.width = `${share * 100}%`;
     this.#fill.classList.toggle("bad", alarm);

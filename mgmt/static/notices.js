@@ -1,5 +1,6 @@
 // Messages to the user at the edge of the page: what was done, what failed.
 
+import { ApiFailure, Unreachable } from "./api.js";
 import { button, el } from "./dom.js";
 
 const SUCCESS_MS = 6000;
@@ -22,8 +23,14 @@ export function clearNotices() {
   host().replaceChildren();
 }
 
+/** What a failure says; one of our own making is put where developers look, too. */
 export function reason(problem) {
-  if (problem instanceof TypeError) return "The node cannot be reached.";
+  if (
+    problem.constructor !== Error &&
+    !(problem instanceof ApiFailure || problem instanceof Unreachable)
+  ) {
+    console.error(problem);
+  }
   return problem.message;
 }
 

@@ -16,7 +16,9 @@ import { DataTable } from "./table.js";
 export function channelColumns({ own = false } = {}) {
   const whose = own ? [] : [vhostColumn(), words("user", "User")];
   return [
-    words("name", "Channel", { cell: (row) => ({ text: own ? String(row.number) : row.name, href: to.channel(row.name) }) }),
+    words("name", "Channel", {
+      cell: (row) => ({ text: own ? String(row.number) : row.name, href: to.channel(row.name) }),
+    }),
     ...whose,
     { id: "mode", label: "Mode", cell: mode, title: "C: confirms, T: transactions" },
     figure("prefetch_count", "Prefetch", "prefetch_count", limit),
@@ -51,10 +53,26 @@ export function channelsPage() {
     load: (query) => api.get("channels", { query, vhost: session.vhost }),
     columns: channelColumns(),
   });
-  return { title: "Channels", element: el("div", { class: "page" }, table.element), refresh: () => table.refresh() };
+  return {
+    title: "Channels",
+    element: el("div", { class: "page" }, table.element),
+    refresh: () => table.refresh(),
+  };
 }
 
-const FACTS = ["Connection", "User", "Virtual host", "State", "Mode", "Prefetch", "Global prefetch", "Unacknowledged", "Unconfirmed", "Uncommitted", "Consumers"];
+const FACTS = [
+  "Connection",
+  "User",
+  "Virtual host",
+  "State",
+  "Mode",
+  "Prefetch",
+  "Global prefetch",
+  "Unacknowledged",
+  "Unconfirmed",
+  "Uncommitted",
+  "Consumers",
+];
 const RATES = [
   ["publish", "Published"],
   ["confirm", "Confirmed"],
@@ -67,7 +85,11 @@ export function channelPage({ name }) {
   const about = facts(FACTS);
   const history = new History();
   const range = new RangeChoice({ id: "channel" });
-  const rates = new Chart({ title: "Message rates", series: RATES.map(([id, label]) => ({ id, label })), format: rate });
+  const rates = new Chart({
+    title: "Message rates",
+    series: RATES.map(([id, label]) => ({ id, label })),
+    format: rate,
+  });
   const consumers = consumersTable({ id: "channel-consumers" });
   const refresh = async () => {
     const row = await api.get(api.path("channels", name), { query: range.query("msg_rates") });
@@ -87,7 +109,11 @@ export function channelPage({ name }) {
       Consumers: row.consumer_count,
     });
     const stats = row.message_stats ?? {};
-    rates.update(Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])), now, range.ageS);
+    rates.update(
+      Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])),
+      now,
+      range.ageS,
+    );
     consumers.showAll(row.consumer_details);
   };
   range.changed = refresh;

@@ -41,11 +41,18 @@ export function connectionsPage() {
       figure("recv", "From client", "recv_oct_details.rate", bytesPerSecond),
       figure("send", "To client", "send_oct_details.rate", bytesPerSecond),
       octets("send_pend", "Waiting in socket", "send_pend", { hidden: true }),
-      words("connected_at", "Connected", { cell: (row) => (row.connected_at ? moment(row.connected_at) : null), hidden: true }),
+      words("connected_at", "Connected", {
+        cell: (row) => (row.connected_at ? moment(row.connected_at) : null),
+        hidden: true,
+      }),
       words("node", "Node", { hidden: true }),
     ],
   });
-  return { title: "Connections", element: el("div", { class: "page" }, table.element), refresh: () => table.refresh() };
+  return {
+    title: "Connections",
+    element: el("div", { class: "page" }, table.element),
+    refresh: () => table.refresh(),
+  };
 }
 
 function nameCell(row) {
@@ -53,7 +60,23 @@ function nameCell(row) {
   return row.user_provided_name ? [name, { text: row.user_provided_name, tone: "plain" }] : name;
 }
 
-const FACTS = ["User", "Virtual host", "State", "Client name", "Protocol", "Authentication", "TLS", "Connected", "Heartbeat", "Frame size", "Channels", "Waiting in socket", "Received", "Sent", "Node"];
+const FACTS = [
+  "User",
+  "Virtual host",
+  "State",
+  "Client name",
+  "Protocol",
+  "Authentication",
+  "TLS",
+  "Connected",
+  "Heartbeat",
+  "Frame size",
+  "Channels",
+  "Waiting in socket",
+  "Received",
+  "Sent",
+  "Node",
+];
 
 export function connectionPage({ name }) {
   const where = api.path("connections", name);
@@ -61,7 +84,15 @@ export function connectionPage({ name }) {
   const client = facts(["Client properties"]);
   const history = new History();
   const range = new RangeChoice({ id: "connection" });
-  const data = new Chart({ title: "Data rates", series: [{ id: "recv_oct", label: "From client" }, { id: "send_oct", label: "To client" }], format: bytesPerSecond, binary: true });
+  const data = new Chart({
+    title: "Data rates",
+    series: [
+      { id: "recv_oct", label: "From client" },
+      { id: "send_oct", label: "To client" },
+    ],
+    format: bytesPerSecond,
+    binary: true,
+  });
   const channels = new DataTable({
     id: "connection-channels",
     caption: "Channels of the connection",
@@ -71,18 +102,25 @@ export function connectionPage({ name }) {
     columns: channelColumns({ own: true }),
   });
   const refresh = async () => {
-    const [row, rows] = await Promise.all([api.get(where, { query: range.query("data_rates") }), api.get(`${where}/channels`)]);
+    const [row, rows] = await Promise.all([
+      api.get(where, { query: range.query("data_rates") }),
+      api.get(`${where}/channels`),
+    ]);
     const now = api.nodeNow();
     about.set(described(row, now));
     client.set({ "Client properties": pairs(row.client_properties) });
-    const lines = ["recv_oct", "send_oct"].map((id) => [id, history.rates(id, row[`${id}_details`], now)]);
+    const lines = ["recv_oct", "send_oct"].map((id) => [
+      id,
+      history.rates(id, row[`${id}_details`], now),
+    ]);
     data.update(Object.fromEntries(lines), now, range.ageS);
     channels.showAll(rows);
   };
   range.changed = refresh;
   const close = async () => {
     const text = `The connection ${name} is closed. Its client may open another one.`;
-    if (!(await confirmed({ title: "Close this connection?", text, label: "Close connection" }))) return;
+    if (!(await confirmed({ title: "Close this connection?", text, label: "Close connection" })))
+      return;
     try {
       await api.remove(where);
       said("The connection is closed.");
@@ -111,7 +149,9 @@ function described(row, now) {
     Protocol: row.protocol,
     Authentication: row.auth_mechanism,
     TLS: row.ssl ? (row.ssl_protocol ?? "yes") : "no",
-    Connected: row.connected_at ? `${moment(row.connected_at)} (${duration(now - row.connected_at)})` : null,
+    Connected: row.connected_at
+      ? `${moment(row.connected_at)} (${duration(now - row.connected_at)})`
+      : null,
     Heartbeat: row.timeout ? `${row.timeout} s` : "none",
     "Frame size": row.frame_max ? bytes(row.frame_max) : "unlimited",
     Channels: row.channels,

@@ -8,7 +8,12 @@ import { learnVhosts, session } from "./session.js";
 const ALL = { value: "", label: "all virtual hosts" };
 
 function whichVhost(action) {
-  return { name: "vhost", label: action, type: "select", options: [ALL, ...session.vhosts.map((name) => ({ value: name, label: name }))] };
+  return {
+    name: "vhost",
+    label: action,
+    type: "select",
+    options: [ALL, ...session.vhosts.map((name) => ({ value: name, label: name }))],
+  };
 }
 
 function definitionsPath(vhost) {
@@ -19,9 +24,25 @@ export function definitionsPage() {
   const download = new Form({
     label: "Download definitions",
     keep: true,
-    fields: [whichVhost("Download those of"), { name: "file", label: "File name", value: `warren_${new Date().toISOString().slice(0, 10)}.json`, required: true }],
+    fields: [
+      whichVhost("Download those of"),
+      {
+        name: "file",
+        label: "File name",
+        value: `warren_${new Date().toISOString().slice(0, 10)}.json`,
+        required: true,
+      },
+    ],
     submit: async ({ vhost, file }) => {
-      const link = el("a", { href: api.address(definitionsPath(vhost), { download: file }), download: file, hidden: true }, "Download");
+      const link = el(
+        "a",
+        {
+          href: api.address(definitionsPath(vhost), { download: file }),
+          download: file,
+          hidden: true,
+        },
+        "Download",
+      );
       document.body.append(link);
       link.click();
       link.remove();
@@ -32,7 +53,15 @@ export function definitionsPage() {
     fields: [whichVhost("Into"), { name: "file", label: "File", type: "file", required: true }],
     submit: async ({ vhost, file }) => {
       const text = `What ${file.name} defines is declared; users, policies and permissions that are there already are overwritten. Nothing is deleted.`;
-      if (!(await confirmed({ title: "Import these definitions?", text, label: "Import", tone: "primary" }))) return null;
+      if (
+        !(await confirmed({
+          title: "Import these definitions?",
+          text,
+          label: "Import",
+          tone: "primary",
+        }))
+      )
+        return null;
       let definitions;
       try {
         definitions = JSON.parse(await file.text());
@@ -47,7 +76,15 @@ export function definitionsPage() {
   const element = el(
     "div",
     { class: "page" },
-    section("Download", el("p", {}, "Users, virtual hosts, permissions, policies, parameters, queues, exchanges and bindings. Messages are not in it; password hashes are."), download.element),
+    section(
+      "Download",
+      el(
+        "p",
+        {},
+        "Users, virtual hosts, permissions, policies, parameters, queues, exchanges and bindings. Messages are not in it; password hashes are.",
+      ),
+      download.element,
+    ),
     section("Upload", upload.element),
   );
   return { title: "Definitions", element };

@@ -23,7 +23,11 @@ export function exchangePage({ vhost, name: named }) {
   const where = api.exchangePath(vhost, name);
   const history = new History();
   const about = facts(["Virtual host", "Type", "Features", "Arguments", "Policy"]);
-  const rates = new Chart({ title: "Message rates", series: RATES.map(([id, label]) => ({ id, label })), format: rate });
+  const rates = new Chart({
+    title: "Message rates",
+    series: RATES.map(([id, label]) => ({ id, label })),
+    format: rate,
+  });
 
   const refresh = async () => {
     const isDefault = name === "";
@@ -34,27 +38,67 @@ export function exchangePage({ vhost, name: named }) {
       isDefault ? [] : api.get(`${where}/bindings/destination`),
     ]);
     const now = api.nodeNow();
-    about.set({ "Virtual host": row.vhost, Type: row.type, Features: features(row), Arguments: pairs(row.arguments), Policy: row.policy ?? null });
+    about.set({
+      "Virtual host": row.vhost,
+      Type: row.type,
+      Features: features(row),
+      Arguments: pairs(row.arguments),
+      Policy: row.policy ?? null,
+    });
     const stats = row.message_stats ?? {};
-    rates.update(Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])), now, SHOWN_S);
+    rates.update(
+      Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])),
+      now,
+      SHOWN_S,
+    );
     leaving.showAll(from);
     coming.showAll(into);
   };
-  const leaving = bindingsTable({ id: "bindings-from", caption: "Bindings from this exchange", end: "destination", changed: refresh });
-  const coming = bindingsTable({ id: "bindings-to", caption: "Bindings to this exchange", end: "source", changed: refresh });
+  const leaving = bindingsTable({
+    id: "bindings-from",
+    caption: "Bindings from this exchange",
+    end: "destination",
+    changed: refresh,
+  });
+  const coming = bindingsTable({
+    id: "bindings-to",
+    caption: "Bindings to this exchange",
+    end: "source",
+    changed: refresh,
+  });
 
   const remove = async () => {
     const text = `Messages published to ${named} in ${vhost} will be refused, and its bindings are gone.`;
     const act = () => api.remove(where);
-    if (await ask({ title: "Delete this exchange?", text, label: "Delete exchange", done: `The exchange ${named} is deleted.`, act })) go("#/exchanges");
+    if (
+      await ask({
+        title: "Delete this exchange?",
+        text,
+        label: "Delete exchange",
+        done: `The exchange ${named} is deleted.`,
+        act,
+      })
+    )
+      go("#/exchanges");
   };
   const ordinary = name !== "" && !name.startsWith("amq.");
   const bindings = name
     ? [
-        section("Bindings from this exchange", leaving.element, folded("Add a binding", bindToExchangeForm(vhost, name, refresh).element)),
+        section(
+          "Bindings from this exchange",
+          leaving.element,
+          folded("Add a binding", bindToExchangeForm(vhost, name, refresh).element),
+        ),
         section("Bindings to this exchange", coming.element),
       ]
-    : section("Bindings", el("p", {}, "Every queue is bound to the default exchange by its own name; nothing else can be bound to it."));
+    : section(
+        "Bindings",
+        el(
+          "p",
+          {},
+          "Every queue is bound to the default exchange by its own name; nothing else can be bound to it.",
+        ),
+      );
   const element = el(
     "div",
     { class: "page" },
@@ -62,7 +106,9 @@ export function exchangePage({ vhost, name: named }) {
     section("Messages", rates.element),
     bindings,
     folded("Publish a message", publishForm({ vhost, exchange: name, published: refresh }).element),
-    ordinary ? el("div", { class: "page-actions" }, button("Delete exchange", remove, { class: "danger" })) : null,
+    ordinary
+      ? el("div", { class: "page-actions" }, button("Delete exchange", remove, { class: "danger" }))
+      : null,
   );
   return { title: `Exchange ${exchangeName(name)}`, element, refresh };
 }

@@ -11,7 +11,9 @@ import { DataTable } from "./table.js";
 
 /** The types the node knows. */
 async function exchangeTypes() {
-  const { exchange_types: types } = await api.get("overview", { query: { columns: "exchange_types" } });
+  const { exchange_types: types } = await api.get("overview", {
+    query: { columns: "exchange_types" },
+  });
   return types.map((type) => type.name);
 }
 
@@ -23,7 +25,9 @@ export function exchangesPage() {
     key: (row) => `${row.vhost} ${row.name}`,
     load: (query) => api.get("exchanges", { query, vhost: session.vhost }),
     columns: [
-      words("name", "Name", { cell: (row) => ({ text: exchangeName(row.name), href: to.exchange(row.vhost, row.name) }) }),
+      words("name", "Name", {
+        cell: (row) => ({ text: exchangeName(row.name), href: to.exchange(row.vhost, row.name) }),
+      }),
       vhostColumn(),
       words("type", "Type"),
       featuresColumn,
@@ -40,7 +44,12 @@ export function exchangesPage() {
     declare.append(declareForm(await exchangeTypes(), () => table.refresh()).element);
     ready = true;
   };
-  const element = el("div", { class: "page" }, table.element, folded("Declare an exchange", declare));
+  const element = el(
+    "div",
+    { class: "page" },
+    table.element,
+    folded("Declare an exchange", declare),
+  );
   return { title: "Exchanges", element, refresh };
 }
 
@@ -48,13 +57,26 @@ function declareForm(types, declared) {
   return new Form({
     label: "Declare exchange",
     fields: [
-      { name: "vhost", label: "Virtual host", type: "select", options: session.vhosts, value: session.usualVhost },
+      {
+        name: "vhost",
+        label: "Virtual host",
+        type: "select",
+        options: session.vhosts,
+        value: session.usualVhost,
+      },
       { name: "name", label: "Name", required: true },
       { name: "type", label: "Type", type: "select", options: types, value: "direct" },
       { name: "durable", label: "Durable: it survives a restart", type: "checkbox", value: true },
       { name: "auto_delete", label: "Auto-delete: gone with its last binding", type: "checkbox" },
       { name: "internal", label: "Internal: only exchanges publish to it", type: "checkbox" },
-      { name: "arguments", label: "Arguments", type: "table", suggestions: [{ key: "alternate-exchange", title: "where messages go that match no binding" }] },
+      {
+        name: "arguments",
+        label: "Arguments",
+        type: "table",
+        suggestions: [
+          { key: "alternate-exchange", title: "where messages go that match no binding" },
+        ],
+      },
     ],
     submit: async ({ vhost, name, ...declaration }) => {
       await api.put(api.exchangePath(vhost, name), declaration);

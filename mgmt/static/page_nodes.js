@@ -39,10 +39,30 @@ export function nodesPage() {
       figure("sockets_used", "Sockets"),
     ],
   });
-  return { title: "Nodes", element: el("div", { class: "page" }, section("All nodes", table.element)), refresh: () => table.refresh() };
+  return {
+    title: "Nodes",
+    element: el("div", { class: "page" }, section("All nodes", table.element)),
+    refresh: () => table.refresh(),
+  };
 }
 
-const FACTS = ["State", "Alarms", "Uptime", "Process id", "Version", "Memory", "Memory limit", "Disk free", "Disk free limit", "File descriptors", "Sockets", "Processors", "Data directory", "Log", "Authentication"];
+const FACTS = [
+  "State",
+  "Alarms",
+  "Uptime",
+  "Process id",
+  "Version",
+  "Memory",
+  "Memory limit",
+  "Disk free",
+  "Disk free limit",
+  "File descriptors",
+  "Sockets",
+  "Processors",
+  "Data directory",
+  "Log",
+  "Authentication",
+];
 const MEMORY = [
   { id: "used", label: "Used" },
   { id: "limit", label: "Limit" },
@@ -53,36 +73,86 @@ export function nodePage({ name }) {
   const history = new History();
   const range = new RangeChoice({ id: "node", long: true });
   const memory = new Chart({ title: "Memory", series: MEMORY, format: bytes, binary: true });
-  const disk = new Chart({ title: "Free disk space", series: [{ id: "free", label: "Free" }, { id: "limit", label: "Limit" }], format: bytes, binary: true });
+  const disk = new Chart({
+    title: "Free disk space",
+    series: [
+      { id: "free", label: "Free" },
+      { id: "limit", label: "Limit" },
+    ],
+    format: bytes,
+    binary: true,
+  });
   const parts = new DataTable({
     id: "node-memory",
     caption: "Memory by part",
     key: (row) => row.part,
     columns: [
-      { id: "part", label: "Part", value: (row) => row.part, cell: (row) => row.part.replaceAll("_", " ") },
-      { id: "bytes", label: "Size", numeric: true, value: (row) => row.bytes, cell: (row) => bytes(row.bytes) },
+      {
+        id: "part",
+        label: "Part",
+        value: (row) => row.part,
+        cell: (row) => row.part.replaceAll("_", " "),
+      },
+      {
+        id: "bytes",
+        label: "Size",
+        numeric: true,
+        value: (row) => row.bytes,
+        cell: (row) => bytes(row.bytes),
+      },
     ],
     brief: true,
   });
   const refresh = async () => {
-    const node = await api.get(api.path("nodes", name), { query: { memory: true, ...range.query("node_stats") } });
+    const node = await api.get(api.path("nodes", name), {
+      query: { memory: true, ...range.query("node_stats") },
+    });
     const now = api.nodeNow();
-    const flat = (value) => [[now - range.ageS * 1000, value], [now, value]];
+    const flat = (value) => [
+      [now - range.ageS * 1000, value],
+      [now, value],
+    ];
     about.set(described(node));
     // Without a data directory there is no disk to watch.
     disk.element.hidden = !Number.isFinite(Number(node.disk_free));
-    memory.update({ used: history.levels("used", node.mem_used_details, node.mem_used, now), limit: flat(node.mem_limit) }, now, range.ageS);
-    disk.update({ free: history.levels("free", node.disk_free_details, Number(node.disk_free), now), limit: flat(node.disk_free_limit) }, now, range.ageS);
-    const rows = Object.entries(node.memory ?? {}).filter(([, size]) => typeof size === "number" && size > 0);
-    parts.showAll(rows.map(([part, size]) => ({ part, bytes: size })).sort((a, b) => b.bytes - a.bytes));
+    memory.update(
+      {
+        used: history.levels("used", node.mem_used_details, node.mem_used, now),
+        limit: flat(node.mem_limit),
+      },
+      now,
+      range.ageS,
+    );
+    disk.update(
+      {
+        free: history.levels("free", node.disk_free_details, Number(node.disk_free), now),
+        limit: flat(node.disk_free_limit),
+      },
+      now,
+      range.ageS,
+    );
+    const rows = Object.entries(node.memory ?? {}).filter(
+      ([, size]) => typeof size === "number" && size > 0,
+    );
+    parts.showAll(
+      rows.map(([part, size]) => ({ part, bytes: size })).sort((a, b) => b.bytes - a.bytes),
+    );
   };
   range.changed = refresh;
   const element = el(
     "div",
     { class: "page" },
     section("About", about.element),
-    section("Over time", range.element, el("div", { class: "charts" }, memory.element, disk.element)),
-    section("Memory by part", el("p", { class: "hint" }, "Estimates, but for the total."), parts.element),
+    section(
+      "Over time",
+      range.element,
+      el("div", { class: "charts" }, memory.element, disk.element),
+    ),
+    section(
+      "Memory by part",
+      el("p", { class: "hint" }, "Estimates, but for the total."),
+      parts.element,
+    ),
   );
   return { title: `Node ${name}`, element, refresh };
 }

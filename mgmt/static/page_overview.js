@@ -44,8 +44,16 @@ const CHURN = [
 export function overviewPage() {
   const history = new History();
   const range = new RangeChoice({ id: "overview", long: true });
-  const rates = new Chart({ title: "Message rates", series: RATES.map(([id, label]) => ({ id, label })), format: rate });
-  const queued = new Chart({ title: "Queued messages", series: LENGTHS.map(([id, label]) => ({ id, label })), format: short });
+  const rates = new Chart({
+    title: "Message rates",
+    series: RATES.map(([id, label]) => ({ id, label })),
+    format: rate,
+  });
+  const queued = new Chart({
+    title: "Queued messages",
+    series: LENGTHS.map(([id, label]) => ({ id, label })),
+    format: short,
+  });
   const tiles = makeTiles();
   const about = el("p", { class: "about" });
   const node = session.isMonitor ? new NodeBox() : null;
@@ -58,19 +66,45 @@ export function overviewPage() {
       session.isMonitor ? api.get("nodes") : [],
     ]);
     const now = api.nodeNow();
-    setText(about, `${overview.product_name} ${overview.product_version}, compatible with RabbitMQ ${overview.rabbitmq_version} · cluster ${overview.cluster_name} · node ${overview.node}`);
+    setText(
+      about,
+      `${overview.product_name} ${overview.product_version}, compatible with RabbitMQ ${overview.rabbitmq_version} · cluster ${overview.cluster_name} · node ${overview.node}`,
+    );
     tiles.update(overview.object_totals, overview.queue_totals);
     const stats = overview.message_stats;
-    rates.update(Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])), now, range.ageS);
+    rates.update(
+      Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])),
+      now,
+      range.ageS,
+    );
     const totals = overview.queue_totals;
-    queued.update(Object.fromEntries(LENGTHS.map(([id]) => [id, history.levels(id, totals[`${id}_details`], totals[id], now)])), now, range.ageS);
+    queued.update(
+      Object.fromEntries(
+        LENGTHS.map(([id]) => [id, history.levels(id, totals[`${id}_details`], totals[id], now)]),
+      ),
+      now,
+      range.ageS,
+    );
     node?.update(nodes);
     monitor?.update(overview);
   };
   range.changed = refresh;
 
-  const charts = section("Messages", range.element, el("div", { class: "charts" }, queued.element, rates.element));
-  const element = el("div", { class: "page" }, about, tiles.element, node?.alarms, charts, node?.element, monitor?.elements);
+  const charts = section(
+    "Messages",
+    range.element,
+    el("div", { class: "charts" }, queued.element, rates.element),
+  );
+  const element = el(
+    "div",
+    { class: "page" },
+    about,
+    tiles.element,
+    node?.alarms,
+    charts,
+    node?.element,
+    monitor?.elements,
+  );
   return { title: "Overview", element, refresh };
 }
 
@@ -166,7 +200,14 @@ class MonitorParts {
   elements = [section("Churn", this.#churn.element), section("Listeners", this.#listeners.element)];
 
   update({ churn_rates: churn, listeners }) {
-    this.#churn.set(Object.fromEntries(CHURN.map(([id, label]) => [label, `${count(churn[id])} (${rate(churn[`${id}_details`]?.rate)})`])));
+    this.#churn.set(
+      Object.fromEntries(
+        CHURN.map(([id, label]) => [
+          label,
+          `${count(churn[id])} (${rate(churn[`${id}_details`]?.rate)})`,
+        ]),
+      ),
+    );
     this.#listeners.showAll(listeners);
   }
 }

@@ -16,23 +16,56 @@ const KEYS = [
   { key: "max-length-bytes", value: 1048576, title: "octets at most" },
 ];
 const MORE_KEYS = [
-  { key: "overflow", value: "reject-publish", title: "drop-head, reject-publish or reject-publish-dlx" },
+  {
+    key: "overflow",
+    value: "reject-publish",
+    title: "drop-head, reject-publish or reject-publish-dlx",
+  },
   { key: "dead-letter-exchange", title: "where rejected and expired messages go" },
   { key: "dead-letter-routing-key", title: "by which key they go there" },
   { key: "queue-mode", value: "lazy", title: "default or lazy: messages on disk" },
   { key: "alternate-exchange", title: "where messages go that match no binding" },
 ];
 
-/** `query` may hold values the form begins with: vhost, pattern, apply-to. */
+/** `query` may hold values the form begins with. */
 export function policiesPage(parameters, query) {
-  const kinds = [new PolicyKind({ path: "policies", title: "Policies", one: "policy", keys: [...KEYS, ...MORE_KEYS], mayChange: session.isPolicymaker })];
+  const kinds = [
+    new PolicyKind({
+      path: "policies",
+      title: "Policies",
+      one: "policy",
+      keys: [...KEYS, ...MORE_KEYS],
+      mayChange: session.isPolicymaker,
+    }),
+  ];
   // Operators limit what others set: only administrators do that.
   if (session.isAdministrator) {
-    kinds.push(new PolicyKind({ path: "operator-policies", title: "Operator policies", one: "operator policy", keys: KEYS, mayChange: true }));
+    kinds.push(
+      new PolicyKind({
+        path: "operator-policies",
+        title: "Operator policies",
+        one: "operator policy",
+        keys: KEYS,
+        mayChange: true,
+      }),
+    );
   }
-  if (query.size) kinds[0].begin({ vhost: query.get("vhost"), pattern: query.get("pattern"), "apply-to": query.get("apply-to") });
-  const refresh = () => Promise.all(kinds.map((kind) => kind.refresh()));
-  return { title: "Policies", element: el("div", { class: "page" }, kinds.map((kind) => kind.element)), refresh };
+  let begun = query.size === 0;
+  const refresh = async () => {
+    await Promise.all(kinds.map((kind) => kind.refresh()));
+    // Once, and not before the form is on show: only then it can have the focus.
+    if (!begun) kinds[0].begin(Object.fromEntries(query));
+    begun = true;
+  };
+  return {
+    title: "Policies",
+    element: el(
+      "div",
+      { class: "page" },
+      kinds.map((kind) => kind.element),
+    ),
+    refresh,
+  };
 }
 
 class PolicyKind {
@@ -47,7 +80,9 @@ class PolicyKind {
     this.#one = one;
     this.#table = this.#makeTable(title, mayChange);
     this.#form = this.#makeForm(keys);
-    this.#folded = mayChange ? folded(`Set ${one === "policy" ? "a" : "an"} ${one}`, this.#form.element) : null;
+    this.#folded = mayChange
+      ? folded(`Set ${one === "policy" ? "a" : "an"} ${one}`, this.#form.element)
+      : null;
     this.element = section(title, this.#table.element, this.#folded);
   }
 
@@ -57,8 +92,7 @@ class PolicyKind {
 
   /** Opens the form with these values. */
   begin(values) {
-    const given = Object.entries(values).filter(([, value]) => value !== null);
-    this.#form.set(Object.fromEntries(given));
+    this.#form.set(values);
     this.#folded.open = true;
     this.#folded.scrollIntoView({ block: "nearest" });
     this.#form.element.querySelector("input").focus();
@@ -80,17 +114,37 @@ class PolicyKind {
         words("priority", "Priority", { numeric: true }),
         { id: "definition", label: "Definition", wrap: true, cell: (row) => pairs(row.definition) },
       ],
-      actions: mayChange ? (row) => [
-        { label: "Edit", name: `Edit ${this.#one} ${row.name}`, act: (now) => this.begin({ ...now, priority: String(now.priority) }) },
-        { label: "Delete", name: `Delete ${this.#one} ${row.name}`, act: (now) => this.#remove(now), tone: "danger" },
-      ] : undefined,
+      actions: mayChange
+        ? (row) => [
+            {
+              label: "Edit",
+              name: `Edit ${this.#one} ${row.name}`,
+              act: (now) => this.begin({ ...now, priority: String(now.priority) }),
+            },
+            {
+              label: "Delete",
+              name: `Delete ${this.#one} ${row.name}`,
+              act: (now) => this.#remove(now),
+              tone: "danger",
+            },
+          ]
+        : undefined,
     });
   }
 
   async #remove({ vhost, name }) {
     const act = () => api.remove(api.path(this.#path, vhost, name));
     const text = `What it applied to in ${vhost} gets the next policy that fits, or none.`;
-    if (await ask({ title: `Delete the ${this.#one} ${name}?`, text, label: "Delete", done: `The ${this.#one} ${name} is deleted.`, act })) await this.refresh();
+    if (
+      await ask({
+        title: `Delete the ${this.#one} ${name}?`,
+        text,
+        label: "Delete",
+        done: `The ${this.#one} ${name} is deleted.`,
+        act,
+      })
+    )
+      await this.refresh();
   }
 
   #makeForm(keys) {
@@ -98,10 +152,32 @@ class PolicyKind {
       label: `Set ${this.#one}`,
       fields: [
         { name: "name", label: "Name", required: true },
-        { name: "vhost", label: "Virtual host", type: "select", options: session.vhosts, value: session.usualVhost },
-        { name: "pattern", label: "Pattern", required: true, hint: "A regular expression for names, such as ^orders\\." },
-        { name: "apply-to", label: "Applies to", type: "select", options: this.#path === "policies" ? ["all", "queues", "exchanges"] : ["queues"] },
-        { name: "priority", label: "Priority", type: "number", value: "0", hint: "Of several that fit, the highest applies." },
+        {
+          name: "vhost",
+          label: "Virtual host",
+          type: "select",
+          options: session.vhosts,
+          value: session.usualVhost,
+        },
+        {
+          name: "pattern",
+          label: "Pattern",
+          required: true,
+          hint: "A regular expression for names, such as ^orders\\.",
+        },
+        {
+          name: "apply-to",
+          label: "Applies to",
+          type: "select",
+          options: this.#path === "policies" ? ["all", "queues", "exchanges"] : ["queues"],
+        },
+        {
+          name: "priority",
+          label: "Priority",
+          type: "number",
+          value: "0",
+          hint: "Of several that fit, the highest applies.",
+        },
         { name: "definition", label: "Definition", type: "table", suggestions: keys },
       ],
       submit: async ({ name, vhost, priority, ...policy }) => {

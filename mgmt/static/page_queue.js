@@ -33,7 +33,27 @@ const LENGTHS = [
   ["messages_ready", "Ready"],
   ["messages_unacknowledged", "Unacknowledged"],
 ];
-const FACTS = ["Virtual host", "Type", "Features", "State", "Policy", "Operator policy", "Effective policy", "Arguments", "Ready", "Unacknowledged", "Total", "In memory", "Paged out", "Size of bodies", "Memory", "Consumers", "Consumer capacity", "Owner", "Node"];
+const FACTS = [
+  "Virtual host",
+  "Type",
+  "Features",
+  "State",
+  "Policy",
+  "Operator policy",
+  "Effective policy",
+  "Arguments",
+  "Ready",
+  "Unacknowledged",
+  "Total",
+  "In memory",
+  "Paged out",
+  "Size of bodies",
+  "Memory",
+  "Consumers",
+  "Consumer capacity",
+  "Owner",
+  "Node",
+];
 
 export function queuePage({ vhost, name }) {
   const where = api.path("queues", vhost, name);
@@ -44,7 +64,10 @@ export function queuePage({ vhost, name }) {
   const consumers = consumersTable({ id: "queue-consumers", ofQueue: true });
 
   const refresh = async () => {
-    const [queue, bound] = await Promise.all([api.get(where, { query: charts.query() }), api.get(`${where}/bindings`)]);
+    const [queue, bound] = await Promise.all([
+      api.get(where, { query: charts.query() }),
+      api.get(`${where}/bindings`),
+    ]);
     const around = await surroundings(queue);
     about.set(described(queue));
     why.show(explainQueue({ queue, ...around }));
@@ -53,18 +76,41 @@ export function queuePage({ vhost, name }) {
     consumers.showAll(queue.consumer_details ?? []);
     bindings.showAll(bound);
   };
-  const bindings = bindingsTable({ id: "queue-bindings", caption: "Bindings to this queue", end: "source", changed: refresh });
+  const bindings = bindingsTable({
+    id: "queue-bindings",
+    caption: "Bindings to this queue",
+    end: "source",
+    changed: refresh,
+  });
   charts.range.changed = refresh;
 
   const purge = async () => {
     const text = `All ready messages of ${name} in ${vhost} are thrown away. What consumers have and not acknowledged stays.`;
     const act = () => api.remove(`${where}/contents`);
-    if (await ask({ title: "Purge this queue?", text, label: "Purge", done: `The queue ${name} is purged.`, act })) refresh();
+    if (
+      await ask({
+        title: "Purge this queue?",
+        text,
+        label: "Purge",
+        done: `The queue ${name} is purged.`,
+        act,
+      })
+    )
+      refresh();
   };
   const remove = async () => {
     const text = `The queue ${name} in ${vhost}, its messages and its bindings are gone for good.`;
     const act = () => api.remove(where);
-    if (await ask({ title: "Delete this queue?", text, label: "Delete queue", done: `The queue ${name} is deleted.`, act })) go("#/queues");
+    if (
+      await ask({
+        title: "Delete this queue?",
+        text,
+        label: "Delete queue",
+        done: `The queue ${name} is deleted.`,
+        act,
+      })
+    )
+      go("#/queues");
   };
   const element = el(
     "div",
@@ -74,21 +120,48 @@ export function queuePage({ vhost, name }) {
     section("Where the messages are", bar.element),
     section("About", about.element, policyLink(vhost, name)),
     section("Consumers", consumers.element),
-    section("Bindings", bindings.element, folded("Add a binding", bindQueueForm(vhost, name, refresh).element)),
-    folded("Publish a message", el("p", { class: "hint" }, "It goes through the default exchange, to this queue."), publishForm({ vhost, exchange: "", key: name, published: refresh }).element),
+    section(
+      "Bindings",
+      bindings.element,
+      folded("Add a binding", bindQueueForm(vhost, name, refresh).element),
+    ),
+    folded(
+      "Publish a message",
+      el("p", { class: "hint" }, "It goes through the default exchange, to this queue."),
+      publishForm({ vhost, exchange: "", key: name, published: refresh }).element,
+    ),
     folded("Get messages", getMessages(where, refresh)),
-    el("div", { class: "page-actions" }, button("Purge messages", purge, { class: "danger" }), button("Delete queue", remove, { class: "danger" })),
+    el(
+      "div",
+      { class: "page-actions" },
+      button("Purge messages", purge, { class: "danger" }),
+      button("Delete queue", remove, { class: "danger" }),
+    ),
   );
   return { title: `Queue ${name}`, element, refresh };
 }
 
 /** The channels and connections of the consumers, as far as one may see them, and the nodes. */
 async function surroundings(queue) {
-  const details = (queue.consumer_details ?? []).slice(0, CONSUMERS_LOOKED_AT).map((one) => one.channel_details ?? {});
+  const details = (queue.consumer_details ?? [])
+    .slice(0, CONSUMERS_LOOKED_AT)
+    .map((one) => one.channel_details ?? {});
   const [channels, connections, nodes] = await Promise.all([
-    named("channels", details.map((one) => one.name)),
-    named("connections", details.map((one) => one.connection_name)),
-    session.isMonitor ? api.get("nodes", { query: { columns: "name,mem_used,mem_limit,mem_alarm,disk_free,disk_free_limit,disk_free_alarm" } }) : [],
+    named(
+      "channels",
+      details.map((one) => one.name),
+    ),
+    named(
+      "connections",
+      details.map((one) => one.connection_name),
+    ),
+    session.isMonitor
+      ? api.get("nodes", {
+          query: {
+            columns: "name,mem_used,mem_limit,mem_alarm,disk_free,disk_free_limit,disk_free_alarm",
+          },
+        })
+      : [],
   ]);
   return { channels, connections, nodes };
 }
@@ -110,18 +183,42 @@ class Findings {
     const told = JSON.stringify(findings);
     if (told === this.#known) return;
     this.#known = told;
-    this.element.replaceChildren(...findings.map(({ code, tone, text }) => el("li", { class: `finding ${tone}`, "data-code": code }, text)));
+    this.element.replaceChildren(
+      ...findings.map(({ code, tone, text }) =>
+        el("li", { class: `finding ${tone}`, "data-code": code }, text),
+      ),
+    );
   }
 }
 
 class QueueCharts {
   range = new RangeChoice({ id: "queue" });
   #history = new History();
-  #rates = new Chart({ title: "Message rates", series: RATES.map(([id, label]) => ({ id, label })), format: rate });
-  #depth = new Chart({ title: "Messages in the queue", series: LENGTHS.map(([id, label]) => ({ id, label })), format: short });
+  #rates = new Chart({
+    title: "Message rates",
+    series: RATES.map(([id, label]) => ({ id, label })),
+    format: rate,
+  });
+  #depth = new Chart({
+    title: "Messages in the queue",
+    series: LENGTHS.map(([id, label]) => ({ id, label })),
+    format: short,
+  });
   // The node keeps no history of it: the chart begins when the page is opened.
-  #memory = new Chart({ title: "Memory, since this page was opened", series: [{ id: "memory", label: "Memory" }, { id: "bodies", label: "Bodies in memory" }], format: bytes, binary: true });
-  element = section("Over time", this.range.element, el("div", { class: "charts" }, this.#depth.element, this.#rates.element, this.#memory.element));
+  #memory = new Chart({
+    title: "Memory, since this page was opened",
+    series: [
+      { id: "memory", label: "Memory" },
+      { id: "bodies", label: "Bodies in memory" },
+    ],
+    format: bytes,
+    binary: true,
+  });
+  element = section(
+    "Over time",
+    this.range.element,
+    el("div", { class: "charts" }, this.#depth.element, this.#rates.element, this.#memory.element),
+  );
 
   query() {
     return { ...this.range.query("lengths"), ...this.range.query("msg_rates") };
@@ -130,8 +227,23 @@ class QueueCharts {
   update(queue, now) {
     const { ageS } = this.range;
     const stats = queue.message_stats ?? {};
-    this.#rates.update(Object.fromEntries(RATES.map(([id]) => [id, this.#history.rates(id, stats[`${id}_details`], now)])), now, ageS);
-    this.#depth.update(Object.fromEntries(LENGTHS.map(([id]) => [id, this.#history.levels(id, queue[`${id}_details`], queue[id], now)])), now, ageS);
+    this.#rates.update(
+      Object.fromEntries(
+        RATES.map(([id]) => [id, this.#history.rates(id, stats[`${id}_details`], now)]),
+      ),
+      now,
+      ageS,
+    );
+    this.#depth.update(
+      Object.fromEntries(
+        LENGTHS.map(([id]) => [
+          id,
+          this.#history.levels(id, queue[`${id}_details`], queue[id], now),
+        ]),
+      ),
+      now,
+      ageS,
+    );
     const memory = this.#history.levels("memory", null, queue.memory, now);
     const bodies = this.#history.levels("bodies", null, queue.message_bytes_ram, now);
     this.#memory.update({ memory, bodies }, now, ageS);
@@ -146,7 +258,10 @@ function described(queue) {
     Type: queue.type,
     Features: features(queue),
     State: queueState(queue),
-    Policy: queue.policy ?? null,
+    Policy:
+      queue.policy && session.isPolicymaker
+        ? { text: queue.policy, href: "#/policies" }
+        : (queue.policy ?? null),
     "Operator policy": queue.operator_policy ?? null,
     "Effective policy": pairs(queue.effective_policy_definition),
     Arguments: pairs(queue.arguments),
@@ -158,7 +273,8 @@ function described(queue) {
     "Size of bodies": bytes(queue.message_bytes),
     Memory: bytes(queue.memory),
     Consumers: queue.consumers,
-    "Consumer capacity": queue.consumers && Number.isFinite(capacity) ? `${Math.round(capacity * 100)} %` : null,
+    "Consumer capacity":
+      queue.consumers && Number.isFinite(capacity) ? `${Math.round(capacity * 100)} %` : null,
     Owner: owner ? { text: owner, href: to.connection(owner) } : null,
     Node: queue.node,
   };

@@ -2,7 +2,15 @@
 
 import * as api from "./api.js";
 import { to } from "./cells.js";
-import { featuresColumn, figure, octets, pace, policyColumn, vhostColumn, words } from "./columns.js";
+import {
+  featuresColumn,
+  figure,
+  octets,
+  pace,
+  policyColumn,
+  vhostColumn,
+  words,
+} from "./columns.js";
 import { el, folded } from "./dom.js";
 import { Form } from "./forms.js";
 import { session } from "./session.js";
@@ -13,7 +21,11 @@ export const QUEUE_ARGUMENTS = [
   { key: "x-expires", value: 1800000, title: "milliseconds an unused queue lives" },
   { key: "x-max-length", value: 10000, title: "messages at most" },
   { key: "x-max-length-bytes", value: 1048576, title: "octets at most" },
-  { key: "x-overflow", value: "reject-publish", title: "drop-head, reject-publish or reject-publish-dlx" },
+  {
+    key: "x-overflow",
+    value: "reject-publish",
+    title: "drop-head, reject-publish or reject-publish-dlx",
+  },
   { key: "x-dead-letter-exchange", title: "where rejected and expired messages go" },
   { key: "x-dead-letter-routing-key", title: "by which key they go there" },
   { key: "x-max-priority", value: 10, title: "levels of priority" },
@@ -22,7 +34,8 @@ export const QUEUE_ARGUMENTS = [
 ];
 
 export function queueState(row) {
-  if (row.idle_since) return { text: "idle", tone: "plain", title: `nothing moved since ${row.idle_since}` };
+  if (row.idle_since)
+    return { text: "idle", tone: "plain", title: `nothing moved since ${row.idle_since}` };
   return row.state ? { text: row.state, tone: row.state === "running" ? "good" : "warn" } : null;
 }
 
@@ -34,7 +47,9 @@ export function queuesPage() {
     key: (row) => `${row.vhost} ${row.name}`,
     load: (query) => api.get("queues", { query, vhost: session.vhost }),
     columns: [
-      words("name", "Name", { cell: (row) => ({ text: row.name, href: to.queue(row.vhost, row.name) }) }),
+      words("name", "Name", {
+        cell: (row) => ({ text: row.name, href: to.queue(row.vhost, row.name) }),
+      }),
       vhostColumn(),
       featuresColumn,
       policyColumn(),
@@ -51,7 +66,12 @@ export function queuesPage() {
       octets("memory", "Memory", "memory", { hidden: true }),
     ],
   });
-  const element = el("div", { class: "page" }, table.element, folded("Declare a queue", declareForm(() => table.refresh()).element));
+  const element = el(
+    "div",
+    { class: "page" },
+    table.element,
+    folded("Declare a queue", declareForm(() => table.refresh()).element),
+  );
   return { title: "Queues", element, refresh: () => table.refresh() };
 }
 
@@ -59,7 +79,13 @@ function declareForm(declared) {
   return new Form({
     label: "Declare queue",
     fields: [
-      { name: "vhost", label: "Virtual host", type: "select", options: session.vhosts, value: session.usualVhost },
+      {
+        name: "vhost",
+        label: "Virtual host",
+        type: "select",
+        options: session.vhosts,
+        value: session.usualVhost,
+      },
       { name: "name", label: "Name", required: true },
       { name: "durable", label: "Durable: it survives a restart", type: "checkbox", value: true },
       { name: "auto_delete", label: "Auto-delete: gone with its last consumer", type: "checkbox" },

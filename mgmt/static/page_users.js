@@ -9,10 +9,11 @@ import { Form } from "./forms.js";
 import { pairs } from "./format.js";
 import { permissionsTable, topicPermissionsTable } from "./permissions.js";
 import { go } from "./router.js";
-import { session } from "./session.js";
+import { logIn, session } from "./session.js";
 import { DataTable } from "./table.js";
 
-const TAGS_HINT = "administrator, monitoring, policymaker, management; separated by commas. None: no access to these pages.";
+const TAGS_HINT =
+  "administrator, monitoring, policymaker, management; separated by commas. None: no access to these pages.";
 
 export function usersPage() {
   const table = new DataTable({
@@ -23,9 +24,18 @@ export function usersPage() {
     load: loadUsers,
     columns: [
       words("name", "Name", { cell: (row) => ({ text: row.name, href: to.user(row.name) }) }),
-      words("tags", "Tags", { cell: (row) => row.tags.map((text) => ({ text, tone: "plain" })), value: (row) => row.tags.join() }),
+      words("tags", "Tags", {
+        cell: (row) => row.tags.map((text) => ({ text, tone: "plain" })),
+        value: (row) => row.tags.join(),
+      }),
       { id: "vhosts", label: "May enter", wrap: true, cell: (row) => row.vhosts.join(", ") },
-      words("password", "Password", { value: (row) => Boolean(row.password_hash), cell: (row) => (row.password_hash ? "set" : { text: "none", tone: "warn", title: "cannot log in by password" }) }),
+      words("password", "Password", {
+        value: (row) => Boolean(row.password_hash),
+        cell: (row) =>
+          row.password_hash
+            ? "set"
+            : { text: "none", tone: "warn", title: "cannot log in by password" },
+      }),
       { id: "limits", label: "Limits", cell: (row) => pairs(row.limits) },
     ],
   });
@@ -49,7 +59,11 @@ export function usersPage() {
 async function loadUsers() {
   const [users, permissions] = await Promise.all([api.get("users"), api.get("permissions")]);
   const vhosts = Map.groupBy(permissions, (row) => row.user);
-  return users.map((user) => ({ ...user, tags: asList(user.tags), vhosts: (vhosts.get(user.name) ?? []).map((row) => row.vhost) }));
+  return users.map((user) => ({
+    ...user,
+    tags: asList(user.tags),
+    vhosts: (vhosts.get(user.name) ?? []).map((row) => row.vhost),
+  }));
 }
 
 /** Tags come as a list, from some nodes as a text with commas. */
@@ -62,9 +76,17 @@ export function userPage({ name }) {
   const about = facts(["Tags", "Password", "Limits"]);
   let known = false;
   const refresh = async () => {
-    const [user, permissions, topics] = await Promise.all([api.get(where), api.get(`${where}/permissions`), api.get(`${where}/topic-permissions`)]);
+    const [user, permissions, topics] = await Promise.all([
+      api.get(where),
+      api.get(`${where}/permissions`),
+      api.get(`${where}/topic-permissions`),
+    ]);
     const tags = asList(user.tags);
-    about.set({ Tags: tags.map((text) => ({ text, tone: "plain" })), Password: user.password_hash ? "set" : "none", Limits: pairs(user.limits) });
+    about.set({
+      Tags: tags.map((text) => ({ text, tone: "plain" })),
+      Password: user.password_hash ? "set" : "none",
+      Limits: pairs(user.limits),
+    });
     granted.showAll(permissions);
     topical.showAll(topics);
     // What somebody is typing is not overwritten.
@@ -88,19 +110,43 @@ export function userPage({ name }) {
     "div",
     { class: "page" },
     section("About", about.element),
-    section("Permissions", granted.element, folded("Set permissions", permissionForm(name, refresh).element)),
-    section("Topic permissions", topical.element, folded("Set topic permissions", topicForm(name, refresh).element)),
+    section(
+      "Permissions",
+      granted.element,
+      folded("Set permissions", permissionForm(name, refresh).element),
+    ),
+    section(
+      "Topic permissions",
+      topical.element,
+      folded("Set topic permissions", topicForm(name, refresh).element),
+    ),
     folded("Change tags", tagsForm.element),
     folded("Change password", passwordForm(where, name).element),
-    el("div", { class: "page-actions" }, button("Delete user", () => removeUser(where, name), { class: "danger" })),
+    el(
+      "div",
+      { class: "page-actions" },
+      button("Delete user", () => removeUser(where, name), { class: "danger" }),
+    ),
   );
   return { title: `User ${name}`, element, refresh };
 }
 
 async function removeUser(where, name) {
-  const text = name === session.name ? "That is you: you will be logged out." : "Connections of the user are closed.";
+  const text =
+    name === session.name
+      ? "That is you: you will be logged out."
+      : "Connections of the user are closed.";
   const act = () => api.remove(where);
-  if (await ask({ title: `Delete the user ${name}?`, text, label: "Delete user", done: `The user ${name} is deleted.`, act })) go("#/users");
+  if (
+    await ask({
+      title: `Delete the user ${name}?`,
+      text,
+      label: "Delete user",
+      done: `The user ${name} is deleted.`,
+      act,
+    })
+  )
+    go("#/users");
 }
 
 function passwordForm(where, name) {
@@ -110,6 +156,8 @@ function passwordForm(where, name) {
     submit: async ({ password }) => {
       const { tags } = await api.get(where);
       await api.put(where, { password, tags });
+      // The cookie holds the old one.
+      if (name === session.name) await logIn(name, password);
       return `The password of ${name} is set.`;
     },
   });
@@ -120,8 +168,18 @@ function permissionForm(user, changed) {
   return new Form({
     label: "Set permissions",
     fields: [
-      { name: "vhost", label: "Virtual host", type: "select", options: session.vhosts, value: session.usualVhost },
-      pattern("configure", "Configure", "Names of queues and exchanges to declare and delete, as a regular expression."),
+      {
+        name: "vhost",
+        label: "Virtual host",
+        type: "select",
+        options: session.vhosts,
+        value: session.usualVhost,
+      },
+      pattern(
+        "configure",
+        "Configure",
+        "Names of queues and exchanges to declare and delete, as a regular expression.",
+      ),
       pattern("write", "Write", "Names to publish to and to bind."),
       pattern("read", "Read", "Names to consume from and to bind from."),
     ],
@@ -137,9 +195,20 @@ function topicForm(user, changed) {
   return new Form({
     label: "Set topic permissions",
     fields: [
-      { name: "vhost", label: "Virtual host", type: "select", options: session.vhosts, value: session.usualVhost },
+      {
+        name: "vhost",
+        label: "Virtual host",
+        type: "select",
+        options: session.vhosts,
+        value: session.usualVhost,
+      },
       { name: "exchange", label: "Exchange", value: "amq.topic", required: true },
-      { name: "write", label: "Write", value: ".*", hint: "Routing keys to publish by, as a regular expression." },
+      {
+        name: "write",
+        label: "Write",
+        value: ".*",
+        hint: "Routing keys to publish by, as a regular expression.",
+      },
       { name: "read", label: "Read", value: ".*", hint: "Routing keys to bind by." },
     ],
     submit: async ({ vhost, ...patterns }) => {

@@ -22,7 +22,9 @@ export function vhostsPage() {
     columns: [
       words("name", "Name", { cell: (row) => ({ text: row.name, href: to.vhost(row.name) }) }),
       words("description", "Description", { wrap: true }),
-      words("tags", "Tags", { cell: (row) => (row.tags ?? []).map((text) => ({ text, tone: "plain" })) }),
+      words("tags", "Tags", {
+        cell: (row) => (row.tags ?? []).map((text) => ({ text, tone: "plain" })),
+      }),
       figure("messages_ready", "Ready"),
       figure("messages_unacknowledged", "Unacked"),
       figure("messages", "Total"),
@@ -43,7 +45,12 @@ export function vhostsPage() {
       return `The virtual host ${name} is there. Users need permissions in it.`;
     },
   });
-  const element = el("div", { class: "page" }, table.element, folded("Add a virtual host", form.element));
+  const element = el(
+    "div",
+    { class: "page" },
+    table.element,
+    folded("Add a virtual host", form.element),
+  );
   return { title: "Virtual hosts", element, refresh: () => table.refresh() };
 }
 
@@ -72,7 +79,16 @@ export function vhostPage({ name }) {
   const remove = async () => {
     const text = `All queues, messages, exchanges, policies and permissions in ${name} are gone for good, and its connections are closed.`;
     const act = () => api.remove(where);
-    if (!(await ask({ title: `Delete the virtual host ${name}?`, text, label: "Delete virtual host", done: `The virtual host ${name} is deleted.`, act }))) return;
+    if (
+      !(await ask({
+        title: `Delete the virtual host ${name}?`,
+        text,
+        label: "Delete virtual host",
+        done: `The virtual host ${name} is deleted.`,
+        act,
+      }))
+    )
+      return;
     await learnVhosts();
     go("#/vhosts");
   };
@@ -80,9 +96,24 @@ export function vhostPage({ name }) {
     "div",
     { class: "page" },
     section("About", about.element),
-    section("Permissions", granted.element, el("p", { class: "hint" }, "They are set on the pages of users.")),
-    section("Limits", limited.element, folded("Set a limit", limitForm({ kind: "vhost", names: [name], limits: VHOST_LIMITS, changed: refresh }).element)),
-    el("div", { class: "page-actions" }, button("Delete virtual host", remove, { class: "danger" })),
+    section(
+      "Permissions",
+      granted.element,
+      el("p", { class: "hint" }, "They are set on the pages of users."),
+    ),
+    section(
+      "Limits",
+      limited.element,
+      folded(
+        "Set a limit",
+        limitForm({ kind: "vhost", names: [name], limits: VHOST_LIMITS, changed: refresh }).element,
+      ),
+    ),
+    el(
+      "div",
+      { class: "page-actions" },
+      button("Delete virtual host", remove, { class: "danger" }),
+    ),
   );
   return { title: `Virtual host ${name}`, element, refresh };
 }

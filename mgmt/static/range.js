@@ -21,11 +21,16 @@ export class RangeChoice {
   /** Called after another range was chosen. */
   changed = async () => {};
 
+  /** `long`: what has samples from the start of the node on, not only while it is looked at. */
   constructor({ id, long = false }) {
     this.#ranges = long ? [...RANGES, ...LONG] : RANGES;
-    const age = preference(`range.${id}`, 600);
-    this.#chosen = this.#ranges.find(([ageS]) => ageS === age) ?? this.#ranges[1];
-    const choice = el("select", {}, this.#ranges.map(([ageS, , label]) => el("option", { value: ageS }, label)));
+    const age = preference(`range.${id}`, long ? 600 : 60);
+    this.#chosen = this.#ranges.find(([ageS]) => ageS === age) ?? this.#ranges[0];
+    const choice = el(
+      "select",
+      {},
+      this.#ranges.map(([ageS, , label]) => el("option", { value: ageS }, label)),
+    );
     choice.value = this.#chosen[0];
     choice.addEventListener("change", async () => {
       this.#chosen = this.#ranges.find(([ageS]) => ageS === Number(choice.value));

@@ -3,7 +3,10 @@
 /** The parts of an address and its query: `#/queues/%2F/q?a=b`. */
 export function parseHash(hash) {
   const [where, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
-  return { parts: where.split("/").filter(Boolean).map(decoded), query: new URLSearchParams(query) };
+  return {
+    parts: where.split("/").filter(Boolean).map(decoded),
+    query: new URLSearchParams(query),
+  };
 }
 
 function decoded(part) {

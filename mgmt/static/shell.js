@@ -46,7 +46,11 @@ export class Shell {
       chooseVhost(this.#vhosts.value);
       this.#reshow();
     });
-    this.#menu = button("Menu", () => this.#toggle(), { class: "menu-button", "aria-expanded": "false", "aria-controls": "side" });
+    this.#menu = button("Menu", () => this.#toggle(), {
+      class: "menu-button",
+      "aria-expanded": "false",
+      "aria-controls": "side",
+    });
     const skip = button("Skip to content", () => this.#main.focus(), { class: "skip" });
     const header = el(
       "header",
@@ -54,9 +58,22 @@ export class Shell {
       skip,
       this.#menu,
       el("a", { href: "#/", class: "brand" }, mark(), "Warren"),
-      el("div", { class: "top-tools" }, el("label", { class: "tool" }, el("span", {}, "Virtual host"), this.#vhosts), refreshTool(refresher), this.#ticked, themeTool(), whoTool(leave)),
+      el(
+        "div",
+        { class: "top-tools" },
+        el("label", { class: "tool" }, el("span", {}, "Virtual host"), this.#vhosts),
+        refreshTool(refresher),
+        this.#ticked,
+        themeTool(),
+        whoTool(leave),
+      ),
     );
-    const side = el("nav", { id: "side", class: "side", "aria-label": "Pages" }, this.#list(LINKS), this.#adminList());
+    const side = el(
+      "nav",
+      { id: "side", class: "side", "aria-label": "Pages" },
+      this.#list(LINKS),
+      this.#adminList(),
+    );
     this.element = el("div", { class: "shell" }, header, side, this.#main);
     this.#fillVhosts();
   }
@@ -70,6 +87,8 @@ export class Shell {
     this.#main.replaceChildren(el("h1", {}, page.title), problem, page.element);
     this.#toggle(false);
     window.scrollTo(0, 0);
+    // What had the focus may be gone with the page before.
+    if (document.activeElement === document.body) this.#main.focus({ preventScroll: true });
   }
 
   /** The page has been refreshed. */
@@ -83,7 +102,10 @@ export class Shell {
   }
 
   #fillVhosts() {
-    const options = [el("option", { value: "" }, "All"), ...session.vhosts.map((name) => el("option", { value: name }, name))];
+    const options = [
+      el("option", { value: "" }, "All"),
+      ...session.vhosts.map((name) => el("option", { value: name }, name)),
+    ];
     this.#vhosts.replaceChildren(...options);
     this.#vhosts.value = session.vhost;
   }
@@ -116,15 +138,28 @@ function mark() {
 
 function refreshTool(refresher) {
   const label = (seconds) => (seconds ? `every ${seconds} s` : "only by hand");
-  const choice = el("select", {}, INTERVALS_S.map((seconds) => el("option", { value: seconds }, label(seconds))));
+  const choice = el(
+    "select",
+    {},
+    INTERVALS_S.map((seconds) => el("option", { value: seconds }, label(seconds))),
+  );
   choice.value = refresher.intervalS;
   choice.addEventListener("change", () => (refresher.intervalS = Number(choice.value)));
   const now = button("Refresh", () => refresher.now(), { class: "small" });
-  return el("span", { class: "tool" }, el("label", { class: "tool" }, el("span", {}, "Refresh"), choice), now);
+  return el(
+    "span",
+    { class: "tool" },
+    el("label", { class: "tool" }, el("span", {}, "Refresh"), choice),
+    now,
+  );
 }
 
 function themeTool() {
-  const choice = el("select", {}, ["auto", "light", "dark"].map((theme) => el("option", { value: theme }, theme)));
+  const choice = el(
+    "select",
+    {},
+    ["auto", "light", "dark"].map((theme) => el("option", { value: theme }, theme)),
+  );
   choice.value = preference("theme", "auto");
   choice.addEventListener("change", () => {
     prefer("theme", choice.value);
@@ -142,5 +177,10 @@ function whoTool(leave) {
       failed(problem);
     }
   };
-  return el("span", { class: "tool who" }, el("span", { title: session.tags.join(", ") }, session.name), button("Log out", out, { class: "small" }));
+  return el(
+    "span",
+    { class: "tool who" },
+    el("span", { title: session.tags.join(", ") }, session.name),
+    button("Log out", out, { class: "small" }),
+  );
 }

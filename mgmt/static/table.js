@@ -33,19 +33,45 @@ export class DataTable {
    * sorted by. `load(query)` answers a page of the node or a list. `actions(row)` are
    * `{label, name, act}`, `key` names a row. `brief` leaves the tools out while the list is short.
    */
-  constructor({ id, caption, columns, load, key, actions, empty = "Nothing here.", brief = false }) {
+  constructor({
+    id,
+    caption,
+    columns,
+    load,
+    key,
+    actions,
+    empty = "Nothing here.",
+    brief = false,
+  }) {
     this.#options = { id, caption, load, key, actions, brief };
     this.#columns = columns;
     const hidden = columns.filter((column) => column.hidden).map((column) => column.id);
     this.#chosen = new Set(preference(`hidden.${id}`, hidden));
-    this.#state = { page: 1, size: preference(`size.${id}`, 50), name: "", regex: false, sort: null, reverse: false };
+    this.#state = {
+      page: 1,
+      size: preference(`size.${id}`, 50),
+      name: "",
+      regex: false,
+      sort: null,
+      reverse: false,
+    };
     setText(this.#empty, empty);
     this.#tools = this.#makeTools();
     this.#foot = this.#makeFoot();
     this.#makeHead();
-    const table = el("table", {}, el("caption", { class: "unseen" }, caption), el("thead", {}, this.#head), this.#body);
+    const table = el(
+      "table",
+      {},
+      el("caption", { class: "unseen" }, caption),
+      el("thead", {}, this.#head),
+      this.#body,
+    );
     // Focusable, so that a wide table can be scrolled by keys.
-    const scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table);
+    const scroll = el(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      table,
+    );
     this.element = el("div", { class: "list" }, this.#tools, scroll, this.#empty, this.#foot);
   }
 
@@ -58,7 +84,8 @@ export class DataTable {
       answer = await this.#options.load(query);
     } catch (problem) {
       // The list has become shorter.
-      if (!(problem instanceof ApiFailure && problem.error === "page_out_of_range") || page === 1) throw problem;
+      if (!(problem instanceof ApiFailure && problem.error === "page_out_of_range") || page === 1)
+        throw problem;
       this.#state.page = 1;
       return this.refresh();
     }
@@ -99,7 +126,10 @@ export class DataTable {
     const { size, name } = this.#state;
     const first = (page - 1) * size + 1;
     const of = name ? `${count(filtered)} matching of ${count(total)}` : count(total);
-    setText(this.#count, shown ? `${count(first)}–${count(first + shown - 1)} of ${of}` : `0 of ${of}`);
+    setText(
+      this.#count,
+      shown ? `${count(first)}–${count(first + shown - 1)} of ${of}` : `0 of ${of}`,
+    );
     setText(this.#pageText, `Page ${page} of ${this.#pages}`);
     this.#steps.first.disabled = this.#steps.previous.disabled = page <= 1;
     this.#steps.next.disabled = this.#steps.last.disabled = page >= this.#pages;
@@ -119,7 +149,13 @@ export class DataTable {
     const pages = Math.max(1, Math.ceil(found.length / size));
     const page = (this.#state.page = Math.min(this.#state.page, pages));
     const items = found.slice((page - 1) * size, page * size);
-    return { items, page, page_count: pages, filtered_count: found.length, total_count: rows.length };
+    return {
+      items,
+      page,
+      page_count: pages,
+      filtered_count: found.length,
+      total_count: rows.length,
+    };
   }
 
   async #again(change) {
@@ -139,12 +175,31 @@ export class DataTable {
     const cells = this.#visible().map((column) => {
       const sorted = this.#state.sort === column;
       const order = sorted ? (this.#state.reverse ? "descending" : "ascending") : null;
-      const attributes = { scope: "col", class: column.numeric ? "number" : null, "aria-sort": order, title: column.title };
+      const attributes = {
+        scope: "col",
+        class: column.numeric ? "number" : null,
+        "aria-sort": order,
+        title: column.title,
+      };
       if (!column.sort && !column.value) return el("th", attributes, column.label);
-      const mark = el("span", { "aria-hidden": "true", class: "sort-mark" }, sorted ? (this.#state.reverse ? "▾" : "▴") : "");
-      return el("th", attributes, el("button", { type: "button", on: { click: () => this.#sortBy(column) } }, column.label, mark));
+      const mark = el(
+        "span",
+        { "aria-hidden": "true", class: "sort-mark" },
+        sorted ? (this.#state.reverse ? "▾" : "▴") : "",
+      );
+      return el(
+        "th",
+        attributes,
+        el(
+          "button",
+          { type: "button", on: { click: () => this.#sortBy(column) } },
+          column.label,
+          mark,
+        ),
+      );
     });
-    if (this.#options.actions) cells.push(el("th", { scope: "col" }, el("span", { class: "unseen" }, "Actions")));
+    if (this.#options.actions)
+      cells.push(el("th", { scope: "col" }, el("span", { class: "unseen" }, "Actions")));
     this.#head.replaceChildren(...cells);
   }
 
@@ -160,7 +215,13 @@ export class DataTable {
   }
 
   #makeRow() {
-    const tr = el("tr", {}, this.#visible().map((column) => el("td", { class: column.numeric ? "number" : column.wrap ? "wrap" : null })));
+    const tr = el(
+      "tr",
+      {},
+      this.#visible().map((column) =>
+        el("td", { class: column.numeric ? "number" : column.wrap ? "wrap" : null }),
+      ),
+    );
     if (this.#options.actions) tr.append(el("td", { class: "actions" }));
     return tr;
   }
@@ -194,7 +255,11 @@ export class DataTable {
       typing = setTimeout(apply, TYPING_MS);
     });
     regex.addEventListener("change", apply);
-    const size = el("select", {}, SIZES.map((rows) => el("option", { value: rows }, String(rows))));
+    const size = el(
+      "select",
+      {},
+      SIZES.map((rows) => el("option", { value: rows }, String(rows))),
+    );
     size.value = this.#state.size;
     size.addEventListener("change", () => {
       prefer(`size.${id}`, Number(size.value));
@@ -224,7 +289,12 @@ export class DataTable {
       });
       return el("label", { class: "check" }, box, ` ${column.label}`);
     });
-    const chooser = el("details", { class: "chooser" }, el("summary", {}, "Columns"), el("div", { class: "chooser-boxes" }, boxes));
+    const chooser = el(
+      "details",
+      { class: "chooser" },
+      el("summary", {}, "Columns"),
+      el("div", { class: "chooser-boxes" }, boxes),
+    );
     chooser.addEventListener("keydown", (event) => {
       if (event.key === "Escape") chooser.open = false;
     });
@@ -232,7 +302,8 @@ export class DataTable {
   }
 
   #makeFoot() {
-    const step = (label, page) => button(label, () => this.#again({ page: page() }), { class: "small" });
+    const step = (label, page) =>
+      button(label, () => this.#again({ page: page() }), { class: "small" });
     this.#steps = {
       first: step("First", () => 1),
       previous: step("Previous", () => this.#state.page - 1),
@@ -244,7 +315,15 @@ export class DataTable {
       "div",
       { class: "list-foot" },
       this.#count,
-      el("nav", { class: "pager", "aria-label": `Pages of ${this.#options.caption.toLowerCase()}` }, first, previous, this.#pageText, next, last),
+      el(
+        "nav",
+        { class: "pager", "aria-label": `Pages of ${this.#options.caption.toLowerCase()}` },
+        first,
+        previous,
+        this.#pageText,
+        next,
+        last,
+      ),
     );
   }
 }

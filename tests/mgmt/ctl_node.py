@@ -63,10 +63,8 @@ class CtlNode:
     def __init__(self, directory: Path, *arguments: str) -> None:
         self.directory = directory
         self.data_directory = directory / "data"
-        self.server = ServerProcess(
-            ["--data-dir", str(self.data_directory), "--amqp", "127.0.0.1:0", *arguments],
-            directory,
-        )
+        flags = ["--data-dir", str(self.data_directory), "--amqp", "127.0.0.1:0"]
+        self.server = ServerProcess([*flags, *arguments], directory)
         self.name = self("status", "--formatter", "json").json["node"]
 
     def __call__(self, *arguments: str, stdin: str = "") -> Result:

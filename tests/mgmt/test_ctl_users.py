@@ -91,9 +91,7 @@ def test_topic_permissions_are_set_listed_and_cleared(ctl_node: CtlNode) -> None
     assert ctl_node("set_topic_permissions", "fay", "other", "", "").code == 0
     assert ["fay", "amq.topic", "^a", "^b"] in ctl_node.rows("list_topic_permissions")
     assert ctl_node("clear_topic_permissions", "fay", "other").code == 0
-    assert ctl_node.rows("list_user_topic_permissions", "fay") == [
-        ["/", "amq.topic", "^a", "^b"]
-    ]
+    assert ctl_node.rows("list_user_topic_permissions", "fay") == [["/", "amq.topic", "^a", "^b"]]
     assert ctl_node("clear_topic_permissions", "fay").code == 0
     assert ctl_node.rows("list_user_topic_permissions", "fay") == []
 

@@ -37,11 +37,19 @@ def broker() -> Iterator[Broker]:
         yield started
 
 
-@pytest.fixture
-def ui(browser: Browser, broker: Broker) -> Iterator[WebUi]:
+@pytest.fixture(scope="module")
+def window(browser: Browser, broker: Broker) -> Iterator[WebUi]:
     with WebUi(browser, broker.http_url) as entered:
         entered.enter()
         yield entered
+
+
+@pytest.fixture
+def ui(window: WebUi) -> Iterator[WebUi]:
+    """A window of an administrator, on the overview."""
+    window.start_anew()
+    yield window
+    window.check_complaints()
 
 
 @pytest.fixture
@@ -83,12 +91,14 @@ def test_scripts_cannot_read_the_login(ui: WebUi) -> None:
     assert ui.page.evaluate("document.cookie") == ""
 
 
-def test_a_lost_login_leads_back_to_the_form(ui: WebUi) -> None:
-    ui.page.context.clear_cookies()
-    ui.page.get_by_role("link", name="Queues", exact=True).click()
-    expect(ui.page.get_by_label("Password")).to_be_visible()
-    ui.expect_notice("You have been logged out.")
-    ui.forget_refusal("/api/queues")
+def test_a_lost_login_leads_back_to_the_form(browser: Browser, broker: Broker) -> None:
+    with WebUi(browser, broker.http_url) as ui:
+        ui.enter()
+        ui.page.context.clear_cookies()
+        ui.page.get_by_role("link", name="Queues", exact=True).click()
+        expect(ui.page.get_by_label("Password")).to_be_visible()
+        ui.expect_notice("You have been logged out.")
+        ui.forget_refusal("/api/queues")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +269,8 @@ def test_names_of_any_letters_work_everywhere(ui: WebUi, channel: Any) -> None:
     form.get_by_label("Payload", exact=True).fill("hop")
     form.get_by_role("button", name="Publish message").click()
     expect(ui.value("Ready")).to_have_text("1")
-    expect(ui.page.get_by_role("button", name=f"Unbind {STRANGE[:40]} from amq.topic")).to_be_visible()
+    unbind = ui.page.get_by_role("button", name=f"Unbind {STRANGE[:40]} from amq.topic")
+    expect(unbind).to_be_visible()
     ui.picture("queue-strange")
     ui.page.get_by_role("button", name="Delete queue").click()
     ui.confirm("Delete queue")
@@ -275,7 +286,7 @@ def test_lists_are_filtered_sorted_and_paged_by_the_node(ui: WebUi, channel: Any
     page = ui.page
     page.get_by_label("Filter", exact=True).fill("MANY-")
     page.get_by_label("Rows").select_option("20")
-    expect(page.locator(".list-count")).to_contain_text("1–20 of 25 matching of")
+    expect(page.locator(".list-count")).to_contain_text("20 of 25 matching of")
     page.get_by_role("button", name="Next").click()
     expect(page.locator("tbody tr")).to_have_count(5)
     page.get_by_role("button", name="Ready").click()
@@ -316,6 +327,7 @@ def test_a_policy_is_set_seen_applied_edited_and_deleted(ui: WebUi, channel: Any
     expect(ui.heading("Policies")).to_be_visible()
     form = ui.unfold("Set a policy")
     expect(form.get_by_label("Pattern")).to_have_value("^limited$")
+    expect(form.get_by_label("Name", exact=True)).to_be_focused()
     form.get_by_label("Name", exact=True).fill("short")
     form.get_by_role("button", name="max-length", exact=True).click()
     form.get_by_label("Definition: value").fill("9")
@@ -454,11 +466,25 @@ def test_every_page_fits_and_every_control_has_a_name(
         for names in PAGES:
             ui.open(*names)
             expect(ui.page.locator(".page-problem")).to_be_hidden()
-            ui.page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+            ui.page.evaluate(
+                "document.querySelectorAll('details').forEach((one) => (one.open = true))"
+            )
             for more in ui.page.get_by_role("button", name="Add entry").all():
                 more.click()
             ui.check_form()
-            ui.picture(f"{'phone' if size == PHONE else 'wide'}-{'-'.join(names).replace('/', '_')}")
+            kind = "phone" if size == PHONE else "wide"
+            ui.picture(f"{kind}-{'-'.join(names).replace('/', '_')}")
+
+
+def test_a_node_that_is_gone_is_told_of(browser: Browser) -> None:
+    with Broker(http_port=0) as broker:
+        with WebUi(browser, broker.http_url) as ui:
+            ui.enter()
+            broker.stop()
+            ui.page.get_by_role("button", name="Refresh", exact=True).click()
+            expect(ui.page.get_by_role("alert")).to_contain_text("The node cannot be reached.")
+            ui.forget_refusal("/api/overview")
+            ui.forget_refusal("/api/nodes")
 
 
 def test_colours_are_remembered(ui: WebUi) -> None:
@@ -540,6 +566,10 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "empty": ({"queue": queue(0)}, ["empty"]),
     "no consumers": ({"queue": queue(5)}, ["no-consumers"]),
     "prefetch": ({"queue": queue(5, 3, [consumer(1), consumer(2)])}, ["prefetch"]),
+    "at the prefetch, but catching up": (
+        {"queue": queue(5, 3, [consumer(3)], message_stats=rates(publish=1, ack=9))},
+        ["prefetch plain", "shrinking"],
+    ),
     "below the prefetch": ({"queue": queue(5, 2, [consumer(3)])}, ["stuck"]),
     "global prefetch": (
         {
@@ -633,7 +663,9 @@ def test_the_reason_for_a_backlog_is_found(browser: Browser, broker: Broker) -> 
         found = ui.page.evaluate(
             """async (cases) => {
               const { explainQueue } = await import("./diagnosis.js");
-              return cases.map((one) => explainQueue(one).map(({ code }) => code));
+              const told = ({ code, tone }) =>
+                code === "prefetch" && tone !== "bad" ? `${code} ${tone}` : code;
+              return cases.map((one) => explainQueue(one).map(told));
             }""",
             [given for given, _ in CASES.values()],
         )
@@ -642,7 +674,29 @@ def test_the_reason_for_a_backlog_is_found(browser: Browser, broker: Broker) -> 
         }
 
 
-# What is served
+def test_the_states_of_a_queue_are_drawn_in_proportion(browser: Browser, broker: Broker) -> None:
+    status = {"mode": "default", "q1": 1, "q2": 0, "delta": ["delta", 5, 97, 0, 102], "q4": 2}
+    with WebUi(browser, broker.http_url) as ui:
+        ui.page.goto(broker.http_url)
+        drawn = ui.page.evaluate(
+            """async (status) => {
+              const { BackingBar } = await import("./backing.js");
+              const bar = new BackingBar();
+              document.body.replaceChildren(bar.element);
+              bar.update(status, 3);
+              const image = bar.element.querySelector("[role=img]");
+              const widths = [...image.children].map((one) => one.getBoundingClientRect().width);
+              return [image.getAttribute("aria-label"), widths, image.clientWidth];
+            }""",
+            {**status, "q3": 0, "target_ram_count": 3},
+        )
+    label, (q1, q2, delta, q3, q4), whole = drawn
+    assert label == "Messages from tail to head: q1 1, q2 0, delta 97, q3 0, q4 2"
+    assert (q2, q3) == (0, 0)
+    assert q1 >= 6 and q4 >= 6 and delta > 0.9 * whole
+
+
+# What the tests do beside the pages
 
 
 def api(broker: Broker, method: str, path: str, body: Any = None) -> Any:

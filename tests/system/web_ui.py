@@ -35,8 +35,8 @@ NAMELESS = """
     const by = (one.getAttribute("aria-labelledby") ?? "").split(/\\s+/).filter(Boolean);
     const label = [...(one.labels ?? [])].map(text).join("");
     const own = one.matches("input, select, textarea") ? "" : text(one);
-    return one.getAttribute("aria-label") || by.map((id) => text(document.getElementById(id))).join("")
-      || label || own;
+    const other = by.map((id) => text(document.getElementById(id))).join("");
+    return one.getAttribute("aria-label") || other || label || own;
   };
   const controls = "a, button, input, select, textarea, summary, dialog, [tabindex], [role=img],"
     + "[role=meter], nav, section, table";
@@ -50,8 +50,10 @@ NAMELESS = """
 WIDE = """
 () => document.documentElement.scrollWidth <= window.innerWidth ? [] :
   [...document.querySelectorAll("body *")]
-    .filter((one) => one.getBoundingClientRect().right > window.innerWidth + 1 && !one.closest(".scroll"))
-    .map((one) => `${one.tagName}.${one.className} ${one.textContent.slice(0, 40)}`).concat("page")
+    .filter((one) => one.getBoundingClientRect().right > window.innerWidth + 1)
+    .filter((one) => !one.closest(".scroll"))
+    .map((one) => `${one.tagName}.${one.className} ${one.textContent.slice(0, 40)}`)
+    .concat("page")
 """
 
 
@@ -84,7 +86,17 @@ class WebUi:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         self._context.close()
         if kind is None:
-            assert self._complaints == [], self._complaints
+            self.check_complaints()
+
+    def check_complaints(self) -> None:
+        assert self._complaints == [], self._complaints
+
+    def start_anew(self) -> None:
+        """The overview, for the same user, without what the browser remembers of choices."""
+        self._complaints.clear()
+        self.page.evaluate("localStorage.clear(); localStorage.setItem('warren.loggedIn', 'true')")
+        self.page.goto(self._url)
+        self.until_refreshed()
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
