@@ -2,13 +2,14 @@
 
 import itertools
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
 import pytest
 
 from warren.compat_tests.admin import Admin
+from warren.compat_tests.api import Api, Colleague
 from warren.compat_tests.broker import DEFAULT_URL, Broker, parse_url
 from warren.compat_tests.factory import Raw
 from warren.compat_tests.names import Names
@@ -131,3 +132,25 @@ def own_user(admin: Admin, broker: Broker, names: Names) -> Iterator[str]:
     admin.permit(broker.vhost, name)
     yield name
     admin.forget("users", name)
+
+
+@pytest.fixture
+def api(admin: Admin, pytestconfig: pytest.Config) -> Api:
+    """The management API as the administrator sees it."""
+    return Api.of_url(pytestconfig.getoption("--management"))
+
+
+@pytest.fixture
+def colleague(api: Api, admin: Admin, names: Names) -> Iterator[Callable[[str], Colleague]]:
+    """Makes users of the management API, from their tags; they have no permissions yet."""
+    made: list[str] = []
+
+    def make(tags: str) -> Colleague:
+        name = names.new()
+        made.append(name)
+        admin.put_user(name, "secret", tags)
+        return Colleague(name, api.asked_by(name, "secret"))
+
+    yield make
+    for name in made:
+        admin.forget("users", name)

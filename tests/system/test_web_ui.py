@@ -304,6 +304,23 @@ def test_lists_are_filtered_sorted_and_paged_by_the_node(ui: WebUi, channel: Any
     expect(page.get_by_role("columnheader", name="Memory")).to_be_visible()
 
 
+def test_lists_keep_to_the_virtual_host_chosen_under_any_prefix(browser: Browser) -> None:
+    with Broker(http_port=0, path_prefix="/some/broker") as broker:
+        broker.add_vhost("Füchse 🦊")
+        for vhost, name in (("/", "here"), ("Füchse 🦊", "there")):
+            connection = pika.BlockingConnection(pika.URLParameters(broker.url_for(vhost)))
+            connection.channel().queue_declare(name)
+            connection.close()
+        with WebUi(browser, f"{broker.http_url}/some/broker/") as ui:
+            ui.enter()
+            ui.open("queues")
+            expect(ui.page.locator("tbody tr")).to_have_count(2)
+            ui.page.get_by_label("Virtual host", exact=True).first.select_option("Füchse 🦊")
+            expect(ui.page.locator("tbody tr")).to_have_count(1)
+            ui.page.get_by_role("link", name="there", exact=True).click()
+            expect(ui.value("Virtual host")).to_have_text("Füchse 🦊")
+
+
 def test_refused_things_are_told_in_the_form(ui: WebUi, channel: Any) -> None:
     declare(channel, "durable")
     ui.open("queues")
