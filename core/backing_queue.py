@@ -33,6 +33,11 @@ class BackingSpec(NamedTuple):
     mode: str
 
 
+QUEUE_BYTES = 1500
+MESSAGE_BYTES = 200
+"""What an empty queue takes of memory, and what a message in memory takes besides its body."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackingQueueStatus:
     """What management shows as `backing_queue_status`, under RabbitMQ's names, and a bit more.
@@ -61,6 +66,12 @@ class BackingQueueStatus:
     stored_count: int = 0
     disk_reads: int = 0
     disk_writes: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the queue takes of memory, estimated."""
+        messages = self.ram_msg_count + self.ram_ack_count
+        return QUEUE_BYTES + MESSAGE_BYTES * messages + self.ram_bytes
 
 
 LEVELS = 256

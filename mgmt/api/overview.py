@@ -8,6 +8,7 @@ from typing import Any
 
 from warren import __version__
 from warren.amqp.sasl import offered
+from warren.core.backing_queue import QUEUE_BYTES
 from warren.core.exchange import EXCHANGE_TYPES
 from warren.core.parameters import CLUSTER_NAME
 from warren.core.records import GlobalParameterRecord
@@ -239,7 +240,7 @@ def memory_breakdown(managed: ManagedNode) -> dict[str, Any]:
         "connection_writers": sum([one.owed_octets for one in node_connections(node)]),
         "connection_channels": 2500 * channels,
         "connection_other": 4000 * len(node.clients),
-        "queue_procs": 1500 * sum([len(vhost.queues) for vhost in node.vhosts.values()]),
+        "queue_procs": QUEUE_BYTES * sum([len(vhost.queues) for vhost in node.vhosts.values()]),
         "queue_slave_procs": 0,
         "quorum_queue_procs": 0,
         "stream_queue_procs": 0,

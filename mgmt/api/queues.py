@@ -65,7 +65,7 @@ class QueueRows:
             **self._consumers(queue),
             **({"message_stats": stats} if stats else {}),
             "backing_queue_status": _backing_status(status),
-            "memory": self._memory(status),
+            "memory": status.memory_bytes,
             "reductions": 0,
             "reductions_details": {"rate": 0.0},
             "garbage_collection": {},
@@ -179,11 +179,6 @@ class QueueRows:
             row["message_bytes_unacknowledged"] = unacked_bytes
             row["message_bytes_persistent"] = ready_bytes + unacked_bytes if queue.survives else 0
         return row
-
-    @staticmethod
-    def _memory(status: BackingQueueStatus) -> int:
-        """An estimate: what a queue and a message in memory cost, and the bodies."""
-        return 1500 + 200 * (status.ram_msg_count + status.ram_ack_count) + status.ram_bytes
 
 
 def _unacked_bytes(queue: Queue) -> int | None:

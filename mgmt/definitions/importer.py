@@ -16,7 +16,7 @@ import msgspec
 
 from warren.core.access import NoSuchUser
 from warren.core.binding import Binding
-from warren.core.errors import BrokerError
+from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.limits import effective, validate_user_limits
 from warren.core.node import Node
 from warren.core.password import DEFAULT_ALGORITHM, OLDEST_ALGORITHM
@@ -67,7 +67,7 @@ class Importer:
             except DefinitionsRefused:
                 raise
             except BrokerError as error:
-                raise InvalidItem(error.text) from error
+                raise InvalidItem(error.text, _reason(error)) from error
 
         return import_item
 
@@ -312,6 +312,12 @@ def _with_definition_as_object(value: Any) -> Any:
     ):
         return {**value, "definition": {key: item for key, item in pairs}}
     return value
+
+
+def _reason(error: BrokerError) -> str:
+    if isinstance(error, PreconditionFailed):
+        return f"precondition_failed: {error.text}"
+    return error.text
 
 
 def _not_valid(error: BrokerError, path: str) -> InvalidItem:

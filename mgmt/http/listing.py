@@ -99,12 +99,13 @@ async def answer(
             if page.pattern(listing.name(item))
         ]
     pages = -(-len(chosen) // page.size)
-    if page.number > max(1, pages):
+    start = (page.number - 1) * page.size
+    # The page right after a last one that is full is empty, as in RabbitMQ.
+    if start > len(chosen):
         raise BadRequest(
             f"Page out of range, page: {page.number} page size: {page.size}, len: {len(chosen)}",
             "page_out_of_range",
         )
-    start = (page.number - 1) * page.size
     ordered = await _sorted(request, chosen, listing, start + page.size)
     rows = [
         row

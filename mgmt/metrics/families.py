@@ -160,7 +160,7 @@ def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:
         len(queue.consumers),
         capacity,
         capacity,
-        1500 + 200 * in_memory + status.ram_bytes,
+        status.memory_bytes,
         in_memory,
         status.ram_bytes,
         status.ram_msg_count,
