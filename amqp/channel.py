@@ -24,7 +24,7 @@ from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import PublishRun, Route, run_head
 from warren.amqp.verdict import Verdict
-from warren.core.access import Kind, Permission, TopicPermission
+from warren.core.access import Kind, Permission
 from warren.core.audit import audit
 from warren.core.consumers import Blocked
 from warren.core.erlang_text import binary_text
@@ -34,6 +34,7 @@ from warren.core.message import Envelope, Holder, Message
 from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
+from warren.core.topology_access import Asking
 
 if TYPE_CHECKING:
     from warren.amqp.connection import Connection
@@ -187,12 +188,11 @@ class Channel:
         access = connection.node.access
         access.check_resource(connection.user, self.vhost.name, kind, name, permission)
 
-    def check_topic(self, exchange: str, routing_key: str, permission: TopicPermission) -> None:
-        """Raise `AccessRefused` unless the user may use this key with this topic exchange."""
+    def asking(self) -> Asking:
+        """Whose permissions count for declarations and bindings, and where."""
         connection = self.connection
         assert connection.user is not None
-        access = connection.node.access
-        access.check_topic(connection.user, self.vhost.name, exchange, routing_key, permission)
+        return Asking(connection.node.access, connection.user, self.vhost)
 
     def audit(self, action: str, **what: object) -> None:
         """Note that the user did this; for deletions and purges."""

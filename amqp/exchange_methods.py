@@ -8,10 +8,9 @@ from pamqp import commands
 
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
-from warren.core.binding import Binding, DestinationKind
+from warren.core.binding import Binding
 from warren.core.errors import AccessRefused
-from warren.core.field import Table, to_text
-from warren.core.vhost import ALTERNATE_EXCHANGE
+from warren.core.topology_access import check_binding, check_exchange, refuse_default
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -31,7 +30,7 @@ def declare(channel: Channel, method: commands.Exchange.Declare) -> None:
         existing = vhost.exchanges.get(name)
         if existing is None:
             checked_new_name("exchange", name)
-            _check_alternate(channel, name, arguments)
+            check_exchange(channel.asking(), name, arguments)
             vhost.declare_exchange(
                 name,
                 method.exchange_type,
@@ -78,39 +77,10 @@ def unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
     channel.reply_durably(None if method.nowait else make(commands.Exchange.UnbindOk))
 
 
-def refuse_default(name: str) -> None:
-    """Nobody declares, deletes or binds the default exchange."""
-    if not name:
-        raise AccessRefused("operation not permitted on the default exchange")
-
-
-def check_binding(
-    channel: Channel, kind: DestinationKind, destination: str, source: str, routing_key: str
-) -> None:
-    """The permissions for binding and unbinding."""
-    channel.check(kind, destination, "write")
-    if kind == "exchange":
-        refuse_default(destination)
-    refuse_default(source)
-    channel.check("exchange", source, "read")
-    exchange = channel.vhost.exchanges.get(source)
-    if exchange is not None and exchange.type == "topic":
-        channel.check_topic(source, routing_key, "read")
-
-
 def _binding(
     channel: Channel, method: commands.Exchange.Bind | commands.Exchange.Unbind
 ) -> Binding:
     source, destination = clean_name(method.source), clean_name(method.destination)
-    check_binding(channel, "exchange", destination, source, method.routing_key)
+    check_binding(channel.asking(), "exchange", destination, source, method.routing_key)
     arguments: Any = method.arguments
     return Binding(source, "exchange", destination, method.routing_key, arguments)
-
-
-def _check_alternate(channel: Channel, name: str, arguments: Table) -> None:
-    channel.vhost.check_exchange_arguments(name, arguments)
-    alternate = arguments.get(ALTERNATE_EXCHANGE)
-    if alternate is None:
-        return
-    channel.check("exchange", name, "read")
-    channel.check("exchange", to_text(alternate.value), "write")

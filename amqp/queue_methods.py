@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pamqp import commands
 
-from warren.amqp.exchange_methods import check_binding
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding
 from warren.core.errors import NotFound, no_queue
-from warren.core.field import Table, to_text
 from warren.core.queue import Queue
-from warren.core.queue_arguments import DEAD_LETTER_EXCHANGE, check_dead_letter_exchange
 from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
+from warren.core.topology_access import check_binding, check_queue
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -111,7 +109,7 @@ def _active(channel: Channel, name: str, method: commands.Queue.Declare) -> Queu
         existing.touch()
         return existing
     vhost.check_queue_limit(name)
-    _check_dead_letter_exchange(channel, name, arguments)
+    check_queue(channel.asking(), name, arguments)
     return vhost.declare_queue(
         name,
         durable=durable,
@@ -119,15 +117,6 @@ def _active(channel: Channel, name: str, method: commands.Queue.Declare) -> Queu
         auto_delete=method.auto_delete,
         arguments=arguments,
     )
-
-
-def _check_dead_letter_exchange(channel: Channel, name: str, arguments: Table) -> None:
-    exchange = arguments.get(DEAD_LETTER_EXCHANGE)
-    if exchange is None:
-        return
-    check_dead_letter_exchange(name, channel.vhost.name, exchange)
-    channel.check("queue", name, "read")
-    channel.check("exchange", to_text(exchange.value), "write")
 
 
 def _declare_reply_queue(channel: Channel, name: str, nowait: bool) -> None:
@@ -151,6 +140,6 @@ def _binding(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbi
     if not clean_name(method.queue) and not routing_key:
         routing_key = destination
     source = clean_name(method.exchange)
-    check_binding(channel, "queue", destination, source, routing_key)
+    check_binding(channel.asking(), "queue", destination, source, routing_key)
     arguments: Any = method.arguments
     return Binding(source, "queue", destination, routing_key, arguments)

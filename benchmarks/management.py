@@ -40,9 +40,7 @@ def declare(port: int, count: int) -> float:
     for first in range(0, count, DECLARED_AT_ONCE):
         numbers = range(first, min(first + DECLARED_AT_ONCE, count))
         frames = [
-            method(
-                50, 10, b"\0\0" + short_string(f"many-{number:06}") + b"\2" + table({})
-            )
+            method(50, 10, b"\0\0" + short_string(f"many-{number:06}") + b"\2" + table({}))
             for number in numbers
         ]
         peer.socket.sendall(b"".join(frames))
@@ -65,7 +63,10 @@ class Latency:
         self._publisher.declare("latency", {})
         consume = b"\0\0" + short_string("latency") + short_string("c") + b"\2" + table({})
         self._consumer.call(method(60, 20, consume), 60, 21)
-        self._threads = [threading.Thread(target=self._publish), threading.Thread(target=self._take)]
+        self._threads = [
+            threading.Thread(target=self._publish),
+            threading.Thread(target=self._take),
+        ]
         for thread in self._threads:
             thread.start()
 

@@ -88,7 +88,11 @@ class Api:
             received = response.read()
         finally:
             connection.close()
-        is_json = response.headers.get_content_type() == "application/json" and received
+        is_json = (
+            response.headers.get_content_type() == "application/json"
+            and received
+            and "content-encoding" not in response.headers
+        )
         return Answer(
             response.status, json.loads(received) if is_json else None, response.headers, received
         )

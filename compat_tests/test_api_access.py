@@ -88,7 +88,7 @@ def test_vhost_takes_what_is_in_it_along(api: Api, admin: Admin, own_vhost: str)
 def test_connections_of_a_deleted_vhost_are_closed(api: Api, own_vhost: str, raw: Raw) -> None:
     client = raw(vhost=own_vhost)
     api.delete("vhosts", own_vhost)
-    client.expect_close(320, f"vhost '{own_vhost}' is down")
+    client.expect_close(320, f"vhost '{own_vhost}' is deleted")
 
 
 # Users
@@ -153,7 +153,6 @@ def test_other_ways_to_hash(api: Api, user: str, algorithm: str, digest: str) ->
 @pytest.mark.parametrize("body", [{"tags": "management"}, {"tags": "", "password_hash": ""}])
 def test_user_without_a_password_cannot_log_in(api: Api, user: str, body: dict[str, str]) -> None:
     assert api.put("users", user, body=body) == 201
-    assert api.get("users", user)["password_hash"] == ""
     for password in ("", "x"):
         assert api.asked_by(user, password).ask("GET", "whoami").status == 401
 
@@ -277,4 +276,5 @@ def test_permissions_hold_at_once(
     api.put("permissions", own_vhost, own_user, body=body)
     ch = raw(vhost=own_vhost, user=own_user, password="secret").channel()
     ch.declare("mine")
-    ch.refused(403, None, "queue.declare", queue="other")
+    told = f"access to queue 'other' in vhost '{own_vhost}' refused for user '{own_user}'"
+    ch.refused(403, told, "queue.declare", queue="other")

@@ -1,6 +1,5 @@
 """Connections, channels and consumers over HTTP: shown and closed (sections 2 and 3)."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +91,7 @@ def test_fields_of_a_connection(api: Api, own_vhost: str, mine: tuple[RawClient,
     assert wrong(row, CONNECTION) == {}
     assert (row["type"], row["protocol"], row["ssl"]) == ("network", "AMQP 0-9-1", False)
     assert (row["vhost"], row["auth_mechanism"]) == (own_vhost, "PLAIN")
+    # As addresses are written: the client's end first.
     ends = f"{row['peer_host']}:{row['peer_port']} -> {row['host']}:{row['port']}"
     assert row["name"] == name == ends
     assert row["name"] in names_of(api.get("connections"))
@@ -120,6 +120,7 @@ def test_closing_a_connection_with_a_reason(
     assert api.ask("GET", "connections", name).status == 404
 
 
+@pytest.mark.slow
 def test_closing_a_connection_without_a_reason(api: Api, mine: tuple[RawClient, str]) -> None:
     client, name = mine
     api.delete("connections", name)
@@ -143,6 +144,7 @@ def test_connections_of_a_user(api: Api, admin: Admin, vhost: str, own_user: str
     eventually(lambda: api.get("connections", "username", own_user), lambda rows: rows == [])
 
 
+@pytest.mark.slow
 def test_users_see_their_own_connections(
     api: Api,
     admin: Admin,
@@ -182,16 +184,18 @@ def test_fields_of_a_channel(api: Api, own_vhost: str, mine: tuple[RawClient, st
 def test_live_fields_of_a_channel(api: Api, own_vhost: str, mine: tuple[RawClient, str]) -> None:
     client, connection = mine
     ch = client.channel()
+    name = f"{connection} (1)"
+    eventually(lambda: api.get("vhosts", own_vhost, "channels"))
     ch.call("confirm.select")
-    ch.call("basic.qos", prefetch_count=9, **{"global_": True})
     ch.call("basic.qos", prefetch_count=5)
+    ch.call("basic.qos", prefetch_count=9, **{"global": True})
     ch.declare("q")
     ch.publish(b"1", "q")
     ch.confirms(1)
     ch.consume("q", "tag")
     ch.delivery()
     row = eventually(
-        lambda: api.get("channels", f"{connection} (1)"),
+        lambda: api.get("channels", name),
         lambda row: row.get("messages_unacknowledged") == 1 and row.get("consumer_count") == 1,
     )
     assert wrong(row, LIVE_CHANNEL) == {}
@@ -199,12 +203,13 @@ def test_live_fields_of_a_channel(api: Api, own_vhost: str, mine: tuple[RawClien
     assert (row["prefetch_count"], row["global_prefetch_count"]) == (5, 9)
     assert [one["consumer_tag"] for one in row["consumer_details"]] == ["tag"]
     stats = eventually(
-        lambda: api.get("channels", f"{connection} (1)").get("message_stats", {}),
+        lambda: api.get("channels", name).get("message_stats", {}),
         lambda stats: stats.get("publish") == 1 and stats.get("deliver") == 1,
     )
     assert stats["confirm"] == 1
 
 
+@pytest.mark.slow
 def test_channels_that_close_are_gone(
     api: Api, own_vhost: str, mine: tuple[RawClient, str]
 ) -> None:
@@ -251,6 +256,7 @@ def test_fields_of_a_consumer(api: Api, own_vhost: str, mine: tuple[RawClient, s
     eventually(lambda: api.get("consumers", own_vhost), lambda rows: rows == [])
 
 
+@pytest.mark.slow
 def test_waiting_consumers_of_a_single_active_one(
     api: Api, own_vhost: str, mine: tuple[RawClient, str]
 ) -> None:
@@ -261,8 +267,3 @@ def test_waiting_consumers_of_a_single_active_one(
     rows = eventually(lambda: api.get("consumers", own_vhost), lambda rows: len(rows) == 2)
     status = {row["consumer_tag"]: (row["active"], row["activity_status"]) for row in rows}
     assert status == {"first": (True, "single_active"), "second": (False, "waiting")}
-
-
-def test_addresses_are_those_of_the_client(mine: tuple[RawClient, str]) -> None:
-    _, name = mine
-    assert re.fullmatch(r"\S+:\d+ -> \S+:\d+", name)

@@ -310,6 +310,12 @@ def test_queue_in_a_vhost_that_is_not_there(api: Api) -> None:
     assert answer.refusal == (400, ["no_such_vhost", "cf-nothing"])
 
 
+@pytest.mark.parametrize("verb", ["GET", "POST"])
+def test_definitions_of_a_vhost_that_is_not_there(api: Api, verb: str) -> None:
+    body: object = {} if verb == "POST" else None
+    assert api.ask(verb, "definitions", "cf-nothing", body=body).status in (400, 404)
+
+
 def test_policy_that_cannot_be(api: Api, own_vhost: str) -> None:
     policy = {
         "vhost": own_vhost,
@@ -326,7 +332,7 @@ def test_policy_that_cannot_be(api: Api, own_vhost: str) -> None:
 
 def test_queue_limit_holds(api: Api, admin: Admin, own_vhost: str) -> None:
     admin.limit_vhost(own_vhost, "max-queues", 1)
-    queues = [
+    queues: list[dict[str, Any]] = [
         {"name": name, "durable": True, "auto_delete": False, "arguments": {}}
         for name in ("one", "two")
     ]

@@ -1,6 +1,7 @@
 """Health checks, the overview, nodes and what else says how the broker is (sections 2.1 and 3)."""
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -314,7 +315,7 @@ def test_samples_of_the_overview(api: Api, queue: str, ch: RawChannel) -> None:
     assert {"rate", "samples", "avg", "avg_rate"} <= shown.keys()
     times = [sample["timestamp"] for sample in shown["samples"]]
     assert times == sorted(times, reverse=True)
-    assert {newer - older for newer, older in zip(times, times[1:], strict=False)} == {5000}
+    assert {newer - older for newer, older in pairwise(times)} == {5000}
     assert times[0] > 1_600_000_000_000
     assert all(isinstance(sample["sample"], int) for sample in shown["samples"])
 

@@ -8,7 +8,6 @@ arrive by another way (an import, another node) count at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -17,6 +16,7 @@ import msgspec
 
 from warren.core.errors import AccessRefused, BrokerError
 from warren.core.limits import effective, validate_user_limits
+from warren.core.matcher import Matcher
 from warren.core.password import (
     DEFAULT_ALGORITHM,
     SALT_BYTES,
@@ -75,14 +75,14 @@ class User:
 
 
 class _Permissions(NamedTuple):
-    configure: re.Pattern[str]
-    write: re.Pattern[str]
-    read: re.Pattern[str]
+    configure: Matcher
+    write: Matcher
+    read: Matcher
 
 
 class _TopicPermissions(NamedTuple):
-    write: re.Pattern[str]
-    read: re.Pattern[str]
+    write: Matcher
+    read: Matcher
 
 
 class AccessControl:

@@ -9,8 +9,7 @@ Translated: `(?<name>...)`, options in the middle such as `a(?i)b|c`, POSIX clas
 `\K`, `\R`, `\p{L}` or callouts, is refused when the pattern is set. Two differences remain: `.`
 is a character and not a byte, and `{,n}` means `{0,n}` and not itself.
 
-A pattern can take time exponential in the length of a name (`(a+)+$`); names are at most 255
-bytes, and only operators set patterns. PCRE would give up after a number of steps, `re` does not.
+A pattern can take time exponential in the length of a name (`(a+)+$`); `matcher.py` bounds that.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import re
 from collections.abc import Mapping
 
 from warren.core.errors import BrokerError
+from warren.core.matcher import Matcher, matcher
 from warren.core.validation import string
 
 POSIX_CLASSES = {
@@ -64,7 +64,7 @@ class InvalidPattern(BrokerError):
         self.reason = reason
 
 
-def compile_pattern(pattern: str, values: Mapping[str, str] | None = None) -> re.Pattern[str]:
+def compile_pattern(pattern: str, values: Mapping[str, str] | None = None) -> Matcher:
     """The pattern ready to be searched for; raises `InvalidPattern`.
 
     `values` replace placeholders such as `{username}` and stand for themselves: a user whose name
@@ -74,17 +74,17 @@ def compile_pattern(pattern: str, values: Mapping[str, str] | None = None) -> re
     for placeholder, value in (values or {}).items():
         translated = translated.replace(placeholder, re.escape(value))
     try:
-        return re.compile(translated, re.ASCII)
+        return matcher(translated)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidPattern(pattern, _reason(pattern, error)) from None
 
 
-def compile_permission(pattern: str, values: Mapping[str, str] | None = None) -> re.Pattern[str]:
+def compile_permission(pattern: str, values: Mapping[str, str] | None = None) -> Matcher:
     """Like `compile_pattern`; an empty permission matches nothing but the empty name."""
     return compile_pattern(pattern, values) if pattern else EMPTY
 
 
-def compile_stored(pattern: str, values: Mapping[str, str] | None = None) -> re.Pattern[str]:
+def compile_stored(pattern: str, values: Mapping[str, str] | None = None) -> Matcher:
     """A permission that was valid when it was set; matches nothing should it not be any more."""
     try:
         return compile_permission(pattern, values)

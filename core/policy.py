@@ -12,13 +12,13 @@ section 1.3 says so, else the argument.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from warren.core.matcher import Matcher
 from warren.core.pattern import NEVER, InvalidPattern, compile_pattern
 from warren.core.policy_definition import NOT_FOR_CLASSIC_QUEUES, check_definition
 from warren.core.ports import Commit, Key, MetadataStore, Write
@@ -54,7 +54,7 @@ class Policy:
     definition: Mapping[str, Any]
     priority: int | float
     age: int
-    expression: re.Pattern[str]
+    expression: Matcher
 
     def matches(self, name: str, kind: Kind) -> bool:
         """Whether it applies to a classic queue or an exchange of this name."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 from warren.core.binding import Binding, DestinationKind
-from warren.core.errors import AccessRefused
 from warren.core.field import from_json, to_json
 from warren.core.queue import Queue
 from warren.core.routing import DEFAULT_EXCHANGE
+from warren.core.topology_access import check_binding
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import Endpoint, Reply
@@ -167,12 +167,13 @@ async def bind(request: ApiRequest) -> Reply:
 
 
 def _check(request: ApiRequest, vhost: VirtualHost, binding: Binding) -> None:
-    if binding.source == DEFAULT_EXCHANGE or (
-        binding.destination_kind == "exchange" and binding.destination == DEFAULT_EXCHANGE
-    ):
-        raise AccessRefused("operation not permitted on the default exchange")
-    request.check(vhost.name, binding.destination_kind, binding.destination, "write")
-    request.check(vhost.name, "exchange", binding.source, "read")
+    check_binding(
+        request.asking(vhost),
+        binding.destination_kind,
+        binding.destination,
+        binding.source,
+        binding.routing_key,
+    )
 
 
 def _one(request: ApiRequest) -> ListedBinding:

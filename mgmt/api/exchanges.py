@@ -10,6 +10,7 @@ from warren.core.errors import CommandInvalid
 from warren.core.exchange import Exchange
 from warren.core.field import from_json, to_json
 from warren.core.routing import DEFAULT_EXCHANGE
+from warren.core.topology_access import check_exchange
 from warren.core.vhost import PREDECLARED, VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
@@ -114,6 +115,7 @@ async def put_exchange(request: ApiRequest) -> Reply:
         vhost.check_exchange_equivalent(existing, kind, arguments=table, **wanted)
         return NO_CONTENT
     checked_new_name("exchange", name)
+    check_exchange(request.asking(vhost), name, table)
     vhost.declare_exchange(name, kind, arguments=table, **wanted)
     await durable(request)
     return CREATED

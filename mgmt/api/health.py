@@ -256,6 +256,7 @@ ENDPOINTS = [
         summary="No queue would lose its majority",
     ),
     Endpoint("/aliveness-test/{vhost}", {"GET": aliveness}, summary="A message passes"),
+    Endpoint("/healthchecks/node/", {"GET": node_health}, summary="The same, as some clients ask"),
     Endpoint("/healthchecks/node", {"GET": node_health}, summary="The node is well"),
     Endpoint("/healthchecks/node/{node}", {"GET": node_health}, summary="A node is well"),
 ]

@@ -16,6 +16,7 @@ from warren.core.errors import BrokerError, ConnectionFault
 from warren.core.field import from_json, to_json
 from warren.core.firehose import TracedClient
 from warren.core.message import Message
+from warren.core.message_stats import MessageStats
 from warren.core.settlement import PENDING, REJECTED
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.queues import queue_of
@@ -98,7 +99,9 @@ async def publish(request: ApiRequest) -> Any:
     if confirms.open:
         await confirms.safe
     if REJECTED in answers:
+        vhost.channel_ended(MessageStats(publish=1))
         raise BadRequest(PUBLISH_REFUSED)
+    vhost.channel_ended(MessageStats(publish=1, confirm=1, return_unroutable=int(not queues)))
     return {"routed": bool(queues)}
 
 
@@ -189,6 +192,11 @@ async def get(request: ApiRequest) -> Any:
             break
         got.append(message)
         rows.append(_message_row(request, message, len(queue), encoding, truncate))
+    acked = len(got) if mode == "ack_requeue_false" else 0
+    again = sum([message.redelivered for message in got])
+    empty = int(not got and count > 0)
+    # Counted like a channel that did this and was closed.
+    vhost.channel_ended(MessageStats(get=len(got), get_empty=empty, redeliver=again, ack=acked))
     if mode.endswith("requeue_true"):
         queue.requeue(got)
     elif mode.startswith("ack"):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.amqp.consumer import ChannelConsumer
 from warren.amqp.names import checked_new_name
 from warren.core.backing_queue import BackingQueueStatus
 from warren.core.errors import PreconditionFailed
-from warren.core.field import from_json, to_json, to_text
+from warren.core.field import from_json, to_json
 from warren.core.queue import Queue
-from warren.core.queue_arguments import DEAD_LETTER_EXCHANGE, check_dead_letter_exchange
+from warren.core.topology_access import check_queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
@@ -24,13 +26,16 @@ from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, demanded
 from warren.mgmt.statistics import figures
-from warren.mgmt.statistics.sampler import Statistics
+from warren.mgmt.statistics.sampler import Statistics, node_connections
 
 IDLE_S = 10.0
 """A queue in which nothing has moved for so long is shown as idle."""
 
 UNACKED_LOOKED_AT_MAX = 20_000
 """Unacknowledged messages whose octets are added up for one row; of more they are not shown."""
+
+CLIENTS_LOOKED_AT_MAX = 100
+"""Up to so many connections are searched for messages that were fetched and not acknowledged."""
 
 CLASSIC = "classic"
 
@@ -173,19 +178,33 @@ class QueueRows:
             "message_bytes_ram": status.ram_bytes,
             "message_bytes_paged_out": ready_bytes - status.ram_bytes,
         }
-        unacked_bytes = _unacked_bytes(queue)
+        unacked_bytes = self._unacked_bytes(queue)
         if unacked_bytes is not None:
             row["message_bytes"] = ready_bytes + unacked_bytes
             row["message_bytes_unacknowledged"] = unacked_bytes
             row["message_bytes_persistent"] = ready_bytes + unacked_bytes if queue.survives else 0
         return row
 
+    def _unacked_bytes(self, queue: Queue) -> int | None:
+        """The octets of the bodies that are out for acknowledgement; None where it takes long."""
+        if not queue.unacked:
+            return 0
+        consuming = {c.channel for c in queue.consumers if isinstance(c, ChannelConsumer)}
+        of_consumers = _unacked_bytes(queue, consuming)
+        if of_consumers is not None or len(self._node.clients) > CLIENTS_LOOKED_AT_MAX:
+            return of_consumers
+        # Somebody fetched messages without consuming.
+        connections = node_connections(self._node)
+        return _unacked_bytes(
+            queue, [channel for one in connections for channel in one.channels.values()]
+        )
 
-def _unacked_bytes(queue: Queue) -> int | None:
-    """The octets of the bodies that are out for acknowledgement; None where it would take long."""
-    if not queue.unacked:
-        return 0
-    channels = {c.channel for c in queue.consumers if isinstance(c, ChannelConsumer)}
+
+def _unacked_bytes(queue: Queue, channels: Collection[Channel]) -> int | None:
+    """The octets of what these channels have to acknowledge.
+
+    None where it would take long, or where other channels have some.
+    """
     if sum([len(channel.unacked) for channel in channels]) > UNACKED_LOOKED_AT_MAX:
         return None
     held = [
@@ -282,20 +301,16 @@ async def put_queue(request: ApiRequest) -> Reply:
     if not name:
         raise BadRequest("a queue needs a name")
     check_length(name, "queue")
+    checked_new_name("queue", name)
     request.check(vhost.name, "queue", name, "configure")
+    request.node.counts.queues_declared += 1
     existing = vhost.queues.get(name)
     if existing is not None:
         vhost.check_queue_equivalent(existing, None, exclusive=False, arguments=table, **wanted)
         existing.touch()
         return NO_CONTENT
-    checked_new_name("queue", name)
     vhost.check_queue_limit(name)
-    dead_letters = table.get(DEAD_LETTER_EXCHANGE)
-    if dead_letters is not None:
-        check_dead_letter_exchange(name, vhost.name, dead_letters)
-        request.check(vhost.name, "queue", name, "read")
-        request.check(vhost.name, "exchange", to_text(dead_letters.value), "write")
-    request.node.counts.queues_declared += 1
+    check_queue(request.asking(vhost), name, table)
     vhost.declare_queue(name, exclusive_owner=None, arguments=table, **wanted)
     await durable(request)
     return CREATED

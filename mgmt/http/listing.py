@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from warren.core.matcher import BoundedMatcher, TooSlow
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, boolean
 from warren.mgmt.http.slices import chunks, first_sorted
@@ -75,7 +76,7 @@ def _pattern(name: str, use_regex: str) -> Callable[[str], object] | None:
         return None
     if use_regex == "true":
         try:
-            return re.compile(name, re.IGNORECASE).search
+            return BoundedMatcher(name, re.IGNORECASE, strict=True).search
         except (re.error, RecursionError, OverflowError) as error:
             raise BadRequest(PAGINATION_INVALID) from error
     wanted = name.lower()
@@ -92,12 +93,15 @@ async def answer(
         return _all(request, await _sorted(request, candidates, listing, len(candidates)), listing)
     chosen = candidates
     if page.pattern is not None:
-        chosen = [
-            item
-            async for chunk in chunks(candidates)
-            for item in chunk
-            if page.pattern(listing.name(item))
-        ]
+        try:
+            chosen = [
+                item
+                async for chunk in chunks(candidates)
+                for item in chunk
+                if page.pattern(listing.name(item))
+            ]
+        except TooSlow as error:
+            raise BadRequest("the regular expression takes too long to match") from error
     pages = -(-len(chosen) // page.size)
     start = (page.number - 1) * page.size
     # The page right after a last one that is full is empty, as in RabbitMQ.

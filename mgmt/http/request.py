@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from warren.core.errors import AccessRefused
+from warren.core.topology_access import Asking
 from warren.core.vhost import VirtualHost
 from warren.mgmt.http.caller import Caller
 from warren.mgmt.http.errors import OBJECT_CLOSED, BadRequest, NotAuthorised, ObjectNotFound
@@ -105,6 +106,10 @@ class ApiRequest:
             self.node.access.check_resource(self.caller.user, vhost, kind, name, permission)
         except AccessRefused as error:
             raise NotAuthorised("Access refused.") from error
+
+    def asking(self, vhost: VirtualHost) -> Asking:
+        """Whose permissions count for declarations and bindings, and where."""
+        return Asking(self.node.access, None if self.caller.local else self.caller.user, vhost)
 
     # Query and body
 

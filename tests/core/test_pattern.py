@@ -83,3 +83,17 @@ def test_what_python_has_no_word_for_is_refused(pattern: str) -> None:
 def test_an_empty_permission_matches_the_empty_name_only() -> None:
     assert compile_permission("").search("")
     assert not compile_permission("").search("q")
+
+
+@pytest.mark.parametrize("pattern", [r"(a+)+$", r"(a|aa)+$", r"^(a*)*$", r"(.*a){20}$"])
+def test_a_pattern_that_would_take_for_ever_does_not_match(pattern: str) -> None:
+    compiled = compile_pattern(pattern)
+    for _ in range(30):
+        assert not compiled.search("a" * 60 + "!")
+
+
+def test_patterns_with_repetitions_mean_what_they_did() -> None:
+    compiled = compile_pattern(r"^(?!amq\.)[a-z]+\.\d{2,}(-x)*$")
+    assert compiled.search("orders.123-x-x")
+    assert not compiled.search("amq.123")
+    assert not compiled.search("orders.1")

@@ -144,6 +144,7 @@ TABLE = """
 /health/checks/node-is-quorum-critical GET U
 /aliveness-test/{vhost} GET U L
 /healthchecks/node GET U
+/healthchecks/node/ GET U
 /healthchecks/node/{node} GET U
 /feature-flags GET A
 /feature-flags/{name}/enable PUT A

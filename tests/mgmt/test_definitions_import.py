@@ -86,9 +86,8 @@ def test_what_came_before_the_fault_stays() -> None:
     queues = [queue_item("good"), queue_item("bad", arguments={"x-max-length": -1})]
     error = refused({"users": [user()], "queues": queues}, node)
     assert isinstance(error, InvalidItem)
-    assert error.reason == "invalid arg 'x-max-length' for queue 'bad' in vhost '/': " + (
-        "{value_negative,-1}"
-    )
+    told = "invalid arg 'x-max-length' for queue 'bad' in vhost '/': {value_negative,-1}"
+    assert error.reason == f"precondition_failed: {told}"
     assert list(node.vhosts["/"].queues) == ["good"]
     assert node.access.user("u")
 

@@ -169,3 +169,10 @@ def test_a_list_of_thousands_is_whole_and_in_order() -> None:
         assert [row["name"] for row in by_regex["items"]][:2] == ["q0000", "q0099"]
         _, bindings = client.get("/bindings?columns=destination")
         assert [row["destination"] for row in bindings] == names
+
+
+def test_a_filter_cannot_stop_the_node(broker: Broker) -> None:
+    client = ApiClient(broker)
+    assert client.put("/queues/%2F/" + "a" * 60 + "!", {})[0] == 201
+    status, refusal = client.get("/queues?page=1&use_regex=true&name=(a%7Caa)%2B%24")
+    assert (status, refusal["reason"]) == (400, "the regular expression takes too long to match")
