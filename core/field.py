@@ -39,6 +39,9 @@ class NoField(BrokerError):
     """JSON that no field of a table can hold."""
 
 
+JSON_NESTING_MAX = 100
+"""How deep lists and objects may be nested in JSON; a table on the wire may be somewhat deeper."""
+
 SHORT_STRING_MAX = 255
 """Octets of a short string on the wire: names, routing keys, tags."""
 
@@ -124,7 +127,28 @@ def from_json(value: Any) -> Table:
         return {}
     if not isinstance(value, dict):
         raise NoField("arguments should be an object")
-    return {_checked_name(name): _field_from_json(name, item) for name, item in value.items()}
+    if nested_too_deep(value):
+        raise NoField(NESTED_TOO_DEEP)
+    return _table_from_json(value)
+
+
+NESTED_TOO_DEEP = f"JSON is nested deeper than {JSON_NESTING_MAX} levels"
+
+
+def nested_too_deep(value: Any) -> bool:
+    """Whether a JSON value is nested deeper than `JSON_NESTING_MAX`; does not recurse itself."""
+    level = [value]
+    for _ in range(JSON_NESTING_MAX + 1):
+        level = [
+            item
+            for nested in level
+            if isinstance(nested, dict | list)
+            for item in (nested.values() if isinstance(nested, dict) else nested)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def json_text(text: str) -> str:
@@ -159,6 +183,10 @@ def _field_to_json(field: Field) -> Any:
             return field.value
 
 
+def _table_from_json(value: dict[str, Any]) -> Table:
+    return {_checked_name(name): _field_from_json(name, item) for name, item in value.items()}
+
+
 def _field_from_json(name: str, value: Any) -> Field:
     if value is None:
         raise NoField("null_not_allowed")
@@ -173,7 +201,7 @@ def _field_from_json(name: str, value: Any) -> Field:
     if isinstance(value, str):
         return longstr(value)
     if isinstance(value, dict):
-        return Field("F", from_json(value))
+        return Field("F", _table_from_json(value))
     if isinstance(value, list):
         return Field("A", [_field_from_json(name, item) for item in value])
     raise NoField(f"argument '{name}': {value!r} is not JSON")

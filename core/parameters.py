@@ -11,6 +11,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
 from warren.core.limits import COMPONENT as VHOST_LIMITS
 from warren.core.limits import NAME as VHOST_LIMITS_NAME
 from warren.core.limits import VhostLimits
@@ -176,6 +177,8 @@ def _check_component(component: str) -> None:
 
 
 def _check_storable(value: Any) -> None:
+    if nested_too_deep(value):
+        raise ValidationFailed(NESTED_TOO_DEEP)
     if not is_storable(value):
         raise ValidationFailed("integers of more than 64 bits cannot be stored")
 

@@ -504,8 +504,8 @@ class VirtualHost:
                 target.published += 1
                 target.publish(envelope, message.body, None, 0)
 
-    def channel_ended(self, stats: MessageStats) -> None:
-        """A channel is gone; what passed through it still counts."""
+    def count_past(self, stats: MessageStats) -> None:
+        """Count what passed through a channel that is gone, or was none, as with HTTP."""
         if self._ended:
             self._counts.past_channels = self._counts.past_channels.plus(stats)
         else:
@@ -547,7 +547,7 @@ class VirtualHost:
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
         self._ended = True
-        self.channel_ended(self.past_channels)
+        self.count_past(self.past_channels)
         self.connection_ended(self.past_received, self.past_sent)
         for queue in list(self.queues.values()):
             queue.delete()

@@ -17,7 +17,7 @@ from warren.mgmt.definitions.load import import_definitions
 from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import answer_row
-from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
 
 FORM = "multipart/form-data"
 IN_FILE_NAMES = frozenset(string.ascii_letters + string.digits + "-_.@+ ")
@@ -108,12 +108,16 @@ def _leads_here(address: str) -> bool:
 _ALL = {"GET": get_all, "POST": post_all}
 
 ENDPOINTS = [
-    Endpoint("/definitions", _ALL, Right.ADMINISTRATOR, summary="All definitions"),
-    Endpoint("/all-configuration", _ALL, Right.ADMINISTRATOR, summary="All definitions"),
     Endpoint(
-        "/definitions/{vhost}",
-        {"GET": get_vhost, "POST": post_vhost},
+        path,
+        methods,
         Right.ADMINISTRATOR,
-        summary="Definitions of a vhost",
-    ),
+        summary=summary,
+        body_bytes_max=BODY_BYTES_MAX,
+    )
+    for path, methods, summary in (
+        ("/definitions", _ALL, "All definitions"),
+        ("/all-configuration", _ALL, "All definitions"),
+        ("/definitions/{vhost}", {"GET": get_vhost, "POST": post_vhost}, "Definitions of a vhost"),
+    )
 ]

@@ -37,7 +37,7 @@ def endpoints(log_in: LogIn) -> list[Endpoint]:
     async def login(request: ApiRequest) -> Reply:
         try:
             form = await request.http.post()
-        except ValueError as error:
+        except (ValueError, LookupError, AssertionError) as error:
             raise BadRequest(f"the form cannot be read: {error}") from error
         user, password = form.get("username"), form.get("password")
         if not isinstance(user, str) or not isinstance(password, str):

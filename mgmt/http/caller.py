@@ -17,7 +17,10 @@ from warren.core.node_counts import HTTP
 from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
 
 FAILURES_MAX = 20
-"""Failed logins an address has free; after that one comes back every so many seconds."""
+"""Failed logins of a name an address has free; then one comes back every so many seconds."""
+
+FAILURES_OF_ADDRESS_MAX = 200
+"""The same for all names together."""
 
 FAILURE_FORGIVEN_S = 3.0
 
@@ -73,24 +76,29 @@ def local_caller() -> Caller:
 
 
 class LoginThrottle:
-    """Limits failed logins for each address. Times are seconds on the node's clock."""
+    """Limits failed logins of each name from each address, so that a client with a wrong password
+    does not lock out the others behind its address. Times are seconds on the node's clock."""
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._failures: OrderedDict[tuple[str, str | None], tuple[float, float]] = OrderedDict()
 
-    def wait_s(self, address: str, now: float) -> float:
-        """How long the address has to wait before it may try again; 0 if not at all."""
-        excess = self._left(address, now) - FAILURES_MAX
+    def wait_s(self, address: str, user: str, now: float) -> float:
+        """How long the address has to wait before it may try this name again; 0 if not at all."""
+        excess = max(
+            self._left((address, user), now) - FAILURES_MAX,
+            self._left((address, None), now) - FAILURES_OF_ADDRESS_MAX,
+        )
         return 0.0 if excess < 0 else (excess + 1) * FAILURE_FORGIVEN_S
 
-    def failed(self, address: str, now: float) -> None:
-        self._failures[address] = (self._left(address, now) + 1, now)
-        self._failures.move_to_end(address)
-        if len(self._failures) > ADDRESSES_MAX:
+    def failed(self, address: str, user: str, now: float) -> None:
+        for who in ((address, user), (address, None)):
+            self._failures[who] = (self._left(who, now) + 1, now)
+            self._failures.move_to_end(who)
+        while len(self._failures) > ADDRESSES_MAX:
             self._failures.popitem(last=False)
 
-    def _left(self, address: str, now: float) -> float:
-        count, at = self._failures.get(address, (0.0, now))
+    def _left(self, who: tuple[str, str | None], now: float) -> float:
+        count, at = self._failures.get(who, (0.0, now))
         return max(0.0, count - (now - at) / FAILURE_FORGIVEN_S)
 
 
@@ -99,7 +107,7 @@ def log_in(
 ) -> Caller:
     """Raises `ApiError` as RabbitMQ words it."""
     now = node.clock.now()
-    wait_s = throttle.wait_s(address, now)
+    wait_s = throttle.wait_s(address, credentials[0], now)
     if wait_s:
         raise ApiError(
             429,
@@ -110,7 +118,7 @@ def log_in(
     try:
         user = node.log_in(*credentials, loopback, HTTP)
     except LoginRefused as refusal:
-        throttle.failed(address, now)
+        throttle.failed(address, credentials[0], now)
         node.login_refused(address, refusal)
         if refusal.only_loopback:
             raise NotAuthorised("User can only log in via localhost") from refusal

@@ -60,5 +60,8 @@ class Endpoint:
     rights: Mapping[str, Right] = field(default_factory=dict)
     """For methods that ask for another right than the rest."""
 
+    body_bytes_max: int = 1 << 20
+    """Of a request; whoever sends more is answered 413."""
+
     def right_for(self, method: str) -> Right:
         return self.rights.get(method, self.right)

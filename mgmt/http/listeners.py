@@ -14,11 +14,15 @@ import ssl
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from warren.core.log_line import log_fault
 
 log = logging.getLogger("warren.http")
+
+
+CONNECTIONS_MAX = 2000
+"""HTTP connections at a time: clients that hold them open must not take AMQP's file descriptors."""
 
 
 class Audience(Enum):
@@ -75,6 +79,13 @@ class Introduction(asyncio.Protocol):
         transport.resume_reading()
 
 
+class Refusal(asyncio.Protocol):
+    """Ends a connection at once: there are too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast(asyncio.Transport, transport).abort()
+
+
 class HttpListeners:
     """Listens for the server that `load` brings."""
 
@@ -116,6 +127,12 @@ class HttpListeners:
                 self._factories[audience] = await self._server(audience)
         return self._factories[audience]
 
+    @property
+    def _open(self) -> int:
+        """Connections the server has."""
+        servers: list[Any] = list(self._factories.values())
+        return sum([len(server.connections) for server in servers])
+
     def stop(self) -> None:
         """Take no more connections."""
         for server in self._sockets:
@@ -123,5 +140,7 @@ class HttpListeners:
         self._sockets.clear()
 
     def _protocol(self, audience: Audience) -> asyncio.Protocol:
+        if self._open >= CONNECTIONS_MAX and audience is not Audience.COMMAND_LINE:
+            return Refusal()
         factory = self._factories.get(audience)
         return Introduction(self, audience) if factory is None else factory()

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from warren.core.errors import AccessRefused
+from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
 from warren.core.topology_access import Asking
 from warren.core.vhost import VirtualHost
 from warren.mgmt.http.caller import Caller
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from warren.mgmt.managed_node import ManagedNode
 
 BODY_BYTES_MAX = 64 << 20
-"""Of definitions; nothing else is that large."""
+"""Of definitions and messages; nothing else is that large."""
 
 DEFAULT_EXCHANGE_IN_PATHS = "amq.default"
 
@@ -134,9 +135,14 @@ class ApiRequest:
 
 def parse_json(data: bytes) -> Any:
     try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = msgspec.json.decode(data)
+    except RecursionError as error:
+        raise BadRequest(NESTED_TOO_DEEP) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest("not_json") from error
+    if nested_too_deep(value):
+        raise BadRequest(NESTED_TOO_DEEP)
+    return value
 
 
 def boolean(value: Any, default: bool) -> bool:

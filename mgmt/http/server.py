@@ -19,6 +19,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 
 from warren.core.access import User
 from warren.core.errors import BrokerError
+from warren.core.log_line import log_fault
 from warren.mgmt.http.caller import (
     Caller,
     LoginThrottle,
@@ -35,9 +36,12 @@ from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.management")
 protocol_log = logging.getLogger("warren.http.protocol")
-# What a peer sends that is no HTTP is answered with 400, and is no fault of ours.
+# What a peer sends that is no HTTP is answered with 400, and is no fault of ours; nor is it when
+# one goes away before it has its answer.
 protocol_log.addFilter(
-    lambda record: not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage))
+    lambda record: (
+        not (record.exc_info and isinstance(record.exc_info[1], BadHttpMessage | ConnectionError))
+    )
 )
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -46,6 +50,9 @@ LogIn: TypeAlias = Callable[[web.Request, tuple[str, str]], Caller]
 
 API = "/api"
 COOKIE = "auth"
+STRANGER_BYTES_MAX = 4096
+"""Octets of a body from somebody who has not logged in."""
+
 COMPRESSED_FROM = 4096
 """Octets from which an answer is worth compressing."""
 
@@ -59,6 +66,7 @@ SECURITY = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
+    "Server": "Warren",
 }
 API_HEADERS = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
 
@@ -100,6 +108,8 @@ class ManagementServer:
             logger=protocol_log,
             keepalive_timeout=75,
             shutdown_timeout=1.0,
+            # What is packed may be any size unpacked.
+            auto_decompress=False,
         )
         await runner.setup()
         self._runners.append(runner)
@@ -149,15 +159,17 @@ class ManagementServer:
         method = "GET" if http.method == "HEAD" else http.method
         try:
             if http.method == "OPTIONS":
-                allow = ", ".join(["HEAD", *endpoint.methods, "OPTIONS"])
-                return web.Response(status=200, headers={**headers, "Allow": allow})
+                return web.Response(status=200, headers={**headers, "Allow": _allowed(endpoint)})
             handler = endpoint.methods.get(method)
             if handler is None:
-                allow = ", ".join(["HEAD", *endpoint.methods, "OPTIONS"])
-                return web.Response(status=405, headers={**headers, "Allow": allow})
+                return web.Response(status=405, headers={**headers, "Allow": _allowed(endpoint)})
             _check_accept(http)
-            caller = self._caller(http, endpoint.right_for(method), local)
-            answer = await handler(ApiRequest(self._managed, caller, http))
+            _check_encoding(http)
+            right = endpoint.right_for(method)
+            caller = self._caller(http, right, local)
+            limit = STRANGER_BYTES_MAX if right is Right.ANYBODY else endpoint.body_bytes_max
+            bounded = http.clone(client_max_size=limit)
+            answer = await handler(ApiRequest(self._managed, caller, bounded))
             return await _respond(http, answer, headers)
         except ApiError as error:
             return _unchallenged(http, _error(error, headers))
@@ -168,7 +180,7 @@ class ManagementServer:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception:
-            log.exception("request failed method=%s path=%s", http.method, http.path_qs[:200])
+            log_fault(log, "request_failed", method=http.method, path=http.path)
             return web.Response(status=500, headers=headers)
 
     def _caller(self, http: web.Request, right: Right, local: bool) -> Caller:
@@ -217,10 +229,21 @@ class ManagementServer:
 _NOBODY = User("", frozenset())
 
 
+def _allowed(endpoint: Endpoint) -> str:
+    head = ["HEAD"] if "GET" in endpoint.methods else []
+    return ", ".join([*head, *endpoint.methods, "OPTIONS"])
+
+
 def _check_accept(http: web.Request) -> None:
     accept = http.headers.get("Accept", "*/*")
-    if not any(kind in accept for kind in ("*/*", "json", "application/*", "text/")):
+    if not any(kind in accept for kind in ("*/*", "json", "application/*")):
         raise ApiError(406, "", None)
+
+
+def _check_encoding(http: web.Request) -> None:
+    encoding = http.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise ApiError(415, "unsupported_encoding", "bodies are taken as they are, not packed")
 
 
 def _credentials(http: web.Request) -> tuple[str, str] | None:
@@ -242,9 +265,14 @@ def _credentials(http: web.Request) -> tuple[str, str] | None:
 def _check_same_origin(http: web.Request) -> None:
     """A cookie is sent whoever's page asks: what changes something must come from our pages."""
     origin = http.headers.get("Origin")
-    if http.method not in ("GET", "HEAD") and origin is not None:
-        if urlsplit(origin).netloc != http.host:
-            raise ApiError(401, "not_authorised", "The request comes from another site")
+    if http.method in ("GET", "HEAD") or origin is None:
+        return
+    try:
+        site = urlsplit(origin).netloc
+    except ValueError:
+        site = ""
+    if site != http.host:
+        raise ApiError(401, "not_authorised", "The request comes from another site")
 
 
 async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> web.StreamResponse:
@@ -275,35 +303,36 @@ async def _stream(
     """A JSON list, sent while it is made; one that is short is sent whole."""
     pieces: list[bytes] = []
     size = 0
+    headers = {**headers, "Content-Type": "application/json"}
     response: web.StreamResponse | None = None
-    async for chunk in rows:
-        piece = b",".join([encode(row) for row in chunk])
-        if not piece:
-            continue
-        pieces.append(piece)
-        size += len(piece)
-        if size >= COMPRESSED_FROM * 16:
-            if response is None:
-                response = web.StreamResponse(
-                    headers={**headers, "Content-Type": "application/json"}
-                )
-                response.enable_compression()
-                await response.prepare(http)
-                await response.write(b"[" + b",".join(pieces))
-            else:
-                await response.write(b"," + b",".join(pieces))
-            pieces, size = [], 0
+    try:
+        async for chunk in rows:
+            if not chunk:
+                continue
+            pieces.append(b",".join([encode(row) for row in chunk]))
+            size += len(pieces[-1])
+            if size >= COMPRESSED_FROM * 16:
+                begins = response is None
+                if response is None:
+                    response = web.StreamResponse(headers=headers)
+                    response.enable_compression()
+                    await response.prepare(http)
+                await response.write((b"[" if begins else b",") + b",".join(pieces))
+                pieces, size = [], 0
+    except Exception as error:
+        if response is None or isinstance(error, ConnectionError):
+            raise
+        # Half of the answer is out: that it is not whole, only the end of the connection can say.
+        log_fault(log, "request_failed", method=http.method, path=http.path)
+        if http.transport is not None:
+            http.transport.abort()
+        raise ConnectionResetError from error
     if response is None:
-        whole = web.Response(
-            body=b"[" + b",".join(pieces) + b"]",
-            headers={**headers, "Content-Type": "application/json"},
-        )
+        whole = web.Response(body=b"[" + b",".join(pieces) + b"]", headers=headers)
         if size >= COMPRESSED_FROM:
             whole.enable_compression()
         return whole
-    if pieces:
-        await response.write(b"," + b",".join(pieces))
-    await response.write(b"]")
+    await response.write((b"," if pieces else b"") + b",".join(pieces) + b"]")
     await response.write_eof()
     return response
 

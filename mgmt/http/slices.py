@@ -1,11 +1,13 @@
 """Long work in slices: what a request may ask for is unbounded, and messages must not wait.
 
-A slice is about two milliseconds, so that several requests at a time stay within five.
+A slice is about two milliseconds, and there is one in each turn of the loop, however many requests
+there are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import merge
@@ -22,15 +24,44 @@ SORTED_AT_ONCE = 1024
 """Sorting so many takes less than a slice."""
 
 
-class Breather:
-    """Lets other work have its turn when a slice is over."""
+class Turns:
+    """Gives one slice to each turn of the loop, whoever asks: requests wait for one another."""
 
     def __init__(self) -> None:
-        self._until = time.perf_counter() + SLICE_S
+        self._taken = False
+
+    async def take(self) -> None:
+        """Return in a turn of the loop in which no other slice is."""
+        while self._taken:
+            await asyncio.sleep(0)
+        self._taken = True
+        asyncio.get_running_loop().call_soon(self._over)
+
+    def _over(self) -> None:
+        self._taken = False
+
+
+class _OfThread(threading.local):
+    """A thread has one loop, and a process may have several nodes."""
+
+    def __init__(self) -> None:
+        self.turns = Turns()
+
+
+_of_thread = _OfThread()
+
+
+class Breather:
+    """Lets other work have its turn when a slice is over. `breathe` before the first slice, too."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
 
     async def breathe(self) -> None:
         if time.perf_counter() >= self._until:
-            await asyncio.sleep(0)
+            if self._until:
+                await asyncio.sleep(0)
+            await _of_thread.turns.take()
             self._until = time.perf_counter() + SLICE_S
 
 
@@ -38,6 +69,7 @@ async def chunks(items: Iterable[T], size: int = CHUNK) -> AsyncIterator[list[T]
     """The items in lists, with pauses between them. They must not change meanwhile: copy first."""
     breather = Breather()
     iterator = iter(items)
+    await breather.breathe()
     while chunk := list(islice(iterator, size)):
         yield chunk
         await breather.breathe()

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 from operator import add
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("warren.management")
 
 T = TypeVar("T")
+
+LEVELS = range(figures.MESSAGES, figures.MESSAGES + len(figures.LENGTHS))
+"""Which figures of a virtual host may get less."""
 
 INTERVAL_S = 5.0
 IDLE_AFTER_S = 60.0
@@ -144,8 +148,9 @@ class Statistics:
         self.channels = Track(Channel.stats)
         self.connections = Track(figures.connection_figures)
         self._capacity: dict[Queue, float] = {}
-        self._totals: dict[str, Figures] = {}
-        self._vhosts: dict[str, tuple[Recent, History]] = {}
+        self._totals: dict[VirtualHost, Figures] = {}
+        self._answered: WeakKeyDictionary[VirtualHost, Figures] = WeakKeyDictionary()
+        self._vhosts: dict[VirtualHost, tuple[Recent, History]] = {}
         self._recent = Recent(node.clock.now())
         self._history = History(RETENTION)
 
@@ -180,14 +185,14 @@ class Statistics:
         await self.channels.sample(now, channels, lambda channel: sum(channel.stats()))
         await self.connections.sample(now, connections, lambda one: one.received_octets)
         self._capacity = await self._capacities(queues)
-        totals = {vhost.name: await self._add_up(vhost) for vhost in vhosts}
+        totals = {vhost: await self._add_up(vhost) for vhost in vhosts}
         self._totals = totals
-        kept: dict[str, tuple[Recent, History]] = {}
-        for name, of_vhost in totals.items():
-            recent, history = self._vhosts.get(name) or (Recent(now), History(RETENTION))
+        kept: dict[VirtualHost, tuple[Recent, History]] = {}
+        for vhost, of_vhost in totals.items():
+            recent, history = self._vhosts.get(vhost) or (Recent(now), History(RETENTION))
             recent.add(now, of_vhost)
             history.add(now, of_vhost)
-            kept[name] = (recent, history)
+            kept[vhost] = (recent, history)
         self._vhosts = kept
         of_node = self.node_figures()
         self._recent.add(now, of_node)
@@ -210,24 +215,35 @@ class Statistics:
     # Virtual hosts and the node
 
     def vhost_figures(self, vhost: VirtualHost) -> Figures:
-        """Of this moment where that is quickly found, else some seconds old."""
-        known = self._totals.get(vhost.name)
-        few = len(vhost.queues) + len(self._node.clients) <= FEW
-        if known is None or few:
+        """Of this moment where that is quickly found, else some seconds old.
+
+        What is counted never gets less, whichever of the two it is.
+        """
+        known = self._totals.get(vhost)
+        if known is None or len(vhost.queues) + len(self._node.clients) <= FEW:
             total = _VhostTotal(vhost)
             total.add_queues(vhost.queues.values())
             total.add_connections(node_connections(self._node))
-            return total.figures
+            known = total.figures
+        before = self._answered.get(vhost)
+        if before is not None:
+            known = tuple(
+                [
+                    now if at in LEVELS else max(now, then)
+                    for at, (now, then) in enumerate(zip(known, before, strict=True))
+                ]
+            )
+        self._answered[vhost] = known
         return known
 
     def vhost_rates(self, vhost: VirtualHost, current: Figures) -> Figures:
-        kept = self._vhosts.get(vhost.name)
+        kept = self._vhosts.get(vhost)
         if kept is None:
             return (0.0,) * len(current)
         return kept[0].rates(self._node.clock.now(), current)
 
     def vhost_samples(self, vhost: VirtualHost, window: Window) -> list[Sample]:
-        kept = self._vhosts.get(vhost.name)
+        kept = self._vhosts.get(vhost)
         return kept[1].at(window.times(self._node.clock.now())) if kept is not None else []
 
     def message_totals(self) -> MessageStats:

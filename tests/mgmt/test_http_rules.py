@@ -43,17 +43,21 @@ def test_nobody_is_told_anything(broker: Broker) -> None:
 def test_failed_logins_are_limited_for_each_address() -> None:
     throttle = LoginThrottle()
     for _ in range(FAILURES_MAX):
-        assert throttle.wait_s("1.2.3.4", 100.0) == 0
-        throttle.failed("1.2.3.4", 100.0)
-    assert throttle.wait_s("1.2.3.4", 100.0) > 0
-    assert throttle.wait_s("1.2.3.5", 100.0) == 0
-    assert throttle.wait_s("1.2.3.4", 100.0 + 2 * FAILURE_FORGIVEN_S) == 0
+        assert throttle.wait_s("1.2.3.4", "ann", 100.0) == 0
+        throttle.failed("1.2.3.4", "ann", 100.0)
+    assert throttle.wait_s("1.2.3.4", "ann", 100.0) > 0
+    assert throttle.wait_s("1.2.3.5", "ann", 100.0) == 0
+    assert throttle.wait_s("1.2.3.4", "bob", 100.0) == 0, "others behind the address may go on"
+    for number in range(200):
+        throttle.failed("1.2.3.4", str(number), 100.0)
+    assert throttle.wait_s("1.2.3.4", "bob", 100.0) > 0
+    assert throttle.wait_s("1.2.3.4", "bob", 100.0 + 2 * FAILURE_FORGIVEN_S + 60.0) == 0
 
 
 def test_addresses_are_forgotten_when_there_are_too_many() -> None:
     throttle = LoginThrottle()
     for number in range(30_000):
-        throttle.failed(str(number), 100.0)
+        throttle.failed(str(number), "ann", 100.0)
     assert len(throttle._failures) <= 10_000
 
 
@@ -176,3 +180,45 @@ def test_a_filter_cannot_stop_the_node(broker: Broker) -> None:
     assert client.put("/queues/%2F/" + "a" * 60 + "!", {})[0] == 201
     status, refusal = client.get("/queues?page=1&use_regex=true&name=(a%7Caa)%2B%24")
     assert (status, refusal["reason"]) == (400, "the regular expression takes too long to match")
+
+
+def test_strangers_send_little_and_nobody_sends_packed(broker: Broker) -> None:
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    assert ask(broker, "POST", "/api/login", "username=" + "a" * 10_000, **form).status == 413
+    assert ask(broker, "POST", "/api/login", "x", Content_Encoding="gzip", **form).status == 415
+    charset = {"Content_Type": "application/x-www-form-urlencoded; charset=nope"}
+    assert ask(broker, "POST", "/api/login", "username=a", **charset).status == 400
+    client = ApiClient(broker)
+    assert client.ask("PUT", "/queues/%2F/q", b" " * (2 << 20)).status == 413
+    large = {"properties": {}, "routing_key": "q", "payload_encoding": "string"}
+    status, answer = client.post(
+        "/exchanges/%2F/amq.default/publish", {**large, "payload": "x" * (2 << 20)}
+    )
+    assert (status, answer) == (200, {"routed": False})
+
+
+def test_an_origin_that_is_none_is_another_site(broker: Broker) -> None:
+    answer = ask(broker, "PUT", "/api/vhosts/v", "{}", Cookie="auth=x", Origin="http://[bad")
+    assert answer.status == 401
+
+
+def test_who_goes_away_in_the_middle_of_a_list_leaves_no_trace(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def declare(node: object) -> None:
+        vhost = node.vhosts["/"]  # type: ignore[attr-defined]
+        for number in range(5000):
+            vhost.declare_queue(
+                f"q{number}", durable=False, exclusive_owner=None, auto_delete=False, arguments={}
+            )
+
+    broker.call(declare)
+    for _ in range(5):
+        connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=30)
+        connection.request(
+            "GET", "/api/queues", headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+        )
+        connection.getresponse().read(1000)
+        connection.close()
+    assert ApiClient(broker).get("/whoami")[0] == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

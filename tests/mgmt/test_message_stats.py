@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from random import Random
 from typing import Any
@@ -199,3 +200,56 @@ def test_exchanges_count_what_goes_in_and_out() -> None:
         assert overview["message_stats"]["publish"] == 10
         assert overview["queue_totals"]["messages_ready"] == 20
         connection.close()
+
+
+def test_totals_do_not_fall_when_there_are_many_queues() -> None:
+    """Beyond some number of queues totals are those of the last sample."""
+    with Broker(http_port=0, stats_interval_ms=200) as broker:
+        client = ApiClient(broker)
+        declare(broker, 1990, "few")
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        time.sleep(0.5)
+        for _ in range(100):
+            channel.basic_publish("", "few0", b"x")
+        channel.queue_declare("few0", passive=True)
+        assert client.get("/overview")[1]["message_stats"]["publish"] == 100
+        declare(broker, 30, "more")
+        stats = client.get("/overview")[1]["message_stats"]
+        assert stats["publish"] == 100
+        assert stats["publish_details"]["rate"] >= 0
+        connection.close()
+
+
+def test_a_virtual_host_made_anew_begins_anew() -> None:
+    with Broker(http_port=0, stats_interval_ms=100) as broker:
+        client = ApiClient(broker)
+        broker.add_vhost("again")
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url_for("again")))
+        channel = connection.channel()
+        channel.queue_declare("q")
+        for _ in range(500):
+            channel.basic_publish("", "q", b"x")
+        channel.queue_declare("q", passive=True)
+        time.sleep(0.4)
+        connection.close()
+        broker.delete_vhost("again")
+        broker.add_vhost("again")
+        _, vhost = client.get("/vhosts/again?lengths_age=5&lengths_incr=1")
+        assert vhost["messages"] == 0
+        assert vhost["messages_details"]["rate"] == 0
+        assert all(not sample["sample"] for sample in vhost["messages_details"].get("samples", ()))
+
+
+def declare(broker: Broker, count: int, prefix: str) -> None:
+    def make(node: Any) -> None:
+        for number in range(count):
+            node.vhosts["/"].declare_queue(
+                f"{prefix}{number}",
+                durable=False,
+                exclusive_owner=None,
+                auto_delete=False,
+                arguments={},
+            )
+
+    broker.call(make)
