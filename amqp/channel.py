@@ -718,7 +718,7 @@ class Channel:
         for consumer in consumers:
             consumer.queue.remove_consumer(consumer)
         self.requeue_all()
-        self.vhost.channel_ended(self.stats())
+        self.vhost.count_past(self.stats())
         self.connection.node.counts.channels_closed += 1
         self.connection.confirms_forgotten(self)
         if self.confirms is not None:

@@ -15,8 +15,9 @@ log = logging.getLogger("warren.audit")
 
 
 def audit(who: str, action: str, /, **what: object) -> None:
-    """Note that `who` (a user's name, or `ctl`) did it: `queue_deleted`, `user_deleted`.
+    """Note that `who` did it: `queue_deleted`, `user_deleted`.
 
+    `who` is the name of a user, or `warren-ctl` for the command line.
     `what` names the thing and, where known, the `vhost` and the `peer`. Secrets are not for it.
     """
     log_event(log, logging.INFO, action, who=who, **what)

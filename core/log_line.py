@@ -5,8 +5,7 @@ one. A value that is empty or has spaces, quotes, `=`, backslashes or anything t
 is written as a JSON string, with all that cannot be seen escaped; long ones are cut. A value that
 is None is left out. Where lines go, and which, is `warren/log_output.py`'s.
 
-The names of loggers are `warren.` and a category: alarm, audit, channel, connection, http, node,
-queue, storage, vhost.
+The names of loggers are `warren.` and a category of `LOG_CATEGORIES` in `warren/config.py`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from warren.config import Config, override
 from warren.environment import Environment
-from warren.rabbitmq_conf import Loaded, parse_config
+from warren.rabbitmq_conf import ConfigError, Loaded, parse_config
 
 
 def read_configuration(
@@ -27,8 +27,17 @@ def read_configuration(
     path = config_file or environment.config_file(Path.exists)
     loaded = Loaded(Config(), [])
     if path is not None:
-        config, warnings = parse_config(Path(path).read_text(encoding="utf-8"), path)
+        config, warnings = parse_config(_text(path), path)
         loaded = Loaded(dataclasses.replace(config, config_file=Path(path)), warnings)
     host = socket.gethostname().split(".")[0]
     config = environment.apply(loaded.config, host=host, node_name=flags.get("node_name"))
     return Loaded(override(config, **flags), loaded.warnings + environment.warnings())
+
+
+def _text(path: str) -> str:
+    octets = Path(path).read_bytes()
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = octets.count(b"\n", 0, error.start) + 1
+        raise ConfigError([f"{path}, line {line}: {error.reason}: not UTF-8"]) from error

@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from warren.config import CERTIFICATE_NAMES, LOG_CATEGORIES, LOG_LEVELS, RATES_MODES, Listener
+from warren.config import (
+    CERTIFICATE_NAMES,
+    LOG_CATEGORIES,
+    LOG_LEVELS,
+    NODE_NAME_WANTED,
+    RATES_MODES,
+    Listener,
+    checked_node_name,
+)
 from warren.core.information_unit import parse_bytes
 from warren.core.memory_monitor import Absolute, Fraction
 from warren.core.pattern import compile_permission
@@ -130,7 +138,7 @@ EMBED_BELOW_MAX = 1 << 20
 KEYS: Mapping[str, Kind] = {
     # The first two are Warren's own; RabbitMQ takes them from its environment.
     "data_dir": DIRECTORY,
-    "node_name": TEXT,
+    "node_name": Kind(checked_node_name, NODE_NAME_WANTED),
     "listeners.tcp": NONE,
     "listeners.tcp.$name": LISTENER,
     "listeners.ssl": NONE,

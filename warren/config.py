@@ -24,9 +24,12 @@ CertificateName: TypeAlias = Literal[
 ]
 
 LOG_CATEGORIES = (
-    "alarm", "audit", "channel", "connection", "http", "node", "queue", "storage", "vhost",
+    "alarm", "audit", "channel", "connection", "definitions", "http", "node", "policy", "queue",
+    "storage", "vhost",
 )  # fmt: skip
 """What follows `warren.` in the names of loggers; channel, connection and queue are RabbitMQ's."""
+
+NODE_NAME_WANTED = "a node name without slashes, whitespace and control characters"
 
 LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 CERTIFICATE_NAMES: tuple[str, ...] = get_args(CertificateName)
@@ -144,6 +147,14 @@ class Config:
     log_file_level: LogLevel | None = None
 
 
+def checked_node_name(name: str) -> str:
+    """The name, which names a directory and stands in logs. Raises ValueError."""
+    plain = name.isprintable() and not any(letter == "/" or letter.isspace() for letter in name)
+    if not plain or name in ("", ".", ".."):
+        raise ValueError(f"{NODE_NAME_WANTED} was wanted, not {name!r}")
+    return name
+
+
 def override(
     config: Config,
     *,
@@ -154,13 +165,13 @@ def override(
 ) -> Config:
     """The configuration with other values, from flags or from the environment.
 
-    `http` none: nothing listens for HTTP. Raises ValueError for an address that is none.
+    `http` none: nothing listens for HTTP. Raises ValueError for an address or a name that is none.
     """
     changes: dict[str, object] = {}
     if data_dir is not None:
         changes["data_dir"] = Path(data_dir)
     if node_name is not None:
-        changes["node_name"] = node_name
+        changes["node_name"] = checked_node_name(node_name)
     if amqp is not None:
         changes["amqp_listeners"] = (Listener.parse(amqp),)
     if http == "none":

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warren.config import AMQP_PORT, ANY_HOST, Config, Listener, override
+from warren.config import AMQP_PORT, ANY_HOST, Config, Listener, checked_node_name, override
 
 T = TypeVar("T")
 
@@ -74,8 +74,8 @@ class Environment:
         return {field: self._set[name] for name, field in _DEFAULTS.items() if name in self._set}
 
     def _node_name(self, host: str) -> str | None:
-        ours = self._set.get("WARREN_NODE_NAME")
-        theirs = self._set.get("RABBITMQ_NODENAME")
+        ours = self._checked("WARREN_NODE_NAME", checked_node_name, None)
+        theirs = self._checked("RABBITMQ_NODENAME", checked_node_name, None)
         if ours is not None or theirs is None:
             return ours
         return theirs if "@" in theirs else f"{theirs}@{host}"

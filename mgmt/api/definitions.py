@@ -82,7 +82,8 @@ async def _form(http: web.Request) -> tuple[bytes, str | None]:
         raise BadRequest("the body is no form") from error
     file, redirect = form.get("file"), form.get("redirect")
     if isinstance(file, web.FileField):
-        octets = file.file.read()
+        with file.file:
+            octets = file.file.read()
     elif isinstance(file, bytes | bytearray):
         octets = bytes(file)
     elif isinstance(file, str):

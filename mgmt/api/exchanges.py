@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from warren.amqp.names import checked_new_name
+from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import CommandInvalid
 from warren.core.exchange import Exchange
 from warren.core.field import from_json, to_json
@@ -91,7 +91,7 @@ async def get_exchange(request: ApiRequest) -> Any:
 
 
 async def put_exchange(request: ApiRequest) -> Reply:
-    vhost, name = request.vhost(), request.exchange_name("exchange")
+    vhost, name = request.vhost(), clean_name(request.exchange_name("exchange"))
     body = await request.body()
     wanted = {
         "durable": boolean(body.get("durable"), False),

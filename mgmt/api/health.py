@@ -103,7 +103,7 @@ def _period_s(within: str, unit: str) -> float:
         units = ", ".join(UNITS_S)
         raise BadRequest(f"Time unit not recognised. Supported units: {units}.")
     try:
-        return int(within) * UNITS_S[unit]
+        return float(int(within)) * UNITS_S[unit]
     except (ValueError, OverflowError) as error:
         raise BadRequest("Invalid expiration value.") from error
 

@@ -8,7 +8,7 @@ from warren.core.access import NoSuchUser
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.validation_texts import told_of_validation
 from warren.mgmt.http.endpoint import Endpoint, Right
-from warren.mgmt.http.errors import BadRequest
+from warren.mgmt.http.errors import OBJECT_CLOSED, BadRequest, NotAuthorised
 from warren.mgmt.http.listing import Row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded
 
@@ -51,17 +51,24 @@ async def delete_vhost_limit(request: ApiRequest) -> None:
 # Users
 
 
+def _may_see(request: ApiRequest, user: str) -> bool:
+    """Who there is, and what they may have, is for monitors."""
+    return request.caller.is_monitor or request.caller.name == user
+
+
 async def list_user_limits(request: ApiRequest) -> Any:
     rows = [
         {"user": name, "value": dict(user.limits)}
         for name, user in request.node.access.users()
-        if user.limits
+        if user.limits and _may_see(request, name)
     ]
     return await answer_rows(request, rows)
 
 
 async def get_user_limits(request: ApiRequest) -> Any:
     name = request.name("user")
+    if not _may_see(request, name):
+        raise NotAuthorised(OBJECT_CLOSED)
     limits = request.node.access.user(name).limits
     return await answer_rows(request, [{"user": name, "value": dict(limits)}] if limits else [])
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import re
 import struct
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from warren.amqp.consumer import short_string
@@ -22,10 +24,21 @@ from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
-from warren.mgmt.http.request import VHOST_NOT_FOUND, ApiRequest, demanded
+from warren.mgmt.http.listing import Row
+from warren.mgmt.http.request import BODY_BYTES_MAX, VHOST_NOT_FOUND, ApiRequest, demanded
+from warren.mgmt.http.slices import Breather
 
 GET_MAX = 100_000
 """More than anybody reads; the answer would not fit into memory."""
+
+GET_BYTES_MAX = 32 << 20
+"""Octets of the payloads of one answer, which is in memory as a whole and more than once."""
+
+GET_SLICE_BYTES = 256 << 10
+"""Octets turned into text between two looks at the time: a fraction of a slice."""
+
+ROW_BYTES = 8 << 10
+"""What a message costs beside its body, in octets that take as long."""
 
 _MANDATORY = b"\1"
 PUBLISH_REFUSED = "rejected Unable to publish message. Check queue limits."
@@ -96,12 +109,12 @@ async def publish(request: ApiRequest) -> Any:
         queue.published += 1
         answers.append(queue.publish(envelope, body, confirms, 1))
     confirms.open += answers.count(PENDING)
+    vhost.count_past(MessageStats(publish=1, return_unroutable=int(not queues)))
     if confirms.open:
         await confirms.safe
     if REJECTED in answers:
-        vhost.channel_ended(MessageStats(publish=1))
         raise BadRequest(PUBLISH_REFUSED)
-    vhost.channel_ended(MessageStats(publish=1, confirm=1, return_unroutable=int(not queues)))
+    vhost.count_past(MessageStats(confirm=1))
     return {"routed": bool(queues)}
 
 
@@ -185,29 +198,71 @@ async def get(request: ApiRequest) -> Any:
     queue.check_access(None)
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
     got: list[Message] = []
-    rows = []
-    while len(got) < min(count, GET_MAX):
-        message = queue.get(False, client)
+    settle = queue.requeue
+    try:
+        rows = await _fetched(
+            got,
+            lambda: None if queue.deleted else queue.get(False, client),
+            lambda message: _message_row(request, message, len(queue), encoding, truncate),
+            min(count, GET_MAX),
+            truncate,
+        )
+        if not mode.endswith("requeue_true"):
+            settle = queue.ack if mode.startswith("ack") else queue.reject
+    finally:
+        # Counted like a channel that did this and was closed.
+        vhost.count_past(
+            MessageStats(
+                get=len(got),
+                get_empty=int(not got and count > 0),
+                redeliver=sum([message.redelivered for message in got]),
+                ack=len(got) if settle == queue.ack else 0,
+            )
+        )
+        settle(got)
+    return _in_slices(rows)
+
+
+async def _fetched(
+    got: list[Message],
+    fetch: Callable[[], Message | None],
+    row: Callable[[Message], Row],
+    count: int,
+    truncate: int | None,
+) -> list[Row]:
+    """The rows of up to `count` messages, and of no more than an answer has room for.
+
+    What is fetched is in `got` before anything can go wrong with it.
+    """
+    breather = Breather()
+    rows: list[Row] = []
+    octets = worked = 0
+    await breather.breathe()
+    while len(got) < count and octets < GET_BYTES_MAX:
+        message = fetch()
         if message is None:
             break
         got.append(message)
-        rows.append(_message_row(request, message, len(queue), encoding, truncate))
-    acked = len(got) if mode == "ack_requeue_false" else 0
-    again = sum([message.redelivered for message in got])
-    empty = int(not got and count > 0)
-    # Counted like a channel that did this and was closed.
-    vhost.channel_ended(MessageStats(get=len(got), get_empty=empty, redeliver=again, ack=acked))
-    if mode.endswith("requeue_true"):
-        queue.requeue(got)
-    elif mode.startswith("ack"):
-        queue.ack(got)
-    else:
-        queue.reject(got)
+        shown = len(message.body) if truncate is None else min(len(message.body), truncate)
+        rows.append(row(message))
+        octets += shown + len(message.envelope.header)
+        worked += shown + ROW_BYTES
+        if worked >= GET_SLICE_BYTES:
+            worked = 0
+            await breather.breathe()
     return rows
 
 
+async def _in_slices(rows: list[Row]) -> AsyncIterator[list[Row]]:
+    """For an answer that is encoded while it is sent."""
+    breather = Breather()
+    for row in rows:
+        await breather.breathe()
+        yield [row]
+
+
 def _whole(value: Any) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,20}", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise BadRequest(["not_integer", value])
@@ -242,7 +297,10 @@ def _message_row(
 
 ENDPOINTS = [
     Endpoint(
-        "/exchanges/{vhost}/{exchange}/publish", {"POST": publish}, summary="Publish a message"
+        "/exchanges/{vhost}/{exchange}/publish",
+        {"POST": publish},
+        summary="Publish a message",
+        body_bytes_max=BODY_BYTES_MAX,
     ),
     Endpoint("/queues/{vhost}/{queue}/get", {"POST": get}, summary="Get messages"),
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from warren.core.parameters import Parameter
+from warren.core.limits import COMPONENT as VHOST_LIMITS
+from warren.core.parameters import CLUSTER_NAME, INTERNAL_CLUSTER_ID, Parameter
 from warren.core.validation import NotThere
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
@@ -14,6 +15,10 @@ from warren.mgmt.api.validation_texts import told_of_validation
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded
+
+ADMINISTERED = frozenset({"operator_policy", VHOST_LIMITS})
+ADMINISTERED_GLOBALS = frozenset({CLUSTER_NAME, INTERNAL_CLUSTER_ID})
+"""What only administrators may set by its own address, they alone may set as a parameter."""
 
 POLICY = "policy"
 """Policies are parameters to those who ask for this component; here they are only read."""
@@ -71,8 +76,14 @@ async def get_parameter(request: ApiRequest) -> Any:
     return answer_row(request, Parameter(component, vhost, name, value)._asdict())
 
 
+def _path_to_change(request: ApiRequest) -> tuple[str, str, str]:
+    if request.name("component") in ADMINISTERED:
+        Right.ADMINISTRATOR.check(request.caller)
+    return _path(request)
+
+
 async def put_parameter(request: ApiRequest) -> Reply:
-    component, vhost, name = _path(request)
+    component, vhost, name = _path_to_change(request)
     (value,) = demanded(await request.body(), "value")
     parameters = request.node.parameters
     try:
@@ -91,7 +102,7 @@ async def put_parameter(request: ApiRequest) -> Reply:
 
 
 async def delete_parameter(request: ApiRequest) -> None:
-    component, vhost, name = _path(request)
+    component, vhost, name = _path_to_change(request)
     request.node.parameters.clear(component, vhost, name)
     audit(request, "parameter_cleared", vhost=vhost, component=component, name=name)
     await durable(request)
@@ -111,8 +122,15 @@ async def get_global_parameter(request: ApiRequest) -> Any:
     return answer_row(request, {"name": name, "value": value})
 
 
-async def put_global_parameter(request: ApiRequest) -> Reply:
+def _global_to_change(request: ApiRequest) -> str:
     name = request.name("name")
+    if name in ADMINISTERED_GLOBALS:
+        Right.ADMINISTRATOR.check(request.caller)
+    return name
+
+
+async def put_global_parameter(request: ApiRequest) -> Reply:
+    name = _global_to_change(request)
     (value,) = demanded(await request.body(), "value")
     new = request.node.metadata.get(("global_parameter", name)) is None
     request.node.global_parameters.set(name, value)
@@ -122,7 +140,7 @@ async def put_global_parameter(request: ApiRequest) -> Reply:
 
 
 async def delete_global_parameter(request: ApiRequest) -> None:
-    name = request.name("name")
+    name = _global_to_change(request)
     request.node.global_parameters.clear(name)
     audit(request, "global_parameter_cleared", name=name)
     await durable(request)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.amqp.consumer import ChannelConsumer
-from warren.amqp.names import checked_new_name
+from warren.amqp.names import checked_new_name, clean_name
 from warren.core.backing_queue import BackingQueueStatus
 from warren.core.errors import PreconditionFailed
 from warren.core.field import from_json, to_json
@@ -288,7 +288,7 @@ async def get_queue(request: ApiRequest) -> Any:
 
 
 async def put_queue(request: ApiRequest) -> Reply:
-    vhost, name = request.vhost(), request.name("queue")
+    vhost, name = request.vhost(), clean_name(request.name("queue"))
     body = await request.body()
     wanted = {
         "durable": boolean(body.get("durable"), False),

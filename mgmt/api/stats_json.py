@@ -28,6 +28,9 @@ FAMILIES = (
 )
 """Message stats that are shown together: all of a family as soon as one of it has happened."""
 
+AGE_S_MAX = 1 << 53
+"""More than is ever kept, and what a float still counts in whole seconds."""
+
 _DELIVERIES = tuple(
     MessageStats._fields.index(name) for name in ("get", "get_no_ack", "deliver", "deliver_no_ack")
 )
@@ -43,7 +46,7 @@ def window(request: ApiRequest, kind: str) -> Window | None:
         asked = Window(int(age), int(increment))
     except ValueError as error:
         raise BadRequest(f"{kind}_age and {kind}_incr should be whole seconds") from error
-    if asked.age_s < 0 or asked.increment_s < 1:
+    if not 0 <= asked.age_s <= AGE_S_MAX or not 1 <= asked.increment_s <= AGE_S_MAX:
         raise BadRequest(f"{kind}_age and {kind}_incr should be whole seconds")
     if asked.age_s // asked.increment_s > SAMPLES_MAX:
         raise BadRequest(f"{kind}_age / {kind}_incr asks for more than {SAMPLES_MAX} samples")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from warren.core.field import SHORT_STRING_MAX
 from warren.core.records import VirtualHostRecord
 from warren.core.validation import term
+from warren.core.vhost import VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.permissions import permission_rows, topic_permission_rows
@@ -24,6 +25,13 @@ NO_QUEUE_TYPE = "undefined"
 EVERYTHING = ".*"
 
 
+class ListedVhost(NamedTuple):
+    """As it was when the list was asked for: it may be deleted while it is shown."""
+
+    vhost: VirtualHost
+    record: VirtualHostRecord
+
+
 class VhostRows:
     """Makes the JSON of virtual hosts for one request."""
 
@@ -35,24 +43,21 @@ class VhostRows:
         self._rates = stats_json.window(request, "msg_rates")
         self._octets = stats_json.window(request, "data_rates")
 
-    def row(self, name: str) -> Row:
-        node = self._request.node
-        record = _record(self._request, name)
-        assert record is not None
+    def row(self, listed: ListedVhost) -> Row:
+        vhost, record = listed
         kind = record.default_queue_type
         said: Row = {"description": record.description, "tags": list(record.tags)}
         return {
-            "name": name,
+            "name": vhost.name,
             **said,
             "default_queue_type": kind or NO_QUEUE_TYPE,
             "metadata": {**said, **({"default_queue_type": kind} if kind else {})},
-            "tracing": node.vhosts[name].firehose is not None,
-            "cluster_state": {node.name: "running"},
-            **self._figures(name),
+            "tracing": vhost.firehose is not None,
+            "cluster_state": {self._request.node.name: "running"},
+            **self._figures(vhost),
         }
 
-    def _figures(self, name: str) -> Row:
-        vhost = self._request.node.vhosts[name]
+    def _figures(self, vhost: VirtualHost) -> Row:
         current = self._statistics.vhost_figures(vhost)
         rates = self._statistics.vhost_rates(vhost, current)
 
@@ -76,18 +81,30 @@ def _record(request: ApiRequest, name: str) -> VirtualHostRecord | None:
     return stored.record
 
 
+def _listed(request: ApiRequest, vhost: VirtualHost) -> ListedVhost:
+    record = _record(request, vhost.name)
+    assert record is not None, vhost.name
+    return ListedVhost(vhost, record)
+
+
 async def list_vhosts(request: ApiRequest) -> Any:
     """All one may see: `X-Vhost` is chosen from them."""
     node, caller = request.node, request.caller
-    names = [name for name in sorted(node.vhosts) if caller.may_see(node, name)]
-    listing: Listing[str] = Listing(
-        row=VhostRows(request).row, name=lambda name: name, keys={"name": lambda name: name}
+    vhosts = [
+        _listed(request, vhost)
+        for name, vhost in sorted(node.vhosts.items())
+        if caller.may_see(node, name)
+    ]
+    listing: Listing[ListedVhost] = Listing(
+        row=VhostRows(request).row,
+        name=lambda listed: listed.vhost.name,
+        keys={"name": lambda listed: listed.vhost.name},
     )
-    return await answer(request, names, listing)
+    return await answer(request, vhosts, listing)
 
 
 async def get_vhost(request: ApiRequest) -> Any:
-    return answer_row(request, VhostRows(request).row(request.vhost().name))
+    return answer_row(request, VhostRows(request).row(_listed(request, request.vhost())))
 
 
 async def put_vhost(request: ApiRequest) -> Reply:

@@ -38,13 +38,16 @@ def _change(call: Call, user: dict[str, Any], **changes: Any) -> None:
 
 
 def _password(given: str | None) -> str:
-    """The argument, or a prompt, or the first line of what is piped in."""
+    """The argument, or a prompt, or the first line of what is piped in. Raises `WrongUsage`."""
     if given is not None:
         return given
     if sys.stdin.isatty():
         prompted: str = click.prompt("Password", hide_input=True, err=True)
         return prompted
-    return sys.stdin.readline().rstrip("\n")
+    line = sys.stdin.readline()
+    if not line:
+        raise WrongUsage("Password is not provided via argument or stdin")
+    return line.rstrip("\n")
 
 
 def _expect_name(name: str) -> None:

@@ -24,6 +24,8 @@ COLUMNS = ("name", "description", "tags", "default_queue_type", "tracing", "clus
 def add_vhost(
     call: Call, name: str, description: str, tags: str, default_queue_type: str | None
 ) -> Answer:
+    if not name:
+        raise WrongUsage("virtual host name cannot be empty string.")
     call.announce(f'Adding vhost "{name}" ...')
     if call.client.find("vhosts", name) is None:
         body = {"description": description, "tags": tags}

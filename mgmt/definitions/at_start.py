@@ -13,6 +13,7 @@ import logging
 from hashlib import sha256
 from pathlib import Path
 
+from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.validation import NotThere
 from warren.mgmt.definitions.errors import DefinitionsFileRefused, DefinitionsRefused
@@ -32,14 +33,14 @@ async def load_definitions(node: Node, path: Path, *, skip_if_unchanged: bool = 
     files = [(file, _read(file)) for file in _files(path)]
     digest = sha256(b"".join(octets for _, octets in files)).hexdigest()
     if skip_if_unchanged and _loaded_last(node) == digest:
-        log.info("definitions unchanged, not loaded path=%s", path)
+        log_event(log, logging.INFO, "definitions_unchanged", path=path)
         return False
     for file, octets in files:
         try:
             await import_definitions(node, parse(octets))
         except DefinitionsRefused as error:
             raise DefinitionsFileRefused(file, error.text) from error
-        log.info("definitions loaded path=%s", file)
+        log_event(log, logging.INFO, "definitions_loaded", path=file)
     await _keep(node, digest)
     return True
 

@@ -18,6 +18,7 @@ from warren.core.access import NoSuchUser
 from warren.core.binding import Binding
 from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.limits import effective, validate_user_limits
+from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.password import DEFAULT_ALGORITHM, OLDEST_ALGORITHM
 from warren.core.records import VirtualHostRecord
@@ -286,7 +287,8 @@ class Importer:
             self._vhost(item, where).bind(binding, None)
         except BrokerError as error:
             if not self.bindings_ignored:
-                log.warning("binding ignored, further ones are only counted: %s", error.text)
+                # Further ones are only counted.
+                log_event(log, logging.WARNING, "binding_ignored", reason=error.text)
             self.bindings_ignored += 1
 
 
@@ -327,5 +329,5 @@ def _not_valid(error: BrokerError, path: str) -> InvalidItem:
 def _reserved(kind: str, vhost: str, name: str) -> bool:
     if not name.startswith(RESERVED_PREFIX):
         return False
-    log.warning("reserved name not imported kind=%s vhost=%s name=%s", kind, vhost, name)
+    log_event(log, logging.WARNING, "reserved_name_not_imported", kind=kind, vhost=vhost, name=name)
     return True

@@ -11,7 +11,14 @@ from binascii import Error as Base64Error
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from warren.core.field import SHORT_STRING_MAX, NoField, Table, from_json
+from warren.core.field import (
+    NESTED_TOO_DEEP,
+    SHORT_STRING_MAX,
+    NoField,
+    Table,
+    from_json,
+    nested_too_deep,
+)
 from warren.core.validation import term
 from warren.mgmt.definitions.errors import InvalidItem, InvalidUser, NotDefinitions
 
@@ -34,6 +41,8 @@ def parse(octets: bytes) -> dict[str, Any]:
         raise NotDefinitions(str(error), "failed_to_parse_json") from None
     if not isinstance(definitions, dict):
         raise NotDefinitions("definitions should be a JSON object", "failed_to_parse_json")
+    if nested_too_deep(definitions):
+        raise NotDefinitions(NESTED_TOO_DEEP)
     return definitions
 
 

@@ -16,6 +16,7 @@ import gc
 import logging
 from typing import Any, NamedTuple
 
+from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.ports import Clock, MetadataStore
 from warren.core.validation import NoSuchVhost
@@ -84,7 +85,7 @@ async def import_definitions(
         raise
     await durable(node.metadata)
     imported = Imported(sum(map(len, found.values())), importer.bindings_ignored)
-    log.info("definitions imported items=%d bindings_ignored=%d", *imported)
+    log_event(log, logging.INFO, "definitions_imported", **imported._asdict())
     return imported
 
 

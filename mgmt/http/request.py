@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import web
@@ -44,7 +45,15 @@ class ApiRequest:
         self.http = http
 
     def name(self, part: str) -> str:
-        """A part of the path, decoded."""
+        """A part of the path, decoded. Raises `BadRequest` if the path is not UTF-8.
+
+        What is no UTF-8 would stand for another name otherwise: it stays encoded.
+        """
+        path = self.http.raw_path.partition("?")[0]
+        try:
+            unquote_to_bytes(path.encode("utf-8", "surrogateescape")).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadRequest("the path should be UTF-8") from error
         return self.http.match_info[part]
 
     def exchange_name(self, part: str) -> str:

@@ -34,7 +34,7 @@ from warren.mgmt.http.listeners import Audience, ProtocolFactory
 from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
 from warren.mgmt.managed_node import ManagedNode
 
-log = logging.getLogger("warren.management")
+log = logging.getLogger("warren.http")
 protocol_log = logging.getLogger("warren.http.protocol")
 # What a peer sends that is no HTTP is answered with 400, and is no fault of ours; nor is it when
 # one goes away before it has its answer.

@@ -257,6 +257,23 @@ class Collector:
         return Rows([metric for metric, _ in summed], [("", [total for _, total in summed])])
 
 
+def _each_once(groups: Iterable[Rows]) -> list[Rows]:
+    """Without the metrics that an earlier group has: families overlap, and a name stands once."""
+    seen: set[str] = set()
+    kept = []
+    for metrics, rows in groups:
+        places = [at for at, metric in enumerate(metrics) if metric.name not in seen]
+        seen.update([metric.name for metric in metrics])
+        if len(places) == len(metrics):
+            kept.append(Rows(metrics, rows))
+        elif places:
+            picked: list[tuple[str, Values]] = [
+                (shown, [values[at] for at in places]) for shown, values in rows
+            ]
+            kept.append(Rows([metrics[at] for at in places], picked))
+    return kept
+
+
 def _whole(value: float) -> float:
     return int(value) if value == int(value) else value
 
@@ -332,7 +349,7 @@ async def detailed(
                 cluster.append(collector.exchange_group(bindings=True))
             case _ if family in node:
                 groups.append(node[family])
-    async for piece in written(groups, DETAILED_PREFIX):
+    async for piece in written(_each_once(groups), DETAILED_PREFIX):
         yield piece
     async for piece in written(cluster, CLUSTER_PREFIX):
         yield piece

@@ -21,7 +21,7 @@ from warren.core.queue import Queue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.metrics.exposition import Metric, head, labels, number
 
-log = logging.getLogger("warren.management")
+log = logging.getLogger("warren.http")
 
 INTERVAL_S = 0.1
 WANTED_S = 600.0

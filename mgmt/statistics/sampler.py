@@ -37,7 +37,7 @@ from warren.mgmt.statistics.latency import Latencies
 if TYPE_CHECKING:
     from warren.mgmt.managed_node import ManagedNode
 
-log = logging.getLogger("warren.management")
+log = logging.getLogger("warren.http")
 
 T = TypeVar("T")
 

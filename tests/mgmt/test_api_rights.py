@@ -125,7 +125,7 @@ TABLE = """
 /vhost-limits/{vhost}/{name} PUT A
 /vhost-limits/{vhost}/{name} DELETE A
 /user-limits GET U
-/user-limits/{user} GET U
+/user-limits/{user} GET M
 /user-limits/{user}/{name} PUT A
 /user-limits/{user}/{name} DELETE A
 /definitions GET A
@@ -253,3 +253,36 @@ def test_an_administrator_enters_every_vhost_but_publishes_in_none_without_permi
     guest.put(f"/permissions/{FOREIGN}/administrator", EVERYTHING)
     assert administrator.delete(f"/queues/{FOREIGN}/q/contents")[0] == 204
     guest.delete(f"/permissions/{FOREIGN}/administrator")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("/parameters/operator_policy/own/p", {"pattern": "none", "definition": {"expires": 1}}),
+        ("/parameters/vhost-limits/own/limits", {"max-queues": 100}),
+        ("/global-parameters/cluster_name", "theirs"),
+        ("/global-parameters/internal_cluster_id", "theirs"),
+    ],
+)
+def test_a_policymaker_sets_no_parameter_that_is_for_administrators(
+    broker: Broker, path: str, value: object
+) -> None:
+    maker, administrator = ApiClient(broker, "policymaker"), ApiClient(broker, "administrator")
+    refused = {"error": "not_authorised", "reason": "Not administrator user"}
+    assert maker.put(path, {"value": value}) == (401, refused)
+    assert administrator.put(path, {"value": value})[0] in (201, 204)
+    assert maker.delete(path) == (401, refused)
+    assert administrator.delete(path)[0] == 204
+
+
+def test_users_see_their_own_limits_only(broker: Broker) -> None:
+    administrator, management = ApiClient(broker, "administrator"), ApiClient(broker, "management")
+    for user in ("management", "policymaker"):
+        assert administrator.put(f"/user-limits/{user}/max-channels", {"value": 9})[0] == 204
+    own = [{"user": "management", "value": {"max-channels": 9}}]
+    assert management.get("/user-limits") == (200, own)
+    assert management.get("/user-limits/management") == (200, own)
+    assert management.get("/user-limits/policymaker")[0] == 401
+    assert len(ApiClient(broker, "monitoring").get("/user-limits")[1]) == 2
+    for user in ("management", "policymaker"):
+        administrator.delete(f"/user-limits/{user}/max-channels")

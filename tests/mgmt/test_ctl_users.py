@@ -119,3 +119,12 @@ def test_limits_that_are_none_are_refused(ctl_node: CtlNode) -> None:
     )
     garbage = ctl_node("set_user_limits", "hal", "garbage")
     assert garbage.code == 69 and garbage.err.startswith("Error:\nJSON decoding error.")
+
+
+def test_no_password_at_all_is_wrong_usage(ctl_node: CtlNode) -> None:
+    ctl_node("add_user", "nia", "kept")
+    for command in ("add_user", "change_password", "authenticate_user"):
+        result = ctl_node(command, "nia")
+        assert result.code == 64
+        assert "Password is not provided via argument or stdin" in result.err
+    assert ctl_node("authenticate_user", "nia", "kept").code == 0

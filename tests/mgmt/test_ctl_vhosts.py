@@ -65,3 +65,9 @@ def test_dry_run_says_what_it_would_do_only(ctl_node: CtlNode) -> None:
     dry = ctl_node("delete_vhost", "stays", "--dry-run")
     assert (dry.code, dry.out) == (0, 'Deleting vhost "stays" ...\n')
     assert ["stays"] in ctl_node.rows("list_vhosts")
+
+
+def test_virtual_host_without_a_name_is_wrong_usage(ctl_node: CtlNode) -> None:
+    result = ctl_node("add_vhost", "")
+    assert result.code == 64
+    assert "virtual host name cannot be empty string." in result.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,21 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DefinitionsFileRefused) as caught:
         load(new_node(), tmp_path / "none.json")
     assert str(tmp_path / "none.json") in caught.value.text
+
+
+def test_what_is_logged_can_be_parsed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a b.json"
+    lost = {"source": "amq.direct", "vhost": "/", "destination": "none", "arguments": {}}
+    binding = {**lost, "destination_type": "queue", "routing_key": ""}
+    write(path, "one", "amq.x\nforged", bindings=[binding])
+    node = new_node()
+    with caplog.at_level(logging.INFO, "warren.definitions"):
+        load(node, path)
+        load(node, path, skip_if_unchanged=True)
+    assert caplog.messages == [
+        'reserved_name_not_imported kind=queue vhost=/ name="amq.x\\nforged"',
+        "binding_ignored reason=\"no queue 'none' in vhost '/'\"",
+        "definitions_imported items=3 bindings_ignored=1",
+        f'definitions_loaded path="{path}"',
+        f'definitions_unchanged path="{path}"',
+    ]

@@ -107,8 +107,11 @@ def test_every_object_has_its_series(broker: Broker) -> None:
     channel = connection.channel()
     odd = 'a "quoted"\\ name\nwith lines'
     channel.queue_declare("plain")
-    client = ApiClient(broker)
-    assert client.put("/queues/%2F/a%20%22quoted%22%5C%20name%0Awith%20lines", {})[0] == 201
+    broker.call(
+        lambda node: node.vhosts["/"].declare_queue(
+            odd, durable=True, exclusive_owner=None, auto_delete=False, arguments={}
+        )
+    )
     channel.basic_publish("", "plain", b"x")
     channel.queue_declare("plain", passive=True)
     values = scrape(broker, "/metrics/per-object")
@@ -130,6 +133,28 @@ def test_detailed_has_the_families_asked_for_and_no_others(broker: Broker) -> No
     assert not any('vhost="/",queue' in key for key in values)
     assert values['rabbitmq_cluster_vhost_status{vhost="/"}'] == 1
     assert not any("queue_consumers" in key or "connection" in key for key in values)
+
+
+@pytest.mark.parametrize(
+    ("families", "metric"),
+    [
+        (("queue_metrics", "queue_consumer_count"), "queue_consumers"),
+        (("queue_consumer_count", "queue_metrics"), "queue_messages_ram"),
+        (("channel_exchange_metrics", "channel_queue_exchange_metrics"), "channel_get_total"),
+    ],
+)
+def test_families_that_overlap_have_each_metric_once(
+    broker: Broker, families: tuple[str, str], metric: str
+) -> None:
+    wanted = "&".join(f"family={family}" for family in families)
+    token = b64encode(b"guest:guest").decode()
+    request = Request(f"{broker.http_url}/metrics/detailed?{wanted}")
+    request.add_header("Authorization", f"Basic {token}")
+    with urlopen(request) as answer:
+        lines = answer.read().decode().splitlines()
+    heads = [line for line in lines if line.startswith("# TYPE ")]
+    assert sum(f"rabbitmq_detailed_{metric} " in head for head in heads) == 1
+    assert len(heads) == len(set(heads))
 
 
 def test_on_the_management_port_they_are_for_monitors(broker: Broker) -> None:

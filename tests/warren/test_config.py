@@ -352,3 +352,11 @@ def test_an_embedded_broker_answers_http_only_when_asked_to() -> None:
 def test_a_port_alone_means_every_interface() -> None:
     assert Listener.parse("5672") == Listener("0.0.0.0", 5672)
     assert Listener.parse("example.org:5672") == Listener("example.org", 5672)
+
+
+def test_a_node_name_in_the_file_is_checked() -> None:
+    (problem,) = problems("node_name = a/b")
+    assert problem.endswith(
+        "a node name without slashes, whitespace and control characters was wanted"
+    )
+    assert config("node_name = rabbit@host-1.example").node_name == "rabbit@host-1.example"

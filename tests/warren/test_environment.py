@@ -10,6 +10,7 @@ import pytest
 from warren.config import Config, Listener
 from warren.environment import WITHOUT_EFFECT, Environment
 from warren.mgmt.node_configuration import read_configuration
+from warren.rabbitmq_conf import ConfigError
 
 
 def applied(flag_node_name: str | None = None, **variables: str) -> Config:
@@ -114,3 +115,22 @@ def test_flags_come_before_the_environment_and_that_before_the_file(tmp_path: Pa
     other = tmp_path / "other.conf"
     other.write_text("heartbeat = 8")
     assert read_configuration(str(other), variables, {}).config.heartbeat_s == 8
+
+
+@pytest.mark.parametrize("variable", ["WARREN_NODE_NAME", "RABBITMQ_NODENAME"])
+@pytest.mark.parametrize("name", ["a/b", "a b", "a\tb", "a\nb", "..", "a\x1bb"])
+def test_a_node_name_that_names_no_directory_is_refused(variable: str, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{variable}=") as refused:
+        applied(**{variable: name, "RABBITMQ_MNESIA_BASE": "/c"})
+    assert "a node name without slashes" in str(refused.value)
+    with pytest.raises(ValueError, match="a node name without slashes"):
+        read_configuration(None, {}, {"node_name": name})
+
+
+def test_a_file_that_is_not_utf_8_is_named_with_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "own.conf"
+    file.write_bytes(b"heartbeat = 7\n# caf\xe9\nheartbeat = 8\n")
+    with pytest.raises(ConfigError) as refused:
+        read_configuration(str(file), {}, {})
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"{file}, line 2: ") and problem.endswith("not UTF-8")

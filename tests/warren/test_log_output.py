@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warren
 from warren.config import LOG_CATEGORIES, Config
 from warren.core.log_line import log_event, log_fault
 from warren.log_output import LogOutput
@@ -162,3 +164,16 @@ def test_a_full_disk_costs_lines_and_nothing_else(
     output.reopen()
     log_event(connection, logging.INFO, "found")
     assert events(tmp_path / "warren.log") == ["found"]
+
+
+def test_every_logger_is_of_a_category() -> None:
+    root = Path(warren.__file__).resolve().parent.parent
+    houses = ("amqp", "core", "mgmt", "mirror", "persist", "warren")
+    named = {
+        name
+        for house in houses
+        for file in (root / house).rglob("*.py")
+        for name in re.findall(r'getLogger\("warren\.([a-z]+)', file.read_text(encoding="utf-8"))
+    }
+    assert named <= set(LOG_CATEGORIES)
+    assert named

@@ -1,0 +1,118 @@
+"""Getting and publishing messages over HTTP: what an answer holds, what is given back, counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api_client import ApiClient
+
+from warren import Broker
+from warren.core.message import Envelope, Message
+from warren.mgmt.api import messages
+from warren.mgmt.http import slices
+
+GET = {"count": 1000, "ackmode": "ack_requeue_true", "encoding": "auto"}
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(http_port=0) as running:
+        yield running
+
+
+def publish(api: ApiClient, queue: str, payload: str) -> None:
+    message = {"routing_key": queue, "payload": payload, "payload_encoding": "string"}
+    status, _ = api.post("/exchanges/%2F/amq.default/publish", {"properties": {}, **message})
+    assert status == 200
+
+
+def test_an_answer_ends_when_it_is_large(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "GET_BYTES_MAX", 10_000)
+    api = ApiClient(broker)
+    api.put("/queues/%2F/q")
+    for _ in range(5):
+        publish(api, "q", "x" * 4_000)
+    _, got = api.post("/queues/%2F/q/get", GET)
+    assert len(got) == 3
+    _, short = api.post("/queues/%2F/q/get", {**GET, "truncate": 10})
+    assert [row["payload"] for row in short] == ["x" * 10] * 5
+
+
+def test_a_message_larger_than_an_answer_is_answered_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "GET_BYTES_MAX", 10)
+    api = ApiClient(broker)
+    api.put("/queues/%2F/q")
+    for payload in ("x" * 100, "y"):
+        publish(api, "q", payload)
+    _, got = api.post("/queues/%2F/q/get", {**GET, "ackmode": "ack_requeue_false"})
+    assert [row["payload"] for row in got] == ["x" * 100]
+    assert api.get("/queues/%2F/q")[1]["messages"] == 1
+
+
+def test_what_was_got_is_given_back_when_something_fails(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = ApiClient(broker)
+    api.put("/queues/%2F/q")
+    for payload in ("a", "b", "c"):
+        publish(api, "q", payload)
+
+    def row_of(request: Any, message: Message, *rest: Any) -> Any:
+        if message.body == b"c":
+            raise RuntimeError("cannot be shown")
+        return {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(messages, "_message_row", row_of)
+        status, _ = api.post("/queues/%2F/q/get", {**GET, "ackmode": "ack_requeue_false"})
+    assert status == 500
+    _, queue = api.get("/queues/%2F/q")
+    assert (queue["messages_ready"], queue["messages_unacknowledged"]) == (3, 0)
+
+
+def test_getting_lets_other_work_have_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
+    body = bytes(messages.GET_SLICE_BYTES)
+    envelope = Envelope("", "q", b"", False, 0, None)
+    turns: list[int] = []
+
+    async def watch(got: list[Message]) -> None:
+        while True:
+            turns.append(len(got))
+            await asyncio.sleep(0)
+
+    async def get() -> None:
+        got: list[Message] = []
+        watcher = asyncio.create_task(watch(got))
+        await messages._fetched(
+            got, lambda: Message(envelope, body, len(got), None), lambda message: {}, 4, None
+        )
+        watcher.cancel()
+
+    asyncio.run(get())
+    assert {2, 3} <= set(turns)
+
+
+def test_messages_over_http_count_for_the_node_and_the_vhost(broker: Broker) -> None:
+    api = ApiClient(broker)
+    api.put("/queues/%2F/q")
+    for payload in ("a", "b", "c"):
+        publish(api, "q", payload)
+    api.post("/queues/%2F/q/get", {**GET, "count": 2, "ackmode": "ack_requeue_false"})
+    for path in ("/overview", "/vhosts/%2F"):
+        stats = api.get(path)[1]["message_stats"]
+        assert (stats["publish"], stats["confirm"]) == (3, 3), path
+        assert (stats["get"], stats["ack"], stats["deliver_get"]) == (2, 2, 2), path
+
+
+def test_a_count_that_is_no_number_of_messages_is_refused(broker: Broker) -> None:
+    api = ApiClient(broker)
+    api.put("/queues/%2F/q")
+    for count in ("9" * 5000, "x", -1, 1.5, True):
+        assert api.post("/queues/%2F/q/get", {**GET, "count": count})[0] == 400
+    assert api.post("/queues/%2F/q/get", {**GET, "count": "3"}) == (200, [])
