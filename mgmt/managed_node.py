@@ -22,6 +22,9 @@ RABBITMQ_VERSION = "3.10.8"
 """Whose behaviour this is; clients choose features by it."""
 
 
+MACHINE_FRESH_S = 1.0
+
+
 class OpenListener(NamedTuple):
     """`protocol` under the names of health checks: amqp, amqp/ssl, http, https, http/prometheus."""
 
@@ -53,10 +56,15 @@ class ManagedNode:
     suspended: bool = False
     """Whether no new clients are accepted."""
     queues: SortedQueues = field(default_factory=SortedQueues)
+    _machine: tuple[float, Machine] | None = None
 
     @property
     def name(self) -> str:
         return self.node.name
 
     def machine(self) -> Machine:
-        return look(self.node, self.memory, self.disk)
+        """As it was within the last second: counting open files takes a while."""
+        now = self.node.clock.now()
+        if self._machine is None or now - self._machine[0] > MACHINE_FRESH_S:
+            self._machine = (now, look(self.node, self.memory, self.disk))
+        return self._machine[1]

@@ -163,20 +163,23 @@ def visible_connections(request: ApiRequest) -> list[Connection]:
     only = request.http.headers.get("X-Vhost") or None
     if "vhost" in request.http.match_info:
         only = request.vhost().name
-    return sorted(
-        (
-            connection
-            for connection in node_connections(request.node)
-            if (caller.is_monitor or connection.user_name == caller.name)
-            and (only is None or (connection.vhost is not None and connection.vhost.name == only))
-        ),
-        key=lambda connection: (connection.peer.host, connection.peer.port),
-    )
+    return [
+        connection
+        for connection in node_connections(request.node)
+        if (caller.is_monitor or connection.user_name == caller.name)
+        and (only is None or (connection.vhost is not None and connection.vhost.name == only))
+    ]
+
+
+def _address(connection: Connection) -> tuple[str, int]:
+    return connection.peer.host, connection.peer.port
 
 
 async def list_connections(request: ApiRequest) -> Any:
     listing = Listing[Connection](
-        row=ConnectionRows(request).row, name=lambda connection: connection.peer.name
+        row=ConnectionRows(request).row,
+        name=lambda connection: connection.peer.name,
+        order=_address,
     )
     return await answer(request, visible_connections(request), listing)
 
@@ -242,7 +245,11 @@ async def close_connections_of_user(request: ApiRequest) -> None:
 
 
 def _channel_listing(request: ApiRequest) -> Listing[Channel]:
-    return Listing(row=ChannelRows(request).row, name=channel_name)
+    return Listing(
+        row=ChannelRows(request).row,
+        name=channel_name,
+        order=lambda channel: (*_address(channel.connection), channel.number),
+    )
 
 
 def _channels(request: ApiRequest) -> Iterator[Channel]:

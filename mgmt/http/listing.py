@@ -38,6 +38,8 @@ class Listing(Generic[T]):
     name: Callable[[T], str]
     keys: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
     paged: bool = True
+    order: Callable[[T], Any] | None = None
+    """By what they stand in order, where they do not come in it."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,8 @@ async def _sorted(
     except BadRequest as error:
         raise ApiError(400, "bad_request", "sort_reverse should be true or false") from error
     if not column:
+        if listing.order is not None:
+            return await first_sorted(items, listing.order, reverse=reverse, count=count)
         return items[::-1] if reverse else items
     value = listing.keys.get(column) or _from_row(listing.row, column)
     return await first_sorted(

@@ -1,6 +1,6 @@
 """Long work in slices: what a request may ask for is unbounded, and messages must not wait.
 
-A slice is about two milliseconds, and there is one in each turn of the loop, however many requests
+A slice is about a millisecond, and there is one in each turn of the loop, however many requests
 there are.
 """
 
@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-SLICE_S = 0.002
-CHUNK = 64
+SLICE_S = 0.001
+CHUNK = 32
 """Things looked at between two looks at the time."""
 
-SORTED_AT_ONCE = 1024
+SORTED_AT_ONCE = 512
 """Sorting so many takes less than a slice."""
 
 
