@@ -31,14 +31,14 @@ THREADS_MAX = 1024
 """Stands for RabbitMQ's limit of processes; there are five threads or so."""
 
 
-def look(node: Node, memory: MemoryMonitor, disk: DiskMonitor | None) -> Machine:
+def look(node: Node, memory: MemoryMonitor, disk: DiskMonitor | None, fd_used: int) -> Machine:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Machine(
         mem_used=memory.used_bytes or 0,
         mem_limit=memory.limit_bytes,
         disk_free=(disk.free_bytes or 0) if disk is not None else 0,
         disk_free_limit=disk.limit_bytes if disk is not None else 0,
-        fd_used=open_files(),
+        fd_used=fd_used,
         fd_total=files,
         sockets_used=len(node.clients),
         sockets_total=files,

@@ -11,7 +11,7 @@ from warren.config import Config
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
-from warren.mgmt.machine import Machine, look
+from warren.mgmt.machine import Machine, look, open_files
 from warren.mgmt.sorted_queues import SortedQueues
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ RABBITMQ_VERSION = "3.10.8"
 """Whose behaviour this is; clients choose features by it."""
 
 
-MACHINE_FRESH_S = 1.0
+FILES_FRESH_S = 1.0
 
 
 class OpenListener(NamedTuple):
@@ -56,15 +56,15 @@ class ManagedNode:
     suspended: bool = False
     """Whether no new clients are accepted."""
     queues: SortedQueues = field(default_factory=SortedQueues)
-    _machine: tuple[float, Machine] | None = None
+    _files: tuple[float, int] | None = None
 
     @property
     def name(self) -> str:
         return self.node.name
 
     def machine(self) -> Machine:
-        """As it was within the last second: counting open files takes a while."""
+        """As it is; files are counted once a second at most, which takes a while if many are open."""
         now = self.node.clock.now()
-        if self._machine is None or now - self._machine[0] > MACHINE_FRESH_S:
-            self._machine = (now, look(self.node, self.memory, self.disk))
-        return self._machine[1]
+        if self._files is None or now - self._files[0] > FILES_FRESH_S:
+            self._files = (now, open_files())
+        return look(self.node, self.memory, self.disk, self._files[1])
