@@ -63,7 +63,7 @@ class ManagedNode:
         return self.node.name
 
     def machine(self) -> Machine:
-        """As it is; files are counted once a second at most, which takes a while if many are open."""
+        """As it is, but for open files: counting them takes a while, so once a second at most."""
         now = self.node.clock.now()
         if self._files is None or now - self._files[0] > FILES_FRESH_S:
             self._files = (now, open_files())
