@@ -141,12 +141,16 @@ class WebUi:
     def heading(self, text: str) -> Locator:
         return self.page.get_by_role("heading", name=text, exact=True, level=1)
 
-    def unfold(self, title: str) -> Locator:
-        """Opens a folded part and returns it."""
+    def folded(self, title: str) -> Locator:
+        """A part that can be folded."""
         part = self.page.locator("details").filter(
             has=self.page.get_by_role("heading", name=title, exact=True)
         )
-        part = part.last
+        return part.last
+
+    def unfold(self, title: str) -> Locator:
+        """Opens a folded part, unless it is open, and returns it."""
+        part = self.folded(title)
         if part.get_attribute("open") is None:
             part.locator("summary").first.click()
         return part
