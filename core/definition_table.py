@@ -28,6 +28,7 @@ class Change(NamedTuple):
 
     key: Key
     stored: Stored | None
+    transient: bool = False
 
 
 class CompletedCommit:
@@ -39,6 +40,14 @@ class CompletedCommit:
     def done(self) -> bool:
         return True
 
+    @property
+    def visible(self) -> bool:
+        return True
+
+    @property
+    def refused(self) -> bool:
+        return False
+
     def then(self, callback: Callable[[], None]) -> None:
         callback()
 
@@ -49,6 +58,7 @@ class DefinitionTable:
     def __init__(self) -> None:
         self._stored: dict[Key, Stored] = {}
         self._keys_of_kind: dict[str, list[Key]] = {}
+        self._transient: set[Key] = set()
         self._watchers: dict[object, tuple[Key, Watcher]] = {}
         self._untold: deque[Change] = deque()
         self._telling = False
@@ -70,9 +80,11 @@ class DefinitionTable:
     ) -> Commit:
         self._check(preconditions)
         changes = self._changes(writes)
-        if not changes:
-            return self.uncommitted() or CompletedCommit()
-        commit = self._persist(changes)
+        durable = [change for change in changes if not change.transient]
+        if durable:
+            commit = self._persist(durable)
+        else:
+            commit = CompletedCommit() if changes else self.uncommitted() or CompletedCommit()
         for change in changes:
             self._apply(change)
         self._tell(changes)
@@ -91,7 +103,7 @@ class DefinitionTable:
         raise NotImplementedError
 
     def _persist(self, changes: Sequence[Change]) -> Commit:
-        """Take the changes of one transaction to where they survive; raise to refuse them."""
+        """Take the lasting changes of a transaction to where they survive; raise to refuse them."""
         raise NotImplementedError
 
     def _load(self, stored: Iterable[Stored]) -> None:
@@ -114,7 +126,7 @@ class DefinitionTable:
         """The writes in order, with versions; deleting what is not there changes nothing."""
         changes: list[Change] = []
         within: dict[Key, Stored | None] = {}
-        for key, record in writes:
+        for key, record, transient in writes:
             assert record is None or type(record) is RECORD_TYPES[key[0]], (key, record)
             current = within[key] if key in within else self._stored.get(key)
             if current is None and record is None:
@@ -122,18 +134,23 @@ class DefinitionTable:
             version = current.version + 1 if current is not None else 1
             stored = None if record is None else Stored(key, record, version)
             within[key] = stored
-            changes.append(Change(key, stored))
+            if current is not None:
+                transient = key in self._transient
+            changes.append(Change(key, stored, transient))
         return changes
 
     def _apply(self, change: Change) -> None:
-        key, stored = change
+        key, stored, transient = change
         keys = self._keys_of_kind.setdefault(key[0], [])
         if stored is None:
             del self._stored[key]
             del keys[bisect_left(keys, key)]
+            self._transient.discard(key)
             return
         if key not in self._stored:
             insort(keys, key)
+            if transient:
+                self._transient.add(key)
         self._stored[key] = stored
 
     def _tell(self, changes: Sequence[Change]) -> None:
@@ -148,7 +165,7 @@ class DefinitionTable:
             self._telling = False
 
     def _tell_watchers_of(self, change: Change) -> None:
-        key, stored = change
+        key, stored, _ = change
         record = stored.record if stored is not None else None
         for token, (prefix, callback) in list(self._watchers.items()):
             if key[: len(prefix)] == prefix and token in self._watchers:

@@ -63,10 +63,15 @@ class ContentCodec(Protocol):
 
 
 class Write(NamedTuple):
-    """One change of a definition: a record to put under the key, or None to delete it."""
+    """One change of a definition: a record to put under the key, or None to delete it.
+
+    What is `transient` is gone when the node, or the last node of a cluster, has stopped. A
+    definition stays what it was first written as.
+    """
 
     key: Key
     record: object | None
+    transient: bool = False
 
 
 class Precondition(NamedTuple):
@@ -85,13 +90,29 @@ class Stored(NamedTuple):
 
 
 class Commit(Protocol):
-    """A transaction on its way to disk."""
+    """A transaction on its way to where it survives.
+
+    On a single node it is visible at once and done when it is on disk. In a cluster the other
+    nodes decide with it: it becomes visible and done together, or is refused.
+    """
 
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Durable, or refused."""
+        ...
+
+    @property
+    def visible(self) -> bool:
+        """Whether `get` and `records` show it, and the watchers were told."""
+        ...
+
+    @property
+    def refused(self) -> bool:
+        """Whether another node changed first what it builds on, so that nothing was written."""
+        ...
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Call back on the loop once durable; at once if it is already."""
+        """Call back on the loop once done; at once if it is already."""
         ...
 
 
@@ -100,11 +121,13 @@ class Conflict(Exception):
 
 
 class MetadataStore(Protocol):
-    """Typed definitions with versions, written in transactions, one writer at a time.
+    """Typed definitions with versions, written in transactions.
 
-    `transact` applies to what `get` and `records` return at once and returns a `Commit` that
-    completes when the change survives a crash. Commits complete in order. A failing disk never
-    completes a commit: the store keeps the change, says so in the log and tries again.
+    The store of a single node applies a transaction to what `get` and `records` return at once,
+    and completes its `Commit` when the change survives a crash. That of a cluster sends it to
+    the store all nodes share and applies it, like the transactions of the others, in the order
+    in which that store took them. Commits complete in order. A failing disk or an unreachable
+    store never completes a commit: the change is kept and tried again, and the log says so.
     """
 
     def get(self, key: Key) -> Stored | None: ...

@@ -55,6 +55,14 @@ class PendingCommit:
     def done(self) -> bool:
         return self._done
 
+    @property
+    def visible(self) -> bool:
+        return True
+
+    @property
+    def refused(self) -> bool:
+        return False
+
     def then(self, callback: Callable[[], None]) -> None:
         if self._done:
             callback()

@@ -204,7 +204,7 @@ def _file_bytes(path: Path) -> int:
 
 
 def _put(change: Change) -> tuple[bytes, bytes | None]:
-    key, stored = change
+    key, stored, _ = change
     return encode_key(key), None if stored is None else _encode(stored)
 
 

@@ -211,13 +211,17 @@ KEY_PARTS = st.text(
 
 
 class StoreModel(RuleBasedStateMachine):
-    """The store on disk against a dict, with reopening."""
+    """The store on disk against a dict, with reopening, which what is transient does not survive.
+
+    What a key is when it is first written it stays until it is deleted.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.scratch = tempfile.TemporaryDirectory()
         self.store = open_store(Path(self.scratch.name), map_bytes_first=1 << 15)
         self.model: dict[Key, tuple[object, int]] = {}
+        self.transient: set[Key] = set()
 
     def teardown(self) -> None:
         self.store.close()
@@ -225,12 +229,15 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(
         writes=st.lists(
-            st.tuples(KEY_PARTS, KEY_PARTS, st.none() | st.text(max_size=3)), max_size=4
+            st.tuples(KEY_PARTS, KEY_PARTS, st.none() | st.text(max_size=3), st.booleans()),
+            max_size=4,
         ),
         expected=st.none() | st.tuples(KEY_PARTS, KEY_PARTS, st.integers(0, 2)),
     )
     def transact(
-        self, writes: list[tuple[str, str, str | None]], expected: tuple[str, str, int] | None
+        self,
+        writes: list[tuple[str, str, str | None, bool]],
+        expected: tuple[str, str, int] | None,
     ) -> None:
         preconditions = []
         if expected is not None:
@@ -240,22 +247,29 @@ class StoreModel(RuleBasedStateMachine):
             Write(
                 ("permission", user, name),
                 None if pattern is None else PermissionRecord(pattern, "", "\udc80"),
+                transient,
             )
-            for user, name, pattern in writes
+            for user, name, pattern, transient in writes
         ]
         if any(self.version(key) != version for key, version in preconditions):
             with pytest.raises(Conflict):
                 self.store.transact(changes, preconditions)
             return
         assert self.store.transact(changes, preconditions).done
-        for key, record in changes:
+        for key, record, transient in changes:
             if record is None:
                 self.model.pop(key, None)
+                self.transient.discard(key)
             else:
+                if transient and key not in self.model:
+                    self.transient.add(key)
                 self.model[key] = (record, self.version(key) + 1)
 
     @rule()
     def reopen(self) -> None:
+        for key in self.transient:
+            del self.model[key]
+        self.transient.clear()
         self.store.close()
         self.store = open_store(Path(self.scratch.name), map_bytes_first=1 << 15)
 
