@@ -13,7 +13,10 @@ from warren.amqp.reply_consumer import ReplyConsumer
 from warren.amqp.verdict import Verdict
 from warren.core.errors import NotAllowed, PreconditionFailed, Unsupported
 from warren.core.field import INTEGER_KINDS, KIND_NAMES, Table
+from warren.core.message import Message
+from warren.core.queue import Queue
 from warren.core.reply_to import REPLY_TO_NAME
+from warren.core.waiting import Waiting
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -31,7 +34,7 @@ def qos(channel: Channel, method: commands.Basic.Qos) -> None:
         channel.set_limit(0)
 
 
-def consume(channel: Channel, method: commands.Basic.Consume) -> None:
+async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.node.new_token()}"
     reply_consumer = channel.reply_consumer
     if tag in channel.consumers or (reply_consumer is not None and reply_consumer.tag == tag):
@@ -55,7 +58,7 @@ def consume(channel: Channel, method: commands.Basic.Consume) -> None:
         arguments=arguments,
     )
     consumer.blocked = channel.initially_blocked()
-    queue.add_consumer(consumer)
+    await queue.subscribe(consumer)
     channel.add_consumer(consumer)
     if not method.no_ack:
         channel.watch_timeout()
@@ -80,24 +83,38 @@ def cancel_ok(_channel: Channel, _method: commands.Basic.CancelOk) -> None:
     """Our basic.cancel asks for no answer, but some clients give one."""
 
 
-def get(channel: Channel, method: commands.Basic.Get) -> None:
+def get(channel: Channel, method: commands.Basic.Get) -> Waiting[None] | None:
     name = named_queue(channel, method.queue)
     channel.check("queue", name, "read")
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
+    if not queue.is_here:
+        return _get_elsewhere(channel, queue, method.no_ack)
     message = queue.get(method.no_ack, channel.traced_as())
+    _answer_get(channel, queue, method.no_ack, message, len(queue))
+    return None
+
+
+async def _get_elsewhere(channel: Channel, queue: Queue, no_ack: bool) -> None:
+    message, left = await queue.get_one(no_ack, channel.traced_as())
+    _answer_get(channel, queue, no_ack, message, left)
+
+
+def _answer_get(
+    channel: Channel, queue: Queue, no_ack: bool, message: Message | None, left: int
+) -> None:
     if message is None:
         channel.got_nothing += 1
         channel.reply(make(commands.Basic.GetEmpty))
         return
-    delivery_tag = channel.fetched(message, queue, method.no_ack)
+    delivery_tag = channel.fetched(message, queue, no_ack)
     get_ok = make(
         commands.Basic.GetOk,
         delivery_tag=delivery_tag,
         redelivered=message.redelivered,
         exchange=message.envelope.exchange,
         routing_key=message.envelope.routing_key,
-        message_count=len(queue),
+        message_count=left,
     )
     channel.write_content(get_ok, message.envelope, message.body)
 

@@ -35,6 +35,7 @@ from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 from warren.core.topology_access import Asking
+from warren.core.waiting import Waiting
 
 if TYPE_CHECKING:
     from warren.amqp.connection import Connection
@@ -168,12 +169,15 @@ class Channel:
 
     # Methods
 
-    def receive(self, method: Method) -> None:
-        """Serve a method other than basic.publish."""
+    def receive(self, method: Method) -> Waiting[None] | None:
+        """Serve a method other than basic.publish.
+
+        Returns what has to be gone through before anything else is served, where that may wait.
+        """
         handle = HANDLERS.get(type(method))
         if handle is None:
             raise CommandInvalid("unimplemented method")
-        handle(self, method)
+        return handle(self, method)
 
     @property
     def vhost(self) -> VirtualHost:

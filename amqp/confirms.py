@@ -98,6 +98,18 @@ class ChannelConfirms:
         self._settled.append(publish_seq)
         self.on_news()
 
+    def refuse(self, publish_seq: int) -> None:
+        """A queue may not have this publish: refused, whatever the other queues answer."""
+        if publish_seq in self._refused:
+            self.settle(publish_seq)
+            return
+        others = self._open.pop(publish_seq) - 1
+        if others:
+            self._refused[publish_seq] = others
+        self._nacked.append(publish_seq)
+        self._refusals += 1
+        self.on_news()
+
     def close(self) -> None:
         """The channel is gone: what is settled from now on is nobody's news."""
         self.on_news = _nobody

@@ -81,6 +81,7 @@ from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.ports import Timer
 from warren.core.vhost import VirtualHost
+from warren.core.waiting import Waiting
 
 log = logging.getLogger("warren.connection")
 channel_log = logging.getLogger("warren.channel")
@@ -152,6 +153,7 @@ class Connection:
         "_run",
         "_sasl",
         "_shell",
+        "_waiting",
         "capabilities",
         "channel_max",
         "channels",
@@ -209,6 +211,7 @@ class Connection:
         self._frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
         self._run: PublishRun | None = None
+        self._waiting: Waiting[None] | None = None
         self._sasl: sasl.Exchange | None = None
         # Writing
         self.output: list[bytes] = []
@@ -358,7 +361,7 @@ class Connection:
                 else:
                     self._frame(kind, number, data[pos + 7 : stop])
             except BrokerError as error:
-                self._refuse(number, error, kind, data, pos)
+                self._refuse(number, error, _method_ids(kind, data, pos))
             pos = stop + 1
             if kind == METHOD:
                 methods_left -= 1
@@ -471,7 +474,35 @@ class Connection:
             raise FrameError(MALFORMED_TEXT) from error
         except MalformedMethod as error:
             raise FrameError(f"cannot decode {binary_text(payload)}") from error
-        channel.receive(method)
+        waiting = channel.receive(method)
+        if waiting is not None:
+            self._go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
+
+    def _go_through(
+        self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]
+    ) -> None:
+        """Go on with a method; while it waits, nothing else of the peer is read."""
+        try:
+            awaited = waiting.send(None)
+        except StopIteration:
+            return
+        self._waiting = waiting
+        self.pause("waiting")
+        awaited.then(lambda: self._go_on(waiting, channel, method))
+
+    def _go_on(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
+        """What a method waited for has happened."""
+        if self._waiting is not waiting:
+            return
+        self._waiting = None
+        self.resume("waiting")
+        if self.channels.get(channel.number) is not channel:
+            waiting.close()
+            return
+        try:
+            self._go_through(waiting, channel, method)
+        except BrokerError as error:
+            self._refuse(channel.number, error, method)
 
     def _unopened_channel(self, kind: int, number: int, payload: bytes) -> None:
         """A frame on a channel that is not open, or that waits for its close-ok."""
@@ -526,12 +557,9 @@ class Connection:
         text = f"{described(kind, payload)}: {{invalid_frame_end_marker,{octet}}}"
         self._close(FatalFrameError(text), NO_IDS)
 
-    def _refuse(self, number: int, error: BrokerError, kind: int, data: bytes, pos: int) -> None:
+    def _refuse(self, number: int, error: BrokerError, method: tuple[int, int]) -> None:
         """Answer an error with the close it calls for."""
         self._run = None
-        method = PUBLISH_IDS
-        if kind == METHOD and len(data) >= pos + 11:
-            method = struct.unpack_from(">HH", data, pos + 7)
         ids = offender(error, method)
         if isinstance(error, ChannelFault):
             self.close_channel(number, error, ids)
@@ -813,6 +841,9 @@ class Connection:
 
     def _end_channels(self) -> None:
         """End all channels, then what belonged to this connection alone."""
+        if self._waiting is not None:
+            self._waiting.close()
+            self._waiting = None
         for channel in list(self.channels.values()):
             channel.end()
         self.channels.clear()
@@ -986,6 +1017,14 @@ class Connection:
             self.send(0, make(commands.Connection.Unblocked))
         if not alarms.raised:
             self.resume("alarm")
+
+
+def _method_ids(kind: int, data: bytes, pos: int) -> tuple[int, int]:
+    """Class and method of a frame; those of basic.publish where it is content."""
+    if kind == METHOD and len(data) >= pos + 11:
+        ids: tuple[int, int] = struct.unpack_from(">HH", data, pos + 7)
+        return ids
+    return PUBLISH_IDS
 
 
 def _as_table(value: Any) -> Table:

@@ -11,35 +11,31 @@ from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding
 from warren.core.errors import AccessRefused
 from warren.core.topology_access import check_binding, check_exchange, refuse_default
+from warren.core.waiting import decided, taken
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
 
 
-def declare(channel: Channel, method: commands.Exchange.Declare) -> None:
-    vhost = channel.vhost
+async def declare(channel: Channel, method: commands.Exchange.Declare) -> None:
     name = clean_name(method.exchange)
     if method.passive:
         refuse_default(name)
-        vhost.exchange(name)
+        channel.vhost.exchange(name)
     else:
-        arguments: Any = method.arguments
-        vhost.check_exchange_type(method.exchange_type)
+        channel.vhost.check_exchange_type(method.exchange_type)
         refuse_default(name)
         channel.check("exchange", name, "configure")
+        await _active(channel, name, method)
+    channel.reply_durably(None if method.nowait else make(commands.Exchange.DeclareOk))
+
+
+async def _active(channel: Channel, name: str, method: commands.Exchange.Declare) -> None:
+    vhost = channel.vhost
+    arguments: Any = method.arguments
+    while True:
         existing = vhost.exchanges.get(name)
-        if existing is None:
-            checked_new_name("exchange", name)
-            check_exchange(channel.asking(), name, arguments)
-            vhost.declare_exchange(
-                name,
-                method.exchange_type,
-                durable=method.durable,
-                auto_delete=method.auto_delete,
-                internal=method.internal,
-                arguments=arguments,
-            )
-        else:
+        if existing is not None:
             vhost.check_exchange_equivalent(
                 existing,
                 method.exchange_type,
@@ -48,10 +44,23 @@ def declare(channel: Channel, method: commands.Exchange.Declare) -> None:
                 internal=method.internal,
                 arguments=arguments,
             )
-    channel.reply_durably(None if method.nowait else make(commands.Exchange.DeclareOk))
+            return
+        checked_new_name("exchange", name)
+        check_exchange(channel.asking(), name, arguments)
+        commit = vhost.declare_exchange(
+            name,
+            method.exchange_type,
+            durable=method.durable,
+            auto_delete=method.auto_delete,
+            internal=method.internal,
+            arguments=arguments,
+        )
+        await decided(commit)
+        if not commit.refused:
+            return
 
 
-def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
+async def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
     vhost = channel.vhost
     name = clean_name(method.exchange)
     refuse_default(name)
@@ -61,19 +70,21 @@ def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
         )
     channel.check("exchange", name, "configure")
     existed = name in vhost.exchanges
-    vhost.delete_exchange(name, if_unused=method.if_unused)
+    await taken(lambda: vhost.delete_exchange(name, if_unused=method.if_unused))
     if existed:
         channel.audit("exchange_deleted", exchange=name)
     channel.reply_durably(None if method.nowait else make(commands.Exchange.DeleteOk))
 
 
-def bind(channel: Channel, method: commands.Exchange.Bind) -> None:
-    channel.vhost.bind(_binding(channel, method), channel.connection)
+async def bind(channel: Channel, method: commands.Exchange.Bind) -> None:
+    binding = _binding(channel, method)
+    await taken(lambda: channel.vhost.bind(binding, channel.connection))
     channel.reply_durably(None if method.nowait else make(commands.Exchange.BindOk))
 
 
-def unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
-    channel.vhost.unbind(_binding(channel, method), channel.connection)
+async def unbind(channel: Channel, method: commands.Exchange.Unbind) -> None:
+    binding = _binding(channel, method)
+    await taken(lambda: channel.vhost.unbind(binding, channel.connection))
     channel.reply_durably(None if method.nowait else make(commands.Exchange.UnbindOk))
 
 

@@ -12,11 +12,13 @@ from warren.amqp import exchange_methods as exchange
 from warren.amqp import mode_methods as mode
 from warren.amqp import queue_methods as queue
 from warren.amqp.methods import AccessRequest, Method
+from warren.core.waiting import Waiting
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
 
-Handler: TypeAlias = "Callable[[Channel, Any], None]"
+Handler: TypeAlias = "Callable[[Channel, Any], Waiting[None] | None]"
+"""It returns what is to be waited for before the connection is read on, if anything is."""
 
 HANDLERS: Mapping[type[Method], Handler] = {
     AccessRequest: mode.access_request,

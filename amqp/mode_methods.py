@@ -58,21 +58,9 @@ def tx_select(channel: Channel, _: commands.Tx.Select) -> None:
     channel.reply(make(commands.Tx.SelectOk))
 
 
-def tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
-    """The connection stops reading until everything is safe, so that order is kept."""
-    connection = channel.connection
-
-    def safe() -> None:
-        connection.resume("tx.commit")
-        channel.tell(make(commands.Tx.CommitOk))
-
-    transaction = _transaction(channel)
-    connection.pause("tx.commit")
-    try:
-        transaction.commit(safe)
-    except PreconditionFailed:
-        connection.resume("tx.commit")
-        raise
+async def tx_commit(channel: Channel, _: commands.Tx.Commit) -> None:
+    await _transaction(channel).commit()
+    channel.reply(make(commands.Tx.CommitOk))
 
 
 def tx_rollback(channel: Channel, _: commands.Tx.Rollback) -> None:

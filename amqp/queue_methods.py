@@ -10,59 +10,69 @@ from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding
 from warren.core.errors import NotFound, no_queue
+from warren.core.ports import Commit
 from warren.core.queue import Queue
 from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.core.topology_access import check_binding, check_queue
+from warren.core.waiting import decided, taken
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
 
 
-def declare(channel: Channel, method: commands.Queue.Declare) -> None:
+async def declare(channel: Channel, method: commands.Queue.Declare) -> None:
     name = clean_name(method.queue)
     if name == REPLY_TO_NAME or name.startswith(REPLY_TO_PREFIX):
         _declare_reply_queue(channel, name, method.nowait)
         return
     channel.connection.node.counts.queues_declared += 1
-    queue = _passive(channel, name) if method.passive else _active(channel, name, method)
+    queue = _passive(channel, name) if method.passive else await _active(channel, name, method)
     channel.last_queue = queue.name
+    messages, consumers = await queue.counts()
     if not method.nowait:
-        declare_ok = _declare_ok(queue.name, len(queue), len(queue.consumers))
-        channel.reply_durably(declare_ok, queue.durable)
+        channel.reply_durably(_declare_ok(queue.name, messages, consumers), queue.durable)
 
 
-def bind(channel: Channel, method: commands.Queue.Bind) -> None:
-    channel.vhost.bind(_binding(channel, method), channel.connection)
+async def bind(channel: Channel, method: commands.Queue.Bind) -> None:
+    binding = _binding(channel, method)
+    await taken(lambda: channel.vhost.bind(binding, channel.connection))
     channel.reply_durably(None if method.nowait else make(commands.Queue.BindOk))
 
 
-def unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
-    channel.vhost.unbind(_binding(channel, method), channel.connection)
+async def unbind(channel: Channel, method: commands.Queue.Unbind) -> None:
+    binding = _binding(channel, method)
+    await taken(lambda: channel.vhost.unbind(binding, channel.connection))
     channel.reply_durably(make(commands.Queue.UnbindOk))
 
 
-def purge(channel: Channel, method: commands.Queue.Purge) -> None:
+async def purge(channel: Channel, method: commands.Queue.Purge) -> None:
     name = named_queue(channel, method.queue)
     channel.check("queue", name, "read")
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
-    count = queue.purge()
+    count = await queue.empty()
     channel.audit("queue_purged", queue=name, messages=count)
     if not method.nowait:
         channel.reply(make(commands.Queue.PurgeOk, message_count=count))
 
 
-def delete(channel: Channel, method: commands.Queue.Delete) -> None:
+async def delete(channel: Channel, method: commands.Queue.Delete) -> None:
+    vhost = channel.vhost
     name = named_queue(channel, method.queue)
     channel.check("queue", name, "configure")
-    queue = channel.vhost.queues.get(name)
-    count = 0
-    if queue is not None:
+    queue = vhost.queues.get(name)
+
+    def end() -> Commit:
+        assert queue is not None
         queue.check_access(channel.connection)
         queue.check_deletable(if_unused=method.if_unused, if_empty=method.if_empty)
+        return vhost.delete_queue(queue)
+
     with channel.cancels_later():
+        count = 0
         if queue is not None:
-            count = channel.vhost.delete_queue(queue)
+            await taken(end)
+            count = queue.left_ready
             channel.audit("queue_deleted", queue=name, messages=count)
         if not method.nowait:
             delete_ok = make(commands.Queue.DeleteOk, message_count=count)
@@ -82,11 +92,10 @@ def named_queue(channel: Channel, name: str) -> str:
 def _passive(channel: Channel, name: str) -> Queue:
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
-    queue.touch()
     return queue
 
 
-def _active(channel: Channel, name: str, method: commands.Queue.Declare) -> Queue:
+async def _active(channel: Channel, name: str, method: commands.Queue.Declare) -> Queue:
     vhost = channel.vhost
     arguments: Any = method.arguments
     if name:
@@ -96,27 +105,30 @@ def _active(channel: Channel, name: str, method: commands.Queue.Declare) -> Queu
     channel.check("queue", name, "configure")
     owner = channel.connection if method.exclusive else None
     durable = method.durable and not method.exclusive
-    existing = vhost.queues.get(name)
-    if existing is not None:
-        vhost.check_queue_equivalent(
-            existing,
-            channel.connection,
-            exclusive=method.exclusive,
+    while True:
+        existing = vhost.queues.get(name)
+        if existing is not None:
+            vhost.check_queue_equivalent(
+                existing,
+                channel.connection,
+                exclusive=method.exclusive,
+                durable=durable,
+                auto_delete=method.auto_delete,
+                arguments=arguments,
+            )
+            return existing
+        vhost.check_queue_limit(name)
+        check_queue(channel.asking(), name, arguments)
+        commit = vhost.declare_queue(
+            name,
             durable=durable,
+            exclusive_owner=owner,
             auto_delete=method.auto_delete,
             arguments=arguments,
         )
-        existing.touch()
-        return existing
-    vhost.check_queue_limit(name)
-    check_queue(channel.asking(), name, arguments)
-    return vhost.declare_queue(
-        name,
-        durable=durable,
-        exclusive_owner=owner,
-        auto_delete=method.auto_delete,
-        arguments=arguments,
-    )
+        await decided(commit)
+        if not commit.refused:
+            return vhost.queue(name)
 
 
 def _declare_reply_queue(channel: Channel, name: str, nowait: bool) -> None:

@@ -14,6 +14,7 @@ from warren.core.errors import PreconditionFailed
 from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
+from warren.core.waiting import Until
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -23,14 +24,15 @@ if TYPE_CHECKING:
 class Transaction:
     """What a channel in tx mode has not committed yet."""
 
-    __slots__ = ("_channel", "_on_safe", "_publishes", "_unsafe", "_verdicts")
+    __slots__ = ("_channel", "_on_news", "_publishes", "_refused", "_unsafe", "_verdicts")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._publishes: list[tuple[Route, Envelope, list[str], bytes]] = []
         self._verdicts: list[tuple[dict[int, Message], Verdict]] = []
         self._unsafe = 0
-        self._on_safe: Callable[[], None] | None = None
+        self._refused = False
+        self._on_news: Callable[[], None] | None = None
 
     @property
     def published(self) -> int:
@@ -50,15 +52,14 @@ class Transaction:
     def judge(self, unacked: dict[int, Message], verdict: Verdict) -> None:
         self._verdicts.append((unacked, verdict))
 
-    def commit(self, on_safe: Callable[[], None]) -> None:
-        """Hand everything over; `on_safe` is called when all of it is safe.
+    async def commit(self) -> None:
+        """Hand everything over, and return when all of it is safe.
 
         Raises `PreconditionFailed` if a queue refused a message; the rest is done all the same.
         """
         publishes, self._publishes = self._publishes, []
         verdicts, self._verdicts = self._verdicts, []
-        refused = False
-        self._on_safe = on_safe
+        self._refused = False
         queues = self._channel.vhost.queues
         for route, envelope, names, body in publishes:
             # The names were found at publish; a queue may be another one of that name by now.
@@ -68,22 +69,31 @@ class Transaction:
                 queue.published += 1
                 answer = queue.publish(envelope, body, self, 0)
                 self._unsafe += answer is PENDING
-                refused |= answer is REJECTED
+                self._refused |= answer is REJECTED
             if not targets:
                 self._channel.unroutable(route, envelope, body)
         for unacked, verdict in verdicts:
             self._channel.settle(list(unacked.values()), verdict)
-        if refused:
-            self._on_safe = None
+        if not self._refused:
+            await Until(self, lambda: not self._unsafe or self._refused)
+        if self._refused:
             raise PreconditionFailed("partial tx completion")
-        if not self._unsafe:
-            self._finish()
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """`Awaited`: call back when everything is safe, or something refused."""
+        self._on_news = callback
 
     def settle(self, publish_seq: int) -> None:
         """`PublishConfirms`: one more message of the commit is safe."""
         self._unsafe -= 1
         if not self._unsafe:
-            self._finish()
+            self._tell()
+
+    def refuse(self, publish_seq: int) -> None:
+        """`PublishConfirms`: a queue may not have one of the messages."""
+        self._unsafe -= 1
+        self._refused = True
+        self._tell()
 
     def rollback(self) -> None:
         """Forget the publishes; what was judged is outstanding again."""
@@ -94,7 +104,7 @@ class Transaction:
             judged.update(unacked)
         self._channel.put_back(judged)
 
-    def _finish(self) -> None:
-        on_safe, self._on_safe = self._on_safe, None
-        if on_safe is not None:
-            on_safe()
+    def _tell(self) -> None:
+        on_news, self._on_news = self._on_news, None
+        if on_news is not None:
+            on_news()

@@ -59,7 +59,7 @@ class DefinitionTable:
         self._stored: dict[Key, Stored] = {}
         self._keys_of_kind: dict[str, list[Key]] = {}
         self._transient: set[Key] = set()
-        self._watchers: dict[object, tuple[Key, Watcher]] = {}
+        self._watchers: dict[Key, dict[object, Watcher]] = {}
         self._untold: deque[Change] = deque()
         self._telling = False
 
@@ -92,10 +92,12 @@ class DefinitionTable:
 
     def watch(self, prefix: Key, callback: Watcher) -> Callable[[], None]:
         token = object()
-        self._watchers[token] = (prefix, callback)
+        self._watchers.setdefault(prefix, {})[token] = callback
 
         def stop() -> None:
-            self._watchers.pop(token, None)
+            watchers = self._watchers.get(prefix, {})
+            if watchers.pop(token, None) is not None and not watchers:
+                del self._watchers[prefix]
 
         return stop
 
@@ -167,9 +169,14 @@ class DefinitionTable:
     def _tell_watchers_of(self, change: Change) -> None:
         key, stored, _ = change
         record = stored.record if stored is not None else None
-        for token, (prefix, callback) in list(self._watchers.items()):
-            if key[: len(prefix)] == prefix and token in self._watchers:
-                callback(key, record)
+        for length in range(len(key) + 1):
+            watchers = self._watchers.get(key[:length])
+            if watchers is None:
+                continue
+            for token, callback in list(watchers.items()):
+                # One before may have stopped it.
+                if token in watchers:
+                    callback(key, record)
 
 
 def _under(prefix: Key, keys: list[Key]) -> list[Key]:

@@ -73,7 +73,14 @@ class QueueOwner(Protocol):
 
 
 class Queue:
-    """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive."""
+    """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive.
+
+    In a cluster a queue is at one node, and at the others `is_here` is false for what stands for
+    it. The coroutines (`subscribe`, `counts`, `get_one`, `empty`) work for both; what they ask
+    another node for they wait for. The other calls serve both as well but for `get` and `purge`.
+    """
+
+    is_here = True
 
     __slots__ = (
         "_expiry_at",
@@ -99,8 +106,10 @@ class Queue:
         "got",
         "got_no_ack",
         "got_nothing",
+        "left_ready",
         "name",
         "published",
+        "queue_id",
         "redelivered",
         "ring",
         "settings",
@@ -118,8 +127,10 @@ class Queue:
         arguments: Table,
         settings: QueueSettings,
         backing: BackingQueue,
+        queue_id: int = 0,
     ) -> None:
         self._vhost = vhost
+        self.queue_id = queue_id
         self.name = name
         self.durable = durable
         self.auto_delete = auto_delete
@@ -132,6 +143,8 @@ class Queue:
         self.active_consumer: Consumer | None = None
         self.unacked = 0
         self.deleted = False
+        # How many messages were ready when it was deleted.
+        self.left_ready = 0
         # Counted since the queue is here; `stats` says what becomes of them.
         self.published = 0
         self.acked = 0
@@ -368,14 +381,17 @@ class Queue:
             self._vhost.dead_letter_all(self, self.backing.load(dead), DeathReason.REJECTED)
         self.backing.ack(dead)
 
-    def requeue(self, messages: list[Message]) -> None:
-        """Put these messages back where they were."""
+    def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
+        """Put these messages back where they were.
+
+        What was not `delivered` did not reach the client it was meant for.
+        """
         if self.deleted:
             return
         self.unacked -= len(messages)
         self.given_back += len(messages)
         for message in messages:
-            message.redelivered = True
+            message.redelivered |= delivered
             if message.expires_at is not None:
                 self._has_expiring = True
         self.backing.requeue(messages)
@@ -389,6 +405,25 @@ class Queue:
         count = self.backing.purge()
         self._has_expiring = False
         return count
+
+    # The same, wherever the queue is
+
+    async def subscribe(self, consumer: Consumer) -> None:
+        """`add_consumer`."""
+        self.add_consumer(consumer)
+
+    async def counts(self) -> tuple[int, int]:
+        """Ready messages, and consumers; to ask counts as use of the queue."""
+        self.touch()
+        return self.backing.length, len(self.consumers)
+
+    async def get_one(self, no_ack: bool, client: TracedClient) -> tuple[Message | None, int]:
+        """`get`, and how many messages are still ready."""
+        return self.get(no_ack, client), self.backing.length
+
+    async def empty(self) -> int:
+        """`purge`."""
+        return self.purge()
 
     def stats(self) -> MessageStats:
         """What passed through. Deliveries are worked out from what they led to.
@@ -430,9 +465,9 @@ class Queue:
         if if_unused and self.consumers:
             raise PreconditionFailed(f"{described} in use")
 
-    def delete(self) -> int:
-        """End the queue: forget its messages, cancel its consumers. Returns the ready messages."""
-        count = self.backing.length
+    def delete(self) -> None:
+        """End the queue: forget its messages, cancel its consumers."""
+        self.left_ready = self.backing.length
         self.deleted = True
         self._stop_unused_timer()
         if self._expiry_timer is not None:
@@ -443,7 +478,6 @@ class Queue:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.cancelled()
-        return count
 
     def stop(self) -> None:
         """The node stops, and the queue is to be found as it is when it starts again."""

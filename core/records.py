@@ -46,14 +46,21 @@ class ExchangeRecord(msgspec.Struct, frozen=True):
     auto_delete: bool
     internal: bool
     arguments: dict[str, Any]
+    durable: bool = True
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
-    """`queue_id` is what the storage knows the queue by."""
+    """`queue_id` is what the storage knows the queue by.
+
+    `leader` is the node that has it; empty where there is but one.
+    """
 
     auto_delete: bool
     arguments: dict[str, Any]
     queue_id: int = 0
+    durable: bool = True
+    exclusive: bool = False
+    leader: str = ""
 
 
 class BindingRecord(msgspec.Struct, frozen=True):

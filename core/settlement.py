@@ -30,3 +30,7 @@ class PublishConfirms(Protocol):
         Called once per such answer, and never from within the call that gave it.
         """
         ...
+
+    def refuse(self, publish_seq: int) -> None:
+        """Instead of `settle`: the queue could not take it, or nobody can say whether it has."""
+        ...

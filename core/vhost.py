@@ -1,8 +1,13 @@
 """A virtual host: its exchanges, queues and bindings, and the rules between them.
 
+The definitions in the metadata store are the truth, and what lives here follows them. Whoever
+declares, binds or deletes decides what is to be written and hands it to the store; exchanges,
+queues and bindings come and go when the store tells of the change. On a single node that is
+before the call returns; in a cluster it is when the commit is `visible`, and the call has to be
+made again when it was `refused`.
+
 Every change of what a publish would resolve to bumps `topology.generation`, which is how the
-caches of the connections notice. Durable entities are written to the metadata store in the same
-call; the caller asks the store when they are on disk (`MetadataStore.uncommitted`).
+caches of the connections notice.
 
 The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. Permissions are the caller's.
 """
@@ -12,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import cast
 
@@ -36,10 +42,19 @@ from warren.core.message import Envelope, Message
 from warren.core.message_stats import NOTHING, MessageStats
 from warren.core.node_counts import NodeCounts
 from warren.core.policy import Policies
-from warren.core.ports import Clock, ContentCodec, Key, MetadataStore, Stored, Write
+from warren.core.ports import (
+    Clock,
+    Commit,
+    ContentCodec,
+    Key,
+    MetadataStore,
+    Precondition,
+    Write,
+)
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeathReason, Queue
 from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
+from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, route
 
@@ -111,93 +126,45 @@ class VirtualHost:
         self._counts = counts
         self._random = random
         self._new_backing_queue = new_backing_queue
+        self._bindings: dict[Key, Binding] = {}
         self._bindings_to: dict[tuple[str, str], dict[Binding, None]] = {}
         self._exclusive: dict[object, dict[str, Queue]] = {}
+        # Whose the exclusive queues are to be that are being declared, by their ids.
+        self._owners: dict[int, object] = {}
         self._dying: deque[tuple[Queue, Message, DeathReason]] = deque()
         self._burying = False
         self._burial_scheduled = False
         for exchange, kind, internal in PREDECLARED:
-            self._add_exchange(
-                exchange, kind, durable=True, auto_delete=False, internal=internal, arguments={}
+            record = ExchangeRecord(kind, auto_delete=False, internal=internal, arguments={})
+            self._add_exchange(exchange, record)
+        self._stop_watching = [
+            store.watch((kind, name), told)
+            for kind, told in (
+                ("exchange", self._exchange_changed),
+                ("queue", self._queue_changed),
+                ("binding", self._binding_changed),
             )
+        ]
 
     def recover(self) -> None:
-        """Bring back the durable entities the store has.
+        """Bring to life what the store has.
 
-        What cannot be brought back, such as an exchange of a type this version does not know, is
-        logged and left in the store. What a queue drops when it comes back is dead-lettered when
-        all is there that it may be meant for.
+        What cannot be, such as an exchange of a type this version does not know, is logged and
+        left in the store. What a queue drops when it comes back is dead-lettered when all is
+        there that it may be meant for.
         """
         self._burying = True
         try:
-            self._recover_all()
+            for kind, told in (
+                ("exchange", self._exchange_changed),
+                ("queue", self._queue_changed),
+                ("binding", self._binding_changed),
+            ):
+                for stored in self._store.records((kind, self.name)):
+                    told(stored.key, stored.record)
         finally:
             self._burying = False
         self._bury_dead()
-
-    def _recover_all(self) -> None:
-        for kind, bring_back in (
-            ("exchange", self._recover_exchange),
-            ("queue", self._recover_queue),
-            ("binding", self._recover_binding),
-        ):
-            for stored in self._store.records((kind, self.name)):
-                try:
-                    bring_back(stored)
-                except BrokerError as error:
-                    log_event(
-                        log,
-                        logging.ERROR,
-                        "definition_skipped",
-                        key="/".join(stored.key),
-                        reason=error.text,
-                    )
-
-    def _recover_exchange(self, stored: Stored) -> None:
-        exchange = stored.record
-        assert isinstance(exchange, ExchangeRecord)
-        self._add_exchange(
-            stored.key[2],
-            exchange.type,
-            durable=True,
-            auto_delete=exchange.auto_delete,
-            internal=exchange.internal,
-            arguments=from_plain(exchange.arguments),
-        )
-
-    def _recover_queue(self, stored: Stored) -> None:
-        queue = stored.record
-        assert isinstance(queue, QueueRecord)
-        if not queue.queue_id:
-            # Declared before queues had a storage.
-            queue = msgspec.structs.replace(queue, queue_id=self._new_queue_id())
-            self._store.transact([Write(stored.key, queue)])
-        self._add_queue(
-            stored.key[2],
-            durable=True,
-            exclusive_owner=None,
-            auto_delete=queue.auto_delete,
-            arguments=from_plain(queue.arguments),
-            queue_id=queue.queue_id,
-        )
-
-    def _recover_binding(self, stored: Stored) -> None:
-        record = stored.record
-        assert isinstance(record, BindingRecord)
-        _, _, source, kind, destination, routing_key, _ = stored.key
-        binding = Binding(
-            source,
-            cast(DestinationKind, kind),
-            destination,
-            routing_key,
-            from_plain(record.arguments),
-        )
-        self.exchange(source).check_binding(binding)
-        if kind == "queue":
-            self.queue(destination)
-        else:
-            self.exchange(destination)
-        self._add_binding(binding)
 
     # Exchanges
 
@@ -231,20 +198,12 @@ class VirtualHost:
         auto_delete: bool,
         internal: bool,
         arguments: Table,
-    ) -> Exchange:
-        """Make an exchange that does not exist yet."""
-        exchange = self._add_exchange(
-            name,
-            kind,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=arguments,
-        )
-        if durable:
-            record = ExchangeRecord(kind, auto_delete, internal, to_plain(arguments))
-            self._store.transact([Write(("exchange", self.name, name), record)])
-        return exchange
+    ) -> Commit:
+        """Make an exchange that does not exist yet. Raises for what its type cannot have."""
+        record = ExchangeRecord(kind, auto_delete, internal, to_plain(arguments), durable)
+        self._made_exchange(name, record)
+        key = ("exchange", self.name, name)
+        return self._store.transact([Write(key, record, not durable)], [self._unchanged(key)])
 
     def check_exchange_equivalent(
         self,
@@ -277,14 +236,15 @@ class VirtualHost:
                 _shown_argument(current_alternate, both),
             )
 
-    def delete_exchange(self, name: str, *, if_unused: bool) -> None:
+    def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
         """Delete the exchange and its bindings; one that does not exist is no error."""
+        removal = self._removal()
         exchange = self.exchanges.get(name)
-        if exchange is None:
-            return
-        if if_unused and exchange.bindings:
-            raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
-        self._delete_exchanges([exchange], [])
+        if exchange is not None:
+            if if_unused and exchange.bindings:
+                raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+            removal.of_exchange(exchange)
+        return self._remove([], removal)
 
     # Queues
 
@@ -307,23 +267,26 @@ class VirtualHost:
         exclusive_owner: object | None,
         auto_delete: bool,
         arguments: Table,
-    ) -> Queue:
+    ) -> Commit:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments."""
+        self._settings(name, arguments)
         queue_id = self._new_queue_id()
-        self._counts.queues_created += 1
-        queue = self._add_queue(
-            name,
+        record = QueueRecord(
+            auto_delete,
+            to_plain(arguments),
+            queue_id,
             durable=durable,
-            exclusive_owner=exclusive_owner,
-            auto_delete=auto_delete,
-            arguments=arguments,
-            queue_id=queue_id,
+            exclusive=exclusive_owner is not None,
         )
+        if exclusive_owner is not None:
+            self._owners[queue_id] = exclusive_owner
+        self._counts.queues_created += 1
+        key = ("queue", self.name, name)
+        # An exclusive queue ends with its connection, and so at the latest with the node.
+        transient = not durable or record.exclusive
+        commit = self._store.transact([Write(key, record, transient)], [self._unchanged(key)])
         log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
-        if queue.survives:
-            record = QueueRecord(auto_delete, to_plain(arguments), queue_id)
-            self._store.transact([Write(("queue", self.name, name), record)])
-        return queue
+        return commit
 
     def _new_queue_id(self) -> int:
         return self._random.getrandbits(QUEUE_ID_BITS) * LEVELS
@@ -354,8 +317,8 @@ class VirtualHost:
                 raise _inequivalent(name, described, _shown(received), _shown(current))
         queue_arguments.check_equivalent(queue.name, self.name, arguments, queue.arguments)
 
-    def delete_queue(self, queue: Queue) -> int:
-        """Delete the queue and its bindings. Returns how many messages were ready."""
+    def delete_queue(self, queue: Queue) -> Commit:
+        """Delete the queue and its bindings; `queue.left_ready` says what was in it then."""
         return self._delete_queues([queue])
 
     def delete_exclusive_queues(self, connection: object) -> None:
@@ -371,30 +334,42 @@ class VirtualHost:
 
     # Bindings
 
-    def bind(self, binding: Binding, connection: object) -> None:
+    def bind(self, binding: Binding, connection: object) -> Commit:
         """Bind. The same binding again is no error.
 
         Raises `NotFound`, `ResourceLocked`, or what the exchange has against the binding.
         """
         source = self.exchange(binding.source)
         if binding.destination_kind == "queue":
-            self.queue(binding.destination).check_access(connection)
+            queue = self.queue(binding.destination)
+            queue.check_access(connection)
+            durable = queue.survives
         else:
-            self.exchange(binding.destination)
+            durable = self.exchange(binding.destination).durable
         source.check_binding(binding)
-        if self._add_binding(binding) and self._durable(binding):
-            self._store.transact(
-                [Write(self._binding_key(binding), BindingRecord(to_plain(binding.arguments)))]
-            )
+        if binding in source.bindings:
+            return self._store.transact([])
+        key = self._binding_key(binding)
+        record = BindingRecord(to_plain(binding.arguments))
+        # A binding survives a restart if both its ends do.
+        transient = not (source.durable and durable)
+        return self._store.transact(
+            [Write(key, record, transient)],
+            [
+                self._unchanged(("exchange", self.name, source.name)),
+                self._unchanged((binding.destination_kind, self.name, binding.destination)),
+            ],
+        )
 
-    def unbind(self, binding: Binding, connection: object) -> None:
+    def unbind(self, binding: Binding, connection: object) -> Commit:
         """Unbind. What does not exist is no error."""
         if binding.destination_kind == "queue":
             queue = self.queues.get(binding.destination)
             if queue is not None:
                 queue.check_access(connection)
-        writes: list[Write] = []
-        self._delete_exchanges(self._remove_bindings([binding], writes), writes)
+        removal = self._removal()
+        removal.of_bindings([binding])
+        return self._remove([], removal)
 
     def bindings(self) -> Iterator[Binding]:
         """All bindings but the implicit ones of the default exchange."""
@@ -547,55 +522,112 @@ class VirtualHost:
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
         self._ended = True
+        for stop in self._stop_watching:
+            stop()
         self.count_past(self.past_channels)
         self.connection_ended(self.past_received, self.past_sent)
         for queue in list(self.queues.values()):
             queue.delete()
         self.queues.clear()
         self.exchanges.clear()
+        self._bindings.clear()
         self._bindings_to.clear()
         self._exclusive.clear()
         self.topology.generation += 1
 
+    # What the store tells
+
+    def _exchange_changed(self, key: Key, record: object | None) -> None:
+        name = key[2]
+        if record is None:
+            exchange = self.exchanges.pop(name, None)
+            if exchange is not None:
+                for binding in list(exchange.bindings):
+                    self._forget_binding(self._binding_key(binding))
+                self.topology.generation += 1
+            return
+        assert isinstance(record, ExchangeRecord)
+        if name not in self.exchanges:
+            with self._skipping(key):
+                self._add_exchange(name, record)
+
+    def _queue_changed(self, key: Key, record: object | None) -> None:
+        name = key[2]
+        queue = self.queues.get(name)
+        if record is None:
+            if queue is not None:
+                self._end_queue(queue)
+            return
+        assert isinstance(record, QueueRecord)
+        if queue is not None:
+            return
+        if not record.queue_id:
+            # Declared before queues had a storage.
+            record = msgspec.structs.replace(record, queue_id=self._new_queue_id())
+            self._store.transact([Write(key, record)])
+        with self._skipping(key):
+            self._add_queue(name, record)
+
+    def _binding_changed(self, key: Key, record: object | None) -> None:
+        if record is None:
+            self._forget_binding(key)
+            return
+        assert isinstance(record, BindingRecord)
+        _, _, source, kind, destination, routing_key, _ = key
+        binding = Binding(
+            source,
+            cast(DestinationKind, kind),
+            destination,
+            routing_key,
+            from_plain(record.arguments),
+        )
+        with self._skipping(key):
+            self.exchange(source).check_binding(binding)
+            if kind == "queue":
+                self.queue(destination)
+            else:
+                self.exchange(destination)
+            self._add_binding(key, binding)
+
+    @contextmanager
+    def _skipping(self, key: Key) -> Iterator[None]:
+        """Pass over a definition that cannot be brought to life."""
+        try:
+            yield
+        except BrokerError as error:
+            log_event(
+                log,
+                logging.ERROR,
+                "definition_skipped",
+                key="/".join(key),
+                reason=error.text,
+            )
+
     # What keeps the maps in step
 
-    def _add_exchange(
-        self,
-        name: str,
-        kind: str,
-        *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: Table,
-    ) -> Exchange:
-        exchange = make_exchange(
-            kind,
+    def _made_exchange(self, name: str, record: ExchangeRecord) -> Exchange:
+        return make_exchange(
+            record.type,
             name,
-            durable=durable,
-            auto_delete=auto_delete,
-            internal=internal,
-            arguments=arguments,
+            durable=record.durable,
+            auto_delete=record.auto_delete,
+            internal=record.internal,
+            arguments=from_plain(record.arguments),
             random=self._random,
         )
+
+    def _add_exchange(self, name: str, record: ExchangeRecord) -> None:
+        exchange = self._made_exchange(name, record)
         self.exchanges[name] = exchange
         exchange.alternate = self._alternate(exchange)
         self.topology.generation += 1
-        return exchange
 
-    def _add_queue(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: Table,
-        queue_id: int,
-    ) -> Queue:
+    def _add_queue(self, name: str, record: QueueRecord) -> None:
+        arguments = from_plain(record.arguments)
         settings = self._settings(name, arguments)
-        # An exclusive queue ends with its connection, and so at the latest with the node.
-        spec = BackingSpec(queue_id, durable and exclusive_owner is None, settings.queue_mode)
+        owner = self._owners.pop(record.queue_id) if record.exclusive else None
+        queue_id = record.queue_id
+        spec = BackingSpec(queue_id, record.durable and owner is None, settings.queue_mode)
         backing: BackingQueue
         if settings.max_priority is None:
             backing = self._new_backing_queue(spec)
@@ -607,9 +639,9 @@ class VirtualHost:
         queue = Queue(
             self,
             name,
-            durable=durable,
-            auto_delete=auto_delete,
-            exclusive_owner=exclusive_owner,
+            durable=record.durable,
+            auto_delete=record.auto_delete,
+            exclusive_owner=owner,
             arguments=arguments,
             settings=settings,
             backing=backing,
@@ -617,97 +649,76 @@ class VirtualHost:
         if self.firehose is not None:
             queue.trace_with(self.firehose)
         self.queues[name] = queue
-        if exclusive_owner is not None:
-            self._exclusive.setdefault(exclusive_owner, {})[name] = queue
+        if owner is not None:
+            self._exclusive.setdefault(owner, {})[name] = queue
         self.topology.generation += 1
-        return queue
 
-    def _add_binding(self, binding: Binding) -> bool:
+    def _end_queue(self, queue: Queue) -> None:
+        del self.queues[queue.name]
+        log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
+        self._counts.queues_deleted += 1
+        if queue.exclusive_owner is not None:
+            owned = self._exclusive[queue.exclusive_owner]
+            del owned[queue.name]
+            if not owned:
+                del self._exclusive[queue.exclusive_owner]
+        self.topology.generation += 1
+        queue.delete()
+
+    def _add_binding(self, key: Key, binding: Binding) -> None:
         if not self.exchanges[binding.source].add(binding):
-            return False
+            return
+        self._bindings[key] = binding
         destination = (binding.destination_kind, binding.destination)
         self._bindings_to.setdefault(destination, {})[binding] = None
         self.topology.generation += 1
-        return True
 
-    def _delete_queues(self, queues: Iterable[Queue]) -> int:
-        """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
-        ready = 0
-        writes: list[Write] = []
-        orphans: list[Binding] = []
-        for queue in queues:
-            if self.queues.pop(queue.name, None) is None:
-                continue
-            log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
-            self._counts.queues_deleted += 1
-            if queue.exclusive_owner is not None:
-                owned = self._exclusive[queue.exclusive_owner]
-                del owned[queue.name]
-                if not owned:
-                    del self._exclusive[queue.exclusive_owner]
-            if queue.survives:
-                writes.append(Write(("queue", self.name, queue.name), None))
-            orphans += self.bindings_to("queue", queue.name)
-            ready += queue.delete()
-        self._delete_exchanges(self._remove_bindings(orphans, writes), writes)
-        return ready
-
-    def _delete_exchanges(self, exchanges: Iterable[Exchange], writes: list[Write]) -> None:
-        """Delete exchanges and what goes with them, however far that cascades.
-
-        All of it, `writes` included, is one transaction: a crash leaves no exchange behind that
-        only its last binding would have deleted.
-        """
-        doomed = deque(exchanges)
-        while doomed:
-            exchange = doomed.popleft()
-            if self.exchanges.get(exchange.name) is not exchange:
-                continue
-            del self.exchanges[exchange.name]
-            if exchange.durable:
-                writes.append(Write(("exchange", self.name, exchange.name), None))
-            for binding in exchange.bindings:
-                self._forget_destination(binding)
-                self._unstore(binding, exchange.durable, writes)
-            doomed += self._remove_bindings(self.bindings_to("exchange", exchange.name), writes)
-        self.topology.generation += 1
-        if writes:
-            self._store.transact(writes)
-
-    def _remove_bindings(
-        self, bindings: Iterable[Binding], writes: list[Write]
-    ) -> Iterable[Exchange]:
-        """Remove bindings; returns the auto-delete exchanges that lost their last one."""
-        unused: dict[str, Exchange] = {}
-        for binding in bindings:
-            source = self.exchanges.get(binding.source)
-            if source is None or not source.remove(binding):
-                continue
-            self._forget_destination(binding)
-            self._unstore(binding, source.durable, writes)
-            if source.auto_delete and not source.bindings:
-                unused[source.name] = source
-        return unused.values()
-
-    def _forget_destination(self, binding: Binding) -> None:
+    def _forget_binding(self, key: Key) -> None:
+        binding = self._bindings.pop(key, None)
+        if binding is None:
+            return
+        source = self.exchanges.get(binding.source)
+        if source is not None:
+            source.remove(binding)
         destination = (binding.destination_kind, binding.destination)
         bindings = self._bindings_to[destination]
         del bindings[binding]
         if not bindings:
             del self._bindings_to[destination]
+        self.topology.generation += 1
 
-    def _unstore(self, binding: Binding, source_durable: bool, writes: list[Write]) -> None:
-        key = self._binding_key(binding)
-        if source_durable and self._store.get(key) is not None:
-            writes.append(Write(key, None))
+    # What is to be written
 
-    def _durable(self, binding: Binding) -> bool:
-        """A binding survives a restart if both its ends do."""
-        if not self.exchanges[binding.source].durable:
-            return False
-        if binding.destination_kind == "queue":
-            return self.queues[binding.destination].survives
-        return self.exchanges[binding.destination].durable
+    def _delete_queues(self, queues: Iterable[Queue]) -> Commit:
+        """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
+        removal = self._removal()
+        keys: list[Key] = []
+        for queue in queues:
+            if self.queues.get(queue.name) is queue:
+                keys.append(("queue", self.name, queue.name))
+                removal.of_queue(queue.name)
+        return self._remove(keys, removal)
+
+    def _removal(self) -> Removal:
+        return Removal(self.exchanges, self.bindings_to)
+
+    def _remove(self, queues: list[Key], removal: Removal) -> Commit:
+        """Delete queues, and what the removal has gathered.
+
+        All of it is one transaction: a crash leaves no exchange behind that only its last binding
+        would have deleted.
+        """
+        exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
+        bindings = [self._binding_key(binding) for binding in removal.bindings]
+        return self._store.transact(
+            [Write(key, None) for key in (*queues, *bindings, *exchanges)],
+            [self._unchanged(key) for key in (*queues, *exchanges)],
+        )
+
+    def _unchanged(self, key: Key) -> Precondition:
+        """That nobody else changes what is decided about meanwhile."""
+        stored = self._store.get(key)
+        return Precondition(key, stored.version if stored is not None else 0)
 
     def _binding_key(self, binding: Binding) -> Key:
         return (

@@ -18,12 +18,13 @@ from warren.core.queue import Queue
 from warren.core.routing import DEFAULT_EXCHANGE
 from warren.core.topology_access import check_binding
 from warren.core.vhost import VirtualHost
-from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
 from warren.mgmt.http.listing import Listing, Row, answer
 from warren.mgmt.http.request import ApiRequest, text
+from warren.mgmt.waiting import taken
 
 KINDS: dict[str, DestinationKind] = {"q": "queue", "e": "exchange"}
 EMPTY = "~"
@@ -160,8 +161,7 @@ async def bind(request: ApiRequest) -> Reply:
         raise BadRequest("arguments should be an object")
     binding = Binding(source, kind, destination, text(body, "routing_key"), from_json(arguments))
     _check(request, vhost, binding)
-    vhost.bind(binding, None)
-    await durable(request)
+    await taken(lambda: vhost.bind(binding, None))
     location = f"{quote(destination, safe='')}/{quote(properties_key(binding), safe='~')}"
     return Reply(201, None, {"Location": location})
 
@@ -192,7 +192,7 @@ async def get_binding(request: ApiRequest) -> Any:
 async def unbind(request: ApiRequest) -> None:
     vhost, binding = _one(request)
     _check(request, vhost, binding)
-    vhost.unbind(binding, None)
+    await taken(lambda: vhost.unbind(binding, None))
     audit(
         request,
         "binding_deleted",
@@ -201,7 +201,6 @@ async def unbind(request: ApiRequest) -> None:
         destination=binding.destination,
         routing_key=binding.routing_key,
     )
-    await durable(request)
 
 
 ENDPOINTS = [

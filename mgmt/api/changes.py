@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from warren.core.audit import audit as put_on_record
+from warren.mgmt import waiting
 from warren.mgmt.http.request import ApiRequest
 
 
 async def durable(request: ApiRequest) -> None:
     """Return when the definitions written so far are on disk."""
-    commit = request.node.metadata.uncommitted()
-    if commit is not None:
-        reached = asyncio.get_running_loop().create_future()
-        commit.then(lambda: None if reached.done() else reached.set_result(None))
-        await reached
+    await waiting.durable(request.node.metadata)
 
 
 def audit(request: ApiRequest, action: str, **what: object) -> None:

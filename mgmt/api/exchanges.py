@@ -9,16 +9,18 @@ from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import CommandInvalid
 from warren.core.exchange import Exchange
 from warren.core.field import from_json, to_json
+from warren.core.ports import Commit
 from warren.core.routing import DEFAULT_EXCHANGE
 from warren.core.topology_access import check_exchange
 from warren.core.vhost import PREDECLARED, VirtualHost
 from warren.mgmt.api import stats_json
-from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, text
 from warren.mgmt.statistics import figures
+from warren.mgmt.waiting import taken
 
 BUILT_IN = frozenset(name for name, _, _ in PREDECLARED)
 INTERNAL_USER = "rmq-internal"
@@ -110,15 +112,17 @@ async def put_exchange(request: ApiRequest) -> Reply:
     except CommandInvalid as error:
         raise BadRequest(f"invalid exchange type '{kind}'") from error
     request.check(vhost.name, "exchange", name, "configure")
-    existing = vhost.exchanges.get(name)
-    if existing is not None:
-        vhost.check_exchange_equivalent(existing, kind, arguments=table, **wanted)
-        return NO_CONTENT
-    checked_new_name("exchange", name)
-    check_exchange(request.asking(vhost), name, table)
-    vhost.declare_exchange(name, kind, arguments=table, **wanted)
-    await durable(request)
-    return CREATED
+
+    def declare() -> Commit | None:
+        existing = vhost.exchanges.get(name)
+        if existing is not None:
+            vhost.check_exchange_equivalent(existing, kind, arguments=table, **wanted)
+            return None
+        checked_new_name("exchange", name)
+        check_exchange(request.asking(vhost), name, table)
+        return vhost.declare_exchange(name, kind, arguments=table, **wanted)
+
+    return CREATED if await taken(declare) else NO_CONTENT
 
 
 async def delete_exchange(request: ApiRequest) -> None:
@@ -128,9 +132,9 @@ async def delete_exchange(request: ApiRequest) -> None:
     if name == DEFAULT_EXCHANGE:
         raise NotAuthorised("Access refused.")
     checked_new_name("exchange", name)
-    vhost.delete_exchange(name, if_unused=request.query_flag("if-unused"))
+    if_unused = request.query_flag("if-unused")
+    await taken(lambda: vhost.delete_exchange(name, if_unused=if_unused))
     audit(request, "exchange_deleted", vhost=vhost.name, exchange=name)
-    await durable(request)
 
 
 ENDPOINTS = [

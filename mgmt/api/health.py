@@ -10,12 +10,14 @@ from typing import Any
 from warren.core.alarms import Alarm, Resource
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope
+from warren.core.ports import Commit
 from warren.core.vhost import VirtualHost
 from warren.mgmt.certificates import expiry_times
 from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import OpenListener
+from warren.mgmt.waiting import taken, through
 
 DAY_S = 86_400
 UNITS_S = {"days": DAY_S, "weeks": 7 * DAY_S, "months": 365 / 12 * DAY_S, "years": 365 * DAY_S}
@@ -205,27 +207,28 @@ async def aliveness(request: ApiRequest) -> Any:
     request.check(vhost.name, "queue", name, "configure")
     request.check(vhost.name, "exchange", "", "write")
     request.check(vhost.name, "queue", name, "read")
-    _declare(vhost)
+    await taken(lambda: _declare(vhost))
     header = request.node.codec.content_header(len(ALIVENESS_BODY), {})
     envelope = Envelope("", name, header, False, 0, None)
     vhost.publish(envelope, ALIVENESS_BODY, (name,))
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
-    if vhost.queues[name].get(True, client) is None:
+    message, _ = await through(vhost.queue(name).get_one(True, client))
+    if message is None:
         return _failed("the message that was published could not be fetched")
     return OK
 
 
-def _declare(vhost: VirtualHost) -> None:
+def _declare(vhost: VirtualHost) -> Commit | None:
     queue = vhost.queues.get(ALIVENESS_QUEUE)
     if queue is None:
         vhost.check_queue_limit(ALIVENESS_QUEUE)
-        vhost.declare_queue(
+        return vhost.declare_queue(
             ALIVENESS_QUEUE, durable=False, exclusive_owner=None, auto_delete=False, arguments={}
         )
-        return
     vhost.check_queue_equivalent(
         queue, None, exclusive=False, durable=False, auto_delete=False, arguments={}
     )
+    return None
 
 
 CHECKS = "/health/checks"

@@ -7,7 +7,7 @@ import base64
 import binascii
 import re
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from warren.amqp.consumer import short_string
@@ -27,6 +27,7 @@ from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import BODY_BYTES_MAX, VHOST_NOT_FOUND, ApiRequest, demanded
 from warren.mgmt.http.slices import Breather
+from warren.mgmt.waiting import through
 
 GET_MAX = 100_000
 """More than anybody reads; the answer would not fit into memory."""
@@ -68,11 +69,16 @@ class _OneConfirm:
     def __init__(self) -> None:
         self.safe = asyncio.get_running_loop().create_future()
         self.open = 0
+        self.refused = False
 
     def settle(self, publish_seq: int) -> None:
         self.open -= 1
         if not self.open and not self.safe.done():
             self.safe.set_result(None)
+
+    def refuse(self, publish_seq: int) -> None:
+        self.refused = True
+        self.settle(publish_seq)
 
 
 async def publish(request: ApiRequest) -> Any:
@@ -112,7 +118,7 @@ async def publish(request: ApiRequest) -> Any:
     vhost.count_past(MessageStats(publish=1, return_unroutable=int(not queues)))
     if confirms.open:
         await confirms.safe
-    if REJECTED in answers:
+    if REJECTED in answers or confirms.refused:
         raise BadRequest(PUBLISH_REFUSED)
     vhost.count_past(MessageStats(confirm=1))
     return {"routed": bool(queues)}
@@ -198,11 +204,18 @@ async def get(request: ApiRequest) -> Any:
     queue.check_access(None)
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
     got: list[Message] = []
-    settle = queue.requeue
+
+    async def fetch() -> Message | None:
+        if queue.deleted:
+            return None
+        message, _ = await through(queue.get_one(False, client))
+        return message
+
+    settle: Callable[[list[Message]], None] = queue.requeue
     try:
         rows = await _fetched(
             got,
-            lambda: None if queue.deleted else queue.get(False, client),
+            fetch,
             lambda message: _message_row(request, message, len(queue), encoding, truncate),
             min(count, GET_MAX),
             truncate,
@@ -225,7 +238,7 @@ async def get(request: ApiRequest) -> Any:
 
 async def _fetched(
     got: list[Message],
-    fetch: Callable[[], Message | None],
+    fetch: Callable[[], Awaitable[Message | None]],
     row: Callable[[Message], Row],
     count: int,
     truncate: int | None,
@@ -239,7 +252,7 @@ async def _fetched(
     octets = worked = 0
     await breather.breathe()
     while len(got) < count and octets < GET_BYTES_MAX:
-        message = fetch()
+        message = await fetch()
         if message is None:
             break
         got.append(message)

@@ -14,11 +14,12 @@ from warren.amqp.names import checked_new_name, clean_name
 from warren.core.backing_queue import BackingQueueStatus
 from warren.core.errors import PreconditionFailed
 from warren.core.field import from_json, to_json
+from warren.core.ports import Commit
 from warren.core.queue import Queue
 from warren.core.topology_access import check_queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api import stats_json
-from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.api.changes import audit
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
@@ -27,6 +28,7 @@ from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, demanded
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import Statistics, node_connections
+from warren.mgmt.waiting import taken, through
 
 IDLE_S = 10.0
 """A queue in which nothing has moved for so long is shown as idle."""
@@ -304,35 +306,39 @@ async def put_queue(request: ApiRequest) -> Reply:
     checked_new_name("queue", name)
     request.check(vhost.name, "queue", name, "configure")
     request.node.counts.queues_declared += 1
-    existing = vhost.queues.get(name)
-    if existing is not None:
-        vhost.check_queue_equivalent(existing, None, exclusive=False, arguments=table, **wanted)
-        existing.touch()
-        return NO_CONTENT
-    vhost.check_queue_limit(name)
-    check_queue(request.asking(vhost), name, table)
-    vhost.declare_queue(name, exclusive_owner=None, arguments=table, **wanted)
-    await durable(request)
-    return CREATED
+
+    def declare() -> Commit | None:
+        existing = vhost.queues.get(name)
+        if existing is not None:
+            vhost.check_queue_equivalent(existing, None, exclusive=False, arguments=table, **wanted)
+            existing.touch()
+            return None
+        vhost.check_queue_limit(name)
+        check_queue(request.asking(vhost), name, table)
+        return vhost.declare_queue(name, exclusive_owner=None, arguments=table, **wanted)
+
+    return CREATED if await taken(declare) else NO_CONTENT
 
 
 async def delete_queue(request: ApiRequest) -> None:
     vhost, queue = queue_of(request)
     request.check(vhost.name, "queue", queue.name, "configure")
-    queue.check_access(None)
-    queue.check_deletable(
-        if_unused=request.query_flag("if-unused"), if_empty=request.query_flag("if-empty")
-    )
-    count = vhost.delete_queue(queue)
-    audit(request, "queue_deleted", vhost=vhost.name, queue=queue.name, messages=count)
-    await durable(request)
+    if_unused, if_empty = request.query_flag("if-unused"), request.query_flag("if-empty")
+
+    def delete() -> Commit:
+        queue.check_access(None)
+        queue.check_deletable(if_unused=if_unused, if_empty=if_empty)
+        return vhost.delete_queue(queue)
+
+    await taken(delete)
+    audit(request, "queue_deleted", vhost=vhost.name, queue=queue.name, messages=queue.left_ready)
 
 
 async def purge_queue(request: ApiRequest) -> None:
     vhost, queue = queue_of(request)
     request.check(vhost.name, "queue", queue.name, "read")
     queue.check_access(None)
-    count = queue.purge()
+    count = await through(queue.empty())
     audit(request, "queue_purged", vhost=vhost.name, queue=queue.name, messages=count)
 
 

@@ -18,8 +18,9 @@ from warren.core.node import Node
 from warren.core.validation import NotThere
 from warren.mgmt.definitions.errors import DefinitionsFileRefused, DefinitionsRefused
 from warren.mgmt.definitions.items import parse
-from warren.mgmt.definitions.load import durable, import_definitions
+from warren.mgmt.definitions.load import import_definitions
 from warren.mgmt.definitions.names import IMPORTED_HASH
+from warren.mgmt.waiting import durable
 
 log = logging.getLogger("warren.definitions")
 

@@ -24,6 +24,7 @@ from warren.mgmt.definitions import items
 from warren.mgmt.definitions.errors import DefinitionsRefused
 from warren.mgmt.definitions.importer import Import, Importer
 from warren.mgmt.definitions.items import Item
+from warren.mgmt.waiting import durable
 
 log = logging.getLogger("warren.definitions")
 
@@ -87,17 +88,6 @@ async def import_definitions(
     imported = Imported(sum(map(len, found.values())), importer.bindings_ignored)
     log_event(log, logging.INFO, "definitions_imported", **imported._asdict())
     return imported
-
-
-async def durable(store: MetadataStore) -> None:
-    """Return when all that was written to the store is on disk."""
-    commit = store.uncommitted()
-    if commit is None:
-        await asyncio.sleep(0)
-        return
-    on_disk = asyncio.Event()
-    commit.then(on_disk.set)
-    await on_disk.wait()
 
 
 class _Slices:

@@ -74,6 +74,8 @@ class HandCommit:
 
     def __init__(self) -> None:
         self.done = False
+        self.visible = True
+        self.refused = False
         self._callbacks: list[Callable[[], None]] = []
 
     def then(self, callback: Callable[[], None]) -> None:

@@ -97,13 +97,13 @@ class Stage:
         """The maps of the virtual host agree with each other and with the store."""
         check_vhost(self.broker.vhost)
         for kind, live in (
-            ("queue", {name for name, queue in self.broker.vhost.queues.items() if queue.durable}),
+            ("queue", set(self.broker.vhost.queues)),
             (
                 "exchange",
                 {
                     name
-                    for name, exchange in self.broker.vhost.exchanges.items()
-                    if exchange.durable and name and not name.startswith("amq.")
+                    for name in self.broker.vhost.exchanges
+                    if name and not name.startswith("amq.")
                 },
             ),
         ):

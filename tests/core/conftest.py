@@ -73,6 +73,19 @@ def new_vhost(
     return vhost
 
 
+def what_lasts(store: VolatileMetadataStore) -> VolatileMetadataStore:
+    """What a store on disk would have after a restart."""
+    after = VolatileMetadataStore()
+    after.transact(
+        [
+            Write(stored.key, stored.record)
+            for stored in store.records(())
+            if stored.key not in store._transient
+        ]
+    )
+    return after
+
+
 @pytest.fixture
 def restarted(store: VolatileMetadataStore, clock: ManualClock):  # type: ignore[no-untyped-def]
     """What is left of the virtual host after a restart."""
@@ -80,7 +93,7 @@ def restarted(store: VolatileMetadataStore, clock: ManualClock):  # type: ignore
     def restart(
         new_backing_queue: Callable[[BackingSpec], BackingQueue] = in_memory,
     ) -> VirtualHost:
-        recovered = new_vhost(store, clock, new_backing_queue)
+        recovered = new_vhost(what_lasts(store), clock, new_backing_queue)
         recovered.recover()
         return recovered
 

@@ -134,13 +134,14 @@ class TestCircles:
 
 
 def add_queue(vhost: VirtualHost, name: str, **arguments: Field) -> Queue:
-    return vhost.declare_queue(
+    vhost.declare_queue(
         name,
         durable=False,
         exclusive_owner=None,
         auto_delete=False,
         arguments={f"x-{key.replace('_', '-')}": value for key, value in arguments.items()},
     )
+    return vhost.queues[name]
 
 
 def dying(to: str, **arguments: Field) -> dict[str, Field]:

@@ -137,9 +137,10 @@ def test_a_change_of_permissions_empties_the_caches_of_publishers(node: Node) ->
 
 
 def test_a_policy_reaches_the_queues_there_are(node: Node) -> None:
-    queue = node.vhosts["/"].declare_queue(
+    node.vhosts["/"].declare_queue(
         "q", durable=False, exclusive_owner=None, auto_delete=False, arguments={}
     )
+    queue = node.vhosts["/"].queues["q"]
     node.policies.set("/", "p", "^q", {"max-length": 7}, 0, "queues")
     assert queue.settings.max_length == 7
     node.policies.clear("/", "p")

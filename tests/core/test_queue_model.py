@@ -476,7 +476,8 @@ class QueueMachine(RuleBasedStateMachine):
     def delete(self, rules: QueueSettings) -> None:
         """Everything ends, and a new queue begins."""
         dead = list(self.owner.dead)
-        assert self.queue.delete() == len(self.model.ready)
+        self.queue.delete()
+        assert self.queue.left_ready == len(self.model.ready)
         assert all(consumer.was_cancelled for consumer, _ in self.consumers.values())
         assert not self.queue.consumers and not self.queue.ring.top
         self.queue_settles(self.fetched, "requeue")

@@ -45,6 +45,9 @@ class Confirms:
     def __init__(self) -> None:
         self.settled: list[int] = []
 
+    def refuse(self, publish_seq: int) -> None:
+        raise AssertionError("a queue of this node never takes it back")
+
     def settle(self, publish_seq: int) -> None:
         self.settled.append(publish_seq)
 

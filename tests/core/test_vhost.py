@@ -58,7 +58,8 @@ class Taker(Consumer):
 
 def add_queue(vhost: VirtualHost, name: str, **more: Any) -> Queue:
     options = {"durable": False, "exclusive_owner": None, "auto_delete": False, "arguments": {}}
-    return vhost.declare_queue(name, **(options | more))
+    vhost.declare_queue(name, **(options | more))
+    return vhost.queue(name)
 
 
 def add_exchange(vhost: VirtualHost, name: str, kind: str = "fanout", **more: Any) -> None:

@@ -32,6 +32,9 @@ class Confirms:
     def __init__(self) -> None:
         self.settled = 0
 
+    def refuse(self, publish_seq: int) -> None:
+        raise AssertionError("a queue of this node never takes it back")
+
     def settle(self, publish_seq: int) -> None:
         self.settled += 1
 

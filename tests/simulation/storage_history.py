@@ -87,6 +87,9 @@ class Publisher:
         self.waiting: dict[int, Sent] = {}
         self.inside = False
 
+    def refuse(self, publish_seq: int) -> None:
+        raise AssertionError("a queue of this node never takes it back")
+
     def settle(self, publish_seq: int) -> None:
         assert not self.inside, "settled from within the call that published"
         sent = self.waiting.pop(publish_seq)

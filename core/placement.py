@@ -1,0 +1,53 @@
+"""Where queues are: what a virtual host asks when it makes one or meets the definition of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from warren.core.field import Table
+from warren.core.queue_arguments import QueueSettings
+from warren.core.records import QueueRecord
+
+if TYPE_CHECKING:
+    from warren.core.queue import Queue, QueueOwner
+
+
+class Placement(Protocol):
+    def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
+        """The node that is to have a queue which a client of this node declares."""
+        ...
+
+    def is_here(self, record: QueueRecord) -> bool:
+        """Whether this node has the queue."""
+        ...
+
+    def remote_queue(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> Queue:
+        """What stands for a queue that another node has."""
+        ...
+
+
+class OneNode:
+    """There is but one node, and it has every queue."""
+
+    def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
+        return ""
+
+    def is_here(self, record: QueueRecord) -> bool:
+        return True
+
+    def remote_queue(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> Queue:
+        raise AssertionError(f"queue {name!r} is nowhere else")

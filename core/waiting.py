@@ -1,0 +1,105 @@
+"""Operations that may have to wait for other nodes, written as coroutines and run without a loop.
+
+A coroutine of this kind awaits nothing but what is here, and what it yields to whoever drives it
+has a `then`. On a single node nothing ever waits: such a coroutine ends with its first `send`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import NoReturn, Protocol, TypeAlias, TypeVar
+
+from warren.core.errors import BrokerError
+from warren.core.ports import Commit
+
+Answer = TypeVar("Answer")
+
+
+class Awaited(Protocol):
+    """What a coroutine waits for."""
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back once it has happened; at once if it has already."""
+        ...
+
+
+Waiting: TypeAlias = Coroutine[Awaited, None, Answer]
+
+
+class Until:
+    """`await Until(thing, happened)`: until that is true; `thing` calls back when it may be."""
+
+    __slots__ = ("_awaited", "_happened")
+
+    def __init__(self, awaited: Awaited, happened: Callable[[], bool]) -> None:
+        self._awaited = awaited
+        self._happened = happened
+
+    def __await__(self) -> Generator[Awaited, None, None]:
+        while not self._happened():
+            yield self._awaited
+
+
+def decided(commit: Commit) -> Until:
+    """Until the commit is visible, or refused."""
+    return Until(commit, lambda: commit.visible or commit.done)
+
+
+class Event:
+    """Something that happens once."""
+
+    __slots__ = ("_callbacks", "happened")
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._callbacks: list[Callable[[], None]] = []
+
+    def then(self, callback: Callable[[], None]) -> None:
+        if self.happened:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def happen(self) -> None:
+        self.happened = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def __await__(self) -> Generator[Awaited, None, None]:
+        while not self.happened:
+            yield self
+
+
+async def taken(operation: Callable[[], Commit]) -> None:
+    """Do what writes definitions until no other node is faster.
+
+    The operation decides anew each time, by the definitions as they are then. What it raises ends
+    this.
+    """
+    while True:
+        commit = operation()
+        await decided(commit)
+        if not commit.refused:
+            return
+
+
+def run(waiting: Waiting[Answer], finish: Callable[[Callable[[], Answer]], None]) -> None:
+    """Go through a coroutine, however often it waits.
+
+    `finish` is called once with a function that returns its result, or raises its error.
+    """
+    try:
+        awaited = waiting.send(None)
+    except StopIteration as end:
+        result: Answer = end.value
+        finish(lambda: result)
+    except BrokerError as error:
+        refusal = error
+        finish(lambda: _raise(refusal))
+    else:
+        awaited.then(lambda: run(waiting, finish))
+
+
+def _raise(error: BrokerError) -> NoReturn:
+    raise error
