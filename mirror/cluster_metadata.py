@@ -21,8 +21,8 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
 
+from warren.core.definition_replica import Replica
 from warren.core.definition_table import Change
 from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Commit, Precondition, Write
@@ -52,33 +52,6 @@ CLOSE_PATIENCE_S = 2.0
 REPLICA_LAG_MAX = 1000
 """Revisions without a definition, such as those of membership, after which the replica is told
 that they have passed, so that a compaction does not cost it a reload."""
-
-
-class Replicated(NamedTuple):
-    """What a replica holds: the definitions at a revision of the cluster of that id."""
-
-    cluster_id: str
-    revision: int
-    definitions: Iterable[Change]
-
-
-class Replica(Protocol):
-    """The copy of the definitions a node keeps on its disk, so that it starts warm.
-
-    It may lag behind, never be ahead: what it says it has at a revision is what etcd had.
-    """
-
-    def load(self) -> Replicated | None:
-        """What is there; None when there is nothing that can be used."""
-        ...
-
-    def reset(self, cluster_id: str) -> None:
-        """Forget everything and belong to that cluster."""
-        ...
-
-    def save(self, revision: int, changes: Sequence[Change]) -> None:
-        """Note, in the background and in order, the changes up to a revision."""
-        ...
 
 
 class ClusterMetadata(SharedDefinitions):

@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import starmap
 from pathlib import Path
 from typing import TypeAlias
 
@@ -50,6 +51,9 @@ logger = logging.getLogger("warren.storage")
 
 VALUE_FORMAT = 1
 DIRECTORY = "metadata"
+# LMDB's names.
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
 KEY_BYTES_MAX = 511
 DIGEST_BYTES = 32
 # Address space, not memory or disk: LMDB's file is as long as what was written.
@@ -90,17 +94,17 @@ class LmdbMetadataStore(DefinitionTable):
     ) -> None:
         super().__init__()
         self._sync_thread = sync_thread
-        self._database = _Database(
+        self._database = Database(
             directory.subdirectory(DIRECTORY), open_environment, map_bytes_first
         )
         try:
-            self._load(self._database.read())
+            self._load(starmap(decode_definition, self._database.entries()))
         except BaseException:
             self._database.close()
             raise
         self._group: GroupCommit[Puts] = GroupCommit(
             self._database.write,
-            run=sync_thread.run if sync_thread is not None else _run_here,
+            run=sync_thread.run if sync_thread is not None else run_here,
             call_on_loop=call_on_loop,
             call_later=call_later,
             on_failure=self._report_failure,
@@ -138,7 +142,7 @@ class LmdbMetadataStore(DefinitionTable):
         logger.info("metadata_write_recovered path=%s", self._database.path)
 
 
-class _Database:
+class Database:
     """The LMDB environment: written by one thread at a time, opened anew after an error."""
 
     def __init__(self, path: Path, open_environment: OpenEnvironment, map_bytes: int) -> None:
@@ -147,11 +151,11 @@ class _Database:
         self._map_bytes = max(map_bytes, 2 * _file_bytes(path))
         self._environment: lmdb.Environment | None = None
 
-    def read(self) -> Iterator[Stored]:
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Everything in it. Raises `DamagedMetadata`."""
         try:
             with self._opened().begin() as transaction:
-                for key, value in transaction.cursor():
-                    yield decode_definition(key, value)
+                yield from transaction.cursor()
         except lmdb.Error as error:
             raise DamagedMetadata(f"metadata in {self.path} cannot be read: {error!r}") from None
 
@@ -167,6 +171,12 @@ class _Database:
                 # After a failed sync LMDB refuses all use of the environment.
                 self.close()
                 raise
+
+    def clear(self) -> None:
+        """Begin anew, whatever is there; after a crash it may be there still."""
+        self.close()
+        (self.path / DATA_FILE).unlink(missing_ok=True)
+        (self.path / LOCK_FILE).unlink(missing_ok=True)
 
     def close(self) -> None:
         environment, self._environment = self._environment, None
@@ -196,13 +206,13 @@ class _Database:
         self._opened().set_mapsize(self._map_bytes)
 
 
-def _run_here(job: Callable[[], None]) -> None:
+def run_here(job: Callable[[], None]) -> None:
     job()
 
 
 def _file_bytes(path: Path) -> int:
     try:
-        return (path / "data.mdb").stat().st_size
+        return (path / DATA_FILE).stat().st_size
     except FileNotFoundError:
         return 0
 
