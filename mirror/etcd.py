@@ -123,10 +123,7 @@ class EtcdClient:
         self._password = password
         self._token: str | None = None
         self._tls: ssl.SSLContext | bool = tls if tls is not None else True
-        self._request_timeout = aiohttp.ClientTimeout(
-            total=request_timeout_s, sock_connect=connect_timeout_s
-        )
-        self._watch_timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s)
+        self._connect_timeout_s = connect_timeout_s
         self._http = aiohttp.ClientSession(
             # Watches hold a connection each; calls come in small numbers.
             connector=aiohttp.TCPConnector(limit=0),
@@ -138,7 +135,7 @@ class EtcdClient:
 
     async def range(self, wanted: Range) -> RangeAnswer:
         """The newest state, agreed on by a majority, unless a revision is asked for."""
-        return await self._call("/v3/kv/range", wanted, RangeAnswer, reads=True)
+        return await self._call("/v3/kv/range", wanted, RangeAnswer, repeatable=True)
 
     async def txn(self, txn: Txn) -> TxnAnswer:
         return await self._call("/v3/kv/txn", txn, TxnAnswer)
@@ -147,9 +144,18 @@ class EtcdClient:
         """A lease; etcd may grant it for longer than asked."""
         return await self._call("/v3/lease/grant", {"TTL": ttl_s}, LeaseAnswer)
 
-    async def keep_alive(self, lease: int) -> int:
-        """Start the lease's time anew; the seconds it has, 0 when it is gone."""
-        answer = await self._call("/v3/lease/keepalive", {"ID": lease}, KeepAliveAnswer)
+    async def keep_alive(self, lease: int, timeout_s: float) -> int:
+        """Start the lease's time anew; the seconds it has, 0 when it is gone.
+
+        `timeout_s` is what one endpoint is given to answer.
+        """
+        answer = await self._call(
+            "/v3/lease/keepalive",
+            {"ID": lease},
+            KeepAliveAnswer,
+            repeatable=True,
+            timeout_s=timeout_s,
+        )
         return answer.result.TTL
 
     async def revoke_lease(self, lease: int) -> None:
@@ -178,7 +184,7 @@ class EtcdClient:
                     data=body,
                     headers=self._headers(),
                     ssl=self._tls,
-                    timeout=self._watch_timeout,
+                    timeout=self._timeout(None),
                 )
                 stream = WatchStream(response)
                 try:
@@ -193,13 +199,21 @@ class EtcdClient:
         return stream
 
     async def _call(
-        self, path: str, request: object, answer: type[Answer], *, reads: bool = False
+        self,
+        path: str,
+        request: object,
+        answer: type[Answer],
+        *,
+        repeatable: bool = False,
+        timeout_s: float | None = None,
     ) -> Answer:
+        """What may be done twice is `repeatable`."""
         body = msgspec.json.encode(request)
+        timeout = self._timeout(timeout_s or self.request_timeout_s)
         failures: list[str] = []
         for endpoint in self._in_turn():
             try:
-                content = await self._post_with_token(endpoint, path, body)
+                content = await self._post_with_token(endpoint, path, body, timeout)
                 return msgspec.json.decode(content, type=answer, strict=False)
             except _NOTHING_SENT as error:
                 failures.append(self._failed(endpoint, error))
@@ -210,16 +224,18 @@ class EtcdClient:
                 msgspec.MsgspecError,
             ) as error:
                 text = self._failed(endpoint, error)
-                if not reads:
+                if not repeatable:
                     raise EtcdOutcomeUnknown(text) from None
                 failures.append(text)
         raise EtcdUnreachable("; ".join(failures))
 
-    async def _post_with_token(self, endpoint: str, path: str, body: bytes) -> bytes:
+    async def _post_with_token(
+        self, endpoint: str, path: str, body: bytes, timeout: aiohttp.ClientTimeout
+    ) -> bytes:
         await self._log_in(endpoint)
         token = self._token
         try:
-            return await self._post(endpoint, path, body)
+            return await self._post(endpoint, path, body, timeout)
         except EtcdNotAllowed as error:
             if token is None or not _token_is_stale(error):
                 raise
@@ -227,15 +243,17 @@ class EtcdClient:
         if self._token == token:
             self._token = None
         await self._log_in(endpoint)
-        return await self._post(endpoint, path, body)
+        return await self._post(endpoint, path, body, timeout)
 
-    async def _post(self, endpoint: str, path: str, body: bytes) -> bytes:
+    async def _post(
+        self, endpoint: str, path: str, body: bytes, timeout: aiohttp.ClientTimeout
+    ) -> bytes:
         async with self._http.post(
             endpoint + path,
             data=body,
             headers=self._headers(),
             ssl=self._tls,
-            timeout=self._request_timeout,
+            timeout=timeout,
         ) as response:
             content = await response.read()
             if response.status != 200:
@@ -247,7 +265,8 @@ class EtcdClient:
             return
         body = msgspec.json.encode({"name": self._user, "password": self._password})
         try:
-            content = await self._post(endpoint, "/v3/auth/authenticate", body)
+            timeout = self._timeout(self.request_timeout_s)
+            content = await self._post(endpoint, "/v3/auth/authenticate", body, timeout)
         except EtcdRefused as error:
             if error.code == FAILED_PRECONDITION:
                 return  # This etcd asks nobody who they are.
@@ -256,6 +275,9 @@ class EtcdClient:
             # What the login is for has not been sent yet.
             raise EtcdUnreachable(f"login: {_reason(error)}") from None
         self._token = msgspec.json.decode(content, type=TokenAnswer).token
+
+    def _timeout(self, total_s: float | None) -> aiohttp.ClientTimeout:
+        return aiohttp.ClientTimeout(total=total_s, sock_connect=self._connect_timeout_s)
 
     def _headers(self) -> dict[str, str]:
         return {} if self._token is None else {"Authorization": self._token}
