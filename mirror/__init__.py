@@ -1,1 +1,1 @@
-"""Replication of queues between nodes. Empty until clustering is built."""
+"""What makes nodes a cluster: shared definitions, membership, replication of queues."""

@@ -10,14 +10,11 @@ nothing; the environment is opened anew and the batch written again until that w
 
 Format. The environment is the directory `metadata` of the data directory.
 
-- Key: each part of the key as UTF-8 (surrogates passed, so that any `str` has one encoding),
-  with 00 written as 00 FF, closed by 00 01. Keys so encoded sort like the tuples they stand
-  for. A key longer than 510 bytes is its first 479 and the BLAKE2b-256 digest of the whole:
-  exactly 511 bytes, LMDB's limit, which no shorter key has.
+- Key: the path of the definition (`core/record_format.py`). One longer than 510 bytes is its
+  first 479 and the BLAKE2b-256 digest of the whole: exactly 511 bytes, LMDB's limit, which no
+  shorter key has.
 - Value: MessagePack of [value format, parts of the key, version, escaped, record]. The parts are
-  there because a digest cannot be read back. MessagePack holds no surrogates: a record that has
-  some, such as an argument name of arbitrary bytes, is written with `escaped` set, and each
-  character of its strings then stands for one byte.
+  there because a digest cannot be read back.
 """
 
 from __future__ import annotations
@@ -25,15 +22,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import starmap
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import lmdb
 import msgspec
 
 from warren.core.definition_table import Change, DefinitionTable
 from warren.core.ports import Commit, Key, Stored
-from warren.core.records import RECORD_TYPES
+from warren.core.record_format import (
+    UNREADABLE,
+    decode_part,
+    encode_part,
+    encode_path,
+    encode_with_record,
+    record_from,
+)
 from warren.persist.data_directory import (
     DataDirectory,
     DataDirectoryRefused,
@@ -46,6 +51,9 @@ logger = logging.getLogger("warren.storage")
 
 VALUE_FORMAT = 1
 DIRECTORY = "metadata"
+# LMDB's names.
+DATA_FILE = "data.mdb"
+LOCK_FILE = "lock.mdb"
 KEY_BYTES_MAX = 511
 DIGEST_BYTES = 32
 # Address space, not memory or disk: LMDB's file is as long as what was written.
@@ -86,17 +94,17 @@ class LmdbMetadataStore(DefinitionTable):
     ) -> None:
         super().__init__()
         self._sync_thread = sync_thread
-        self._database = _Database(
+        self._database = Database(
             directory.subdirectory(DIRECTORY), open_environment, map_bytes_first
         )
         try:
-            self._load(self._database.read())
+            self._load(starmap(decode_definition, self._database.entries()))
         except BaseException:
             self._database.close()
             raise
         self._group: GroupCommit[Puts] = GroupCommit(
             self._database.write,
-            run=sync_thread.run if sync_thread is not None else _run_here,
+            run=sync_thread.run if sync_thread is not None else run_here,
             call_on_loop=call_on_loop,
             call_later=call_later,
             on_failure=self._report_failure,
@@ -134,7 +142,7 @@ class LmdbMetadataStore(DefinitionTable):
         logger.info("metadata_write_recovered path=%s", self._database.path)
 
 
-class _Database:
+class Database:
     """The LMDB environment: written by one thread at a time, opened anew after an error."""
 
     def __init__(self, path: Path, open_environment: OpenEnvironment, map_bytes: int) -> None:
@@ -143,11 +151,11 @@ class _Database:
         self._map_bytes = max(map_bytes, 2 * _file_bytes(path))
         self._environment: lmdb.Environment | None = None
 
-    def read(self) -> Iterator[Stored]:
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Everything in it. Raises `DamagedMetadata`."""
         try:
             with self._opened().begin() as transaction:
-                for key, value in transaction.cursor():
-                    yield decode_definition(key, value)
+                yield from transaction.cursor()
         except lmdb.Error as error:
             raise DamagedMetadata(f"metadata in {self.path} cannot be read: {error!r}") from None
 
@@ -163,6 +171,12 @@ class _Database:
                 # After a failed sync LMDB refuses all use of the environment.
                 self.close()
                 raise
+
+    def clear(self) -> None:
+        """Begin anew, whatever is there; after a crash it may be there still."""
+        self.close()
+        (self.path / DATA_FILE).unlink(missing_ok=True)
+        (self.path / LOCK_FILE).unlink(missing_ok=True)
 
     def close(self) -> None:
         environment, self._environment = self._environment, None
@@ -192,13 +206,13 @@ class _Database:
         self._opened().set_mapsize(self._map_bytes)
 
 
-def _run_here(job: Callable[[], None]) -> None:
+def run_here(job: Callable[[], None]) -> None:
     job()
 
 
 def _file_bytes(path: Path) -> int:
     try:
-        return (path / "data.mdb").stat().st_size
+        return (path / DATA_FILE).stat().st_size
     except FileNotFoundError:
         return 0
 
@@ -210,25 +224,16 @@ def _put(change: Change) -> tuple[bytes, bytes | None]:
 
 def encode_key(key: Key) -> bytes:
     """The LMDB key of a definition."""
-    whole = b"".join(_part(part).replace(b"\0", b"\0\xff") + b"\0\1" for part in key)
+    whole = encode_path(key)
     if len(whole) < KEY_BYTES_MAX:
         return whole
     digest = blake2b(whole, digest_size=DIGEST_BYTES).digest()
     return whole[: KEY_BYTES_MAX - DIGEST_BYTES] + digest
 
 
-def _part(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 def _encode(stored: Stored) -> bytes:
-    parts = [_part(part) for part in stored.key]
-    head = (VALUE_FORMAT, parts, stored.version)
-    try:
-        return msgspec.msgpack.encode((*head, False, stored.record))
-    except UnicodeEncodeError:
-        plain = msgspec.to_builtins(stored.record, builtin_types=(bytes,))
-        return msgspec.msgpack.encode((*head, True, _each_string(plain, _escape)))
+    parts = [encode_part(part) for part in stored.key]
+    return encode_with_record((VALUE_FORMAT, parts, stored.version), stored.record)
 
 
 def decode_definition(key: bytes, value: bytes) -> Stored:
@@ -241,30 +246,10 @@ def decode_definition(key: bytes, value: bytes) -> Stored:
                 f" {VALUE_FORMAT}; start it with the version that wrote it"
             )
         parts, version, escaped, plain = rest
-        path = tuple(str(part, "utf-8", "surrogatepass") for part in parts)
-        if escaped:
-            plain = _each_string(plain, _unescape)
-        record = msgspec.convert(plain, RECORD_TYPES[path[0]])
-    except (msgspec.MsgspecError, UnicodeError, ValueError, TypeError, LookupError) as error:
+        path = tuple(decode_part(part) for part in parts)
+        record = record_from(path[0], escaped, plain)
+    except UNREADABLE as error:
         raise DamagedMetadata(f"definition {key!r} cannot be read: {error!r}") from None
     if encode_key(path) != key:
         raise DamagedMetadata(f"definition {key!r} says it is {path!r}")
     return Stored(path, record, version)
-
-
-def _each_string(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, dict):
-        return {change(name): _each_string(item, change) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_each_string(item, change) for item in value]
-    return value
-
-
-def _escape(text: str) -> str:
-    return text.encode("utf-8", "surrogatepass").decode("latin-1")
-
-
-def _unescape(text: str) -> str:
-    return text.encode("latin-1").decode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Metadata stores: one contract for both, and what the one on disk promises besides."""
+"""Metadata stores of a single node: the contract, and what the one on disk promises besides."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from metadata_contract import MetadataContract, Opened, keys, vhost
 
 from warren.core.field import Field, from_plain, to_plain
 from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Timer, Write
@@ -27,7 +28,6 @@ from warren.core.records import (
     PermissionRecord,
     QueueRecord,
     UserRecord,
-    VirtualHostRecord,
 )
 from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.persist.data_directory import (
@@ -92,117 +92,14 @@ def open_store(path: Path, timers: Timers | None = None, **options: Any) -> Lmdb
     return store
 
 
-@pytest.fixture(params=["volatile", "lmdb"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataStore]:
-    store: MetadataStore
-    store = VolatileMetadataStore() if request.param == "volatile" else open_store(tmp_path / "d")
-    yield store
-    store.close()
-
-
-def vhost(description: str = "") -> VirtualHostRecord:
-    return VirtualHostRecord(description=description)
-
-
-def put(store: MetadataStore, *names: str) -> None:
-    store.transact([Write(("vhost", name), vhost()) for name in names])
-
-
-def keys(store: MetadataStore, prefix: Key = ()) -> list[Key]:
-    return [stored.key for stored in store.records(prefix)]
-
-
-class TestContract:
-    def test_a_written_record_can_be_read_with_its_version(self, store: MetadataStore) -> None:
-        store.transact([Write(("vhost", "/"), vhost("first"))])
-        store.transact([Write(("vhost", "/"), vhost("second"))])
-        stored = store.get(("vhost", "/"))
-        assert stored == (("vhost", "/"), vhost("second"), 2)
-        assert store.get(("vhost", "other")) is None
-
-    def test_a_key_made_anew_starts_at_version_one(self, store: MetadataStore) -> None:
-        put(store, "a", "a")
-        store.transact([Write(("vhost", "a"), None)])
-        assert store.get(("vhost", "a")) is None
-        put(store, "a")
-        stored = store.get(("vhost", "a"))
-        assert stored is not None and stored.version == 1
-
-    def test_records_come_in_key_order_and_only_under_the_prefix(
-        self, store: MetadataStore
-    ) -> None:
-        permission = PermissionRecord("", "", "")
-        written: list[Key] = [
-            ("permission", "bob", "v"),
-            ("permission", "bo", "v"),
-            ("permission", "bob", ""),
-            ("permission", "bob\x00", "v"),
-            ("permission", "alice", "w"),
-        ]
-        store.transact([Write(key, permission) for key in written])
-        put(store, "z", "a", "caf\udce9")
-        assert keys(store, ("permission",)) == sorted(written)
-        assert keys(store, ("permission", "bob")) == [
-            ("permission", "bob", ""),
-            ("permission", "bob", "v"),
-        ]
-        assert keys(store) == sorted([*written, *(("vhost", n) for n in ("a", "caf\udce9", "z"))])
-        assert keys(store, ("vhost", "b")) == []
-        assert keys(store, ("queue",)) == []
-
-    def test_records_are_those_of_the_moment_of_the_call(self, store: MetadataStore) -> None:
-        put(store, "a", "b", "c")
-        for stored in store.records(("vhost",)):
-            store.transact([Write(stored.key, None)])
-        assert keys(store) == []
-
-    def test_a_precondition_that_fails_leaves_nothing_written(self, store: MetadataStore) -> None:
-        put(store, "a")
-        with pytest.raises(Conflict, match="has version 1, wanted 0"):
-            store.transact(
-                [Write(("vhost", "b"), vhost())],
-                [Precondition(("vhost", "c"), 0), Precondition(("vhost", "a"), 0)],
-            )
-        assert keys(store) == [("vhost", "a")]
-        store.transact([Write(("vhost", "b"), vhost())], [Precondition(("vhost", "a"), 1)])
-        assert keys(store) == [("vhost", "a"), ("vhost", "b")]
-
-    def test_a_commit_says_when_it_is_durable(self, store: MetadataStore) -> None:
-        commit = store.transact([Write(("vhost", "a"), vhost())])
-        called: list[bool] = []
-        commit.then(lambda: called.append(commit.done))
-        assert called == [True]
-        assert store.uncommitted() is None
-        assert store.transact([]).done
-
-    def test_watchers_hear_of_changes_under_their_prefix(self, store: MetadataStore) -> None:
-        heard: list[tuple[Key, object | None]] = []
-        stop = store.watch(("vhost",), lambda key, record: heard.append((key, record)))
-        put(store, "a")
-        store.transact([Write(("global_parameter", "g"), GlobalParameterRecord(1))])
-        store.transact([Write(("vhost", "a"), None), Write(("vhost", "never there"), None)])
-        assert heard == [(("vhost", "a"), vhost()), (("vhost", "a"), None)]
-        stop()
-        put(store, "b")
-        assert len(heard) == 2
-
-    def test_watchers_see_the_whole_transaction(self, store: MetadataStore) -> None:
-        seen: list[list[Key]] = []
-        store.watch(("vhost",), lambda key, record: seen.append(keys(store)))
-        put(store, "a", "b")
-        assert seen == [[("vhost", "a"), ("vhost", "b")]] * 2
-
-    def test_what_a_watcher_writes_is_told_afterwards(self, store: MetadataStore) -> None:
-        order: list[str] = []
-
-        def write_more(key: Key, record: object | None) -> None:
-            if key[1] == "a":
-                put(store, "c")
-
-        store.watch(("vhost",), write_more)
-        store.watch(("vhost",), lambda key, record: order.append(key[1]))
-        put(store, "a", "b")
-        assert order == ["a", "b", "c"]
+class TestContract(MetadataContract):
+    @pytest.fixture(params=["volatile", "lmdb"])
+    def opened(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+        store: MetadataStore = VolatileMetadataStore()
+        if request.param == "lmdb":
+            store = open_store(tmp_path / "d")
+        yield Opened(store, lambda: None)
+        store.close()
 
 
 KEY_PARTS = st.text(

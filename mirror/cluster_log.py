@@ -1,0 +1,7 @@
+"""The logger of everything that happens between the nodes of a cluster."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("warren.cluster")

@@ -1,0 +1,176 @@
+"""The copy of a cluster's definitions on a node's disk, so that it starts warm.
+
+Answerable for being a state the cluster once had: it may lag behind, it is never ahead and never
+a mixture (`core/definition_replica.py`). What cannot be read is discarded and fetched anew.
+
+Format. The LMDB environment `cluster-metadata` of the data directory.
+
+- Key 00: MessagePack of [format, cluster id, revision]. Written in the same LMDB transaction as
+  the changes it stands for.
+- Other keys: as those of `persist/metadata.py`. Value: MessagePack of [parts of the key, version,
+  transient, escaped, record].
+
+Changes are encoded and written by the sync thread, a batch at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from warren.core.definition_replica import Replicated
+from warren.core.definition_table import Change
+from warren.core.log_line import log_event
+from warren.core.ports import Stored
+from warren.core.record_format import (
+    UNREADABLE,
+    decode_part,
+    encode_part,
+    encode_with_record,
+    record_from,
+)
+from warren.persist.data_directory import DataDirectory
+from warren.persist.group_commit import CallLater, GroupCommit, SyncThread
+from warren.persist.metadata import (
+    MAP_BYTES_FIRST,
+    DamagedMetadata,
+    Database,
+    OpenEnvironment,
+    encode_key,
+    open_environment,
+    run_here,
+)
+
+logger = logging.getLogger("warren.storage")
+
+FORMAT = 1
+DIRECTORY = "cluster-metadata"
+HEAD = b"\0"
+"""Shorter than any key of a definition."""
+
+
+class Saved(NamedTuple):
+    """One call of `save`; or of `reset`, which forgets what is there."""
+
+    cluster_id: str
+    revision: int
+    changes: Sequence[Change]
+    reset: bool
+
+
+class LmdbReplica:
+    """Implements `core.definition_replica.Replica`; the arguments are `LmdbMetadataStore`'s."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        *,
+        call_on_loop: Callable[[Callable[[], None]], object],
+        call_later: CallLater,
+        sync_thread: SyncThread | None,
+        open_environment: OpenEnvironment = open_environment,
+        map_bytes_first: int = MAP_BYTES_FIRST,
+    ) -> None:
+        self._sync_thread = sync_thread
+        self._path = directory.subdirectory(DIRECTORY)
+        self._database = Database(self._path, open_environment, map_bytes_first)
+        self._cluster_id = ""
+        self._group: GroupCommit[Saved] = GroupCommit(
+            self._write,
+            run=sync_thread.run if sync_thread is not None else run_here,
+            call_on_loop=call_on_loop,
+            call_later=call_later,
+            on_failure=self._report_failure,
+            on_recovery=self._report_recovery,
+        )
+        self._closed = False
+
+    def load(self) -> Replicated | None:
+        """What is there; None when there is nothing, or nothing that can be read."""
+        try:
+            replicated = self._read()
+        except (*UNREADABLE, DamagedMetadata) as error:
+            log_event(
+                logger,
+                logging.WARNING,
+                "cluster_replica_discarded",
+                path=self._path,
+                reason=repr(error),
+            )
+            return None
+        if replicated is not None:
+            self._cluster_id = replicated.cluster_id
+        return replicated
+
+    def reset(self, cluster_id: str) -> None:
+        """Forget everything and belong to that cluster."""
+        self._cluster_id = cluster_id
+        self._group.submit(Saved(cluster_id, 0, (), True))
+
+    def save(self, revision: int, changes: Sequence[Change]) -> None:
+        """Write, in the background, the changes up to a revision. What failed is tried again."""
+        self._group.submit(Saved(self._cluster_id, revision, changes, False))
+
+    def close(self) -> None:
+        """Write what is pending and release the environment."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._sync_thread is not None:
+            self._sync_thread.close()
+        self._group.close()
+        self._database.close()
+
+    def _read(self) -> Replicated | None:
+        entries = dict(self._database.entries())
+        if not entries:
+            return None
+        replica_format, cluster_id, revision = msgspec.msgpack.decode(entries.pop(HEAD))
+        if replica_format != FORMAT:
+            raise ValueError(f"format {replica_format}, this version of Warren reads {FORMAT}")
+        if not revision:
+            # It was emptied and not filled again.
+            return None
+        definitions = [_definition(value) for value in entries.values()]
+        return Replicated(cluster_id, revision, definitions)
+
+    def _write(self, batch: Sequence[Saved]) -> None:
+        """Runs on the sync thread."""
+        if any(saved.reset for saved in batch):
+            last = max(place for place, saved in enumerate(batch) if saved.reset)
+            batch = batch[last:]
+            self._database.clear()
+        self._database.write([list(_puts(saved)) for saved in batch])
+
+    def _report_failure(self, error: Exception) -> None:
+        log_event(
+            logger,
+            logging.ERROR,
+            "cluster_replica_write_failed",
+            path=self._path,
+            error=repr(error),
+            action="retrying",
+        )
+
+    def _report_recovery(self) -> None:
+        log_event(logger, logging.INFO, "cluster_replica_write_recovered", path=self._path)
+
+
+def _puts(saved: Saved) -> Iterator[tuple[bytes, bytes | None]]:
+    yield HEAD, msgspec.msgpack.encode((FORMAT, saved.cluster_id, saved.revision))
+    for key, stored, transient in saved.changes:
+        yield encode_key(key), None if stored is None else _encoded(stored, transient)
+
+
+def _encoded(stored: Stored, transient: bool) -> bytes:
+    parts = [encode_part(part) for part in stored.key]
+    return encode_with_record((parts, stored.version, transient), stored.record)
+
+
+def _definition(value: bytes) -> Change:
+    parts, version, transient, escaped, plain = msgspec.msgpack.decode(value)
+    key = tuple(decode_part(part) for part in parts)
+    return Change(key, Stored(key, record_from(key[0], escaped, plain), version), transient)

@@ -1,0 +1,121 @@
+"""An etcd process for tests: on free ports, with its own data, to be killed and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+PATIENCE_S = 20.0
+
+
+def find_etcd() -> str:
+    """The program; skips the test when there is none."""
+    found = shutil.which("etcd")
+    if found is None:
+        pytest.skip("etcd is not installed (Debian: apt-get install etcd-server)")
+    return found
+
+
+async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Let the loop run until a condition holds; fails when it does not in a long while."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        await asyncio.sleep(0.002)
+
+
+class EtcdServer:
+    """`url` stays the same over restarts on the same data."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._directory.mkdir(parents=True, exist_ok=True)
+        client_port, peer_port = _free_ports(2)
+        self.port = client_port
+        self.url = f"http://127.0.0.1:{client_port}"
+        self._peer_url = f"http://127.0.0.1:{peer_port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Return when it answers."""
+        self.launch()
+        self.wait_until_healthy()
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        with open(self._directory / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    find_etcd(),
+                    *("--data-dir", str(self._directory / "data")),
+                    *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
+                    *("--listen-peer-urls", self._peer_url),
+                    *("--initial-advertise-peer-urls", self._peer_url),
+                    *("--initial-cluster", f"default={self._peer_url}"),
+                    *("--heartbeat-interval", "20", "--election-timeout", "200"),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_until_healthy(self) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not self._is_healthy():
+            assert time.monotonic() < deadline, (self._directory / "log").read_text()[-2000:]
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self.go_on()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def lose_data(self) -> None:
+        """While it is down."""
+        assert self._process is None
+        shutil.rmtree(self._directory / "data")
+
+    def stand_still(self) -> None:
+        """Keeps its connections and says nothing."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:
+                return b'"true"' in answer.read()
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [listener.getsockname()[1] for listener in sockets]
+    finally:
+        for listener in sockets:
+            listener.close()
