@@ -24,8 +24,8 @@ CertificateName: TypeAlias = Literal[
 ]
 
 LOG_CATEGORIES = (
-    "alarm", "audit", "channel", "connection", "definitions", "http", "node", "policy", "queue",
-    "storage", "vhost",
+    "alarm", "audit", "channel", "cluster", "connection", "definitions", "http", "node", "policy",
+    "queue", "storage", "vhost",
 )  # fmt: skip
 """What follows `warren.` in the names of loggers; channel, connection and queue are RabbitMQ's."""
 
