@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
+
+import uvloop
+from link_pipe import SECRET, End, dialler, identity
 
 from warren.clock import LoopClock
 from warren.mirror.links import Links
 from warren.mirror.ports import EndReason, Frame, Identity, LinkSettings, LinkUser
 
-SECRET = b"the secret of this cluster"
 PATIENCE_S = 20.0
 QUICK = LinkSettings(interval_s=0.1, timeout_s=0.5, redial_first_s=0.01, redial_max_s=0.1)
 
 
-def identity(name: str, **changes: Any) -> Identity:
-    """A node's identity; its node id follows from its name."""
-    values: dict[str, Any] = {
-        "name": name,
-        "node_id": name.encode().hex()[:64],
-        "incarnation": 1,
-        "cluster_id": "meadow",
-        "software": "warren/0",
-        "capabilities": {"gm": 1},
-    }
-    return Identity(**{**values, **changes})
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run the test on a loop of its own, such as a node has."""
+
+    @functools.wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(test(*arguments, **named))
+
+    return run
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -120,3 +122,52 @@ class LinkNode:
                 assert node in up, f"{what} of {node}, which is down"
             if what == "down":
                 up.remove(node)
+
+
+class HandPeer:
+    """A peer of a node that reads and writes when the test says so, and is otherwise correct."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.end: End = dialler(name, **options)
+        self.socket = socket.socket()
+        self.socket.setblocking(False)
+
+    def __enter__(self) -> HandPeer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    async def dials(self, node: LinkNode) -> None:
+        await asyncio.get_running_loop().sock_connect(self.socket, ("127.0.0.1", node.links.port))
+
+    async def links(self, node: LinkNode) -> None:
+        """Dial the node and complete the handshake."""
+        await self.dials(node)
+        while self.end.peer is None:
+            await self.writes()
+            assert await self.reads(), self.end.events
+
+    async def writes(self) -> None:
+        """Write what there is to say."""
+        await self.sends_octets(self.end.says())
+
+    async def sends_octets(self, octets: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.socket, octets)
+
+    async def reads(self, size: int = 1 << 16) -> bytes:
+        """Read what there is to read; nothing at the end."""
+        async with asyncio.timeout(PATIENCE_S):
+            try:
+                octets = await asyncio.get_running_loop().sock_recv(self.socket, size)
+            except ConnectionError:
+                octets = b""
+        self.end.takes(octets)
+        return octets
+
+    async def reads_to_end(self) -> bytes:
+        """All that comes until the node closes."""
+        octets = b""
+        while piece := await self.reads():
+            octets += piece
+        return octets

@@ -40,11 +40,13 @@ class End:
         nonce: bytes | None = None,
         expected: str | None = None,
         agrees: bool = True,
+        stamp: int = 7,
         **changes: Any,
     ) -> None:
         nonce = nonce if nonce is not None else (name[:1] * 32).encode()
         self.link = LinkProtocol(role, secret, identity(name, **changes), nonce, expected=expected)
         self.agrees = agrees
+        self.stamp = stamp
         self.events: list[LinkEvent] = []
         self.said = b""
 
@@ -55,7 +57,7 @@ class End:
         for event in events:
             self.events.append(event)
             if isinstance(event, Identified) and self.agrees:
-                self.note(self.link.agree(7))
+                self.note(self.link.agree(self.stamp))
 
     def says(self) -> bytes:
         """What it has to say now."""
