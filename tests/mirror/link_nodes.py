@@ -14,6 +14,7 @@ import uvloop
 from link_pipe import SECRET, End, dialler, identity
 
 from warren.clock import LoopClock
+from warren.core.ports import Clock
 from warren.mirror.links import Links
 from warren.mirror.ports import EndReason, Frame, Identity, LinkSettings, LinkUser
 
@@ -51,6 +52,7 @@ class LinkNode:
         listen: tuple[str, int] | None = ("127.0.0.1", 0),
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
         **identity_changes: Any,
     ) -> None:
         self.name = name
@@ -59,7 +61,7 @@ class LinkNode:
             identity(name, **identity_changes),
             secret,
             LinkUser(self.on_up, self.on_down, self.on_frames, self.on_congested),
-            clock=LoopClock(asyncio.get_running_loop()),
+            clock=clock if clock is not None else LoopClock(asyncio.get_running_loop()),
             rng=random.Random(name),
             listen=listen,
             settings=settings,
