@@ -1,1 +1,1 @@
-"""What makes nodes a cluster: shared definitions, membership, replication of queues."""
+"""What makes nodes a cluster: links, shared definitions, membership, replication of queues."""
