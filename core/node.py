@@ -19,9 +19,11 @@ from warren.core.errors import NotAllowed
 from warren.core.field import Table, longstr
 from warren.core.firehose import Firehose
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
+from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
 from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
 from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
+from warren.core.placement import OneNode, Placement
 from warren.core.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
 from warren.core.records import GlobalParameterRecord, VirtualHostRecord
@@ -62,6 +64,7 @@ class Node:
         new_token: Callable[[], str],
         new_backing_queue: Callable[[BackingSpec], BackingQueue],
         server_properties: Table,
+        placement: Placement | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -76,6 +79,8 @@ class Node:
         self.parameters = Parameters(metadata, self.vhost_limits, self.policies)
         self.global_parameters = GlobalParameters(metadata)
         self.vhosts: dict[str, VirtualHost] = {}
+        self.local_queues = LocalQueues()
+        self._placement = placement or OneNode()
         self.clients: dict[Client, None] = {}
         self.counts = NodeCounts()
         self.started_at = clock.wall_time()
@@ -132,6 +137,8 @@ class Node:
             counts=self.counts,
             random=self._random,
             new_backing_queue=self._new_backing_queue,
+            placement=self._placement,
+            local_queues=self.local_queues,
         )
         vhost.recover()
         self.vhosts[name] = vhost

@@ -171,6 +171,11 @@ class Queue:
         return self.backing.length
 
     @property
+    def owner(self) -> QueueOwner:
+        """The virtual host it is in."""
+        return self._vhost
+
+    @property
     def survives(self) -> bool:
         """Whether it is there after a restart: an exclusive queue ends with its connection."""
         return self.durable and self.exclusive_owner is None

@@ -37,10 +37,12 @@ from warren.core.exchange import EXCHANGE_TYPES, Exchange, make_exchange
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
 from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
+from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import NOTHING, MessageStats
 from warren.core.node_counts import NodeCounts
+from warren.core.placement import Placement
 from warren.core.policy import Policies
 from warren.core.ports import (
     Clock,
@@ -53,6 +55,7 @@ from warren.core.ports import (
 )
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeathReason, Queue
+from warren.core.queue_arguments import QueueSettings
 from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
@@ -81,6 +84,10 @@ PREDECLARED = (
 """Name, type and whether internal of the exchanges every virtual host has."""
 
 
+NOBODY = object()
+"""Owns an exclusive queue whose connection ended before the queue was there."""
+
+
 class Topology:
     """Counts the changes of what a publish resolves to."""
 
@@ -91,7 +98,10 @@ class Topology:
 
 
 class VirtualHost:
-    """One virtual host. `new_backing_queue` makes what holds the messages of one queue."""
+    """One virtual host. `new_backing_queue` makes what holds the messages of one queue.
+
+    `local_queues` are those of all virtual hosts which this node has itself.
+    """
 
     def __init__(
         self,
@@ -106,6 +116,8 @@ class VirtualHost:
         counts: NodeCounts,
         random: Random,
         new_backing_queue: Callable[[BackingSpec], BackingQueue],
+        placement: Placement,
+        local_queues: LocalQueues,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -126,6 +138,8 @@ class VirtualHost:
         self._counts = counts
         self._random = random
         self._new_backing_queue = new_backing_queue
+        self._placement = placement
+        self._local_queues = local_queues
         self._bindings: dict[Key, Binding] = {}
         self._bindings_to: dict[tuple[str, str], dict[Binding, None]] = {}
         self._exclusive: dict[object, dict[str, Queue]] = {}
@@ -269,14 +283,16 @@ class VirtualHost:
         arguments: Table,
     ) -> Commit:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments."""
-        self._settings(name, arguments)
+        settings = self._settings(name, arguments)
         queue_id = self._new_queue_id()
+        exclusive = exclusive_owner is not None
         record = QueueRecord(
             auto_delete,
             to_plain(arguments),
             queue_id,
             durable=durable,
-            exclusive=exclusive_owner is not None,
+            exclusive=exclusive,
+            leader=self._placement.leader_of_new(self.name, settings, exclusive),
         )
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner
@@ -285,8 +301,14 @@ class VirtualHost:
         # An exclusive queue ends with its connection, and so at the latest with the node.
         transient = not durable or record.exclusive
         commit = self._store.transact([Write(key, record, transient)], [self._unchanged(key)])
+        if not commit.visible:
+            commit.then(lambda: self._forget_owner(queue_id))
         log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
         return commit
+
+    def _forget_owner(self, queue_id: int) -> None:
+        """The declaration is decided: refused, or the queue knows by now whose it is."""
+        self._owners.pop(queue_id, None)
 
     def _new_queue_id(self) -> int:
         return self._random.getrandbits(QUEUE_ID_BITS) * LEVELS
@@ -326,6 +348,9 @@ class VirtualHost:
         owned = self._exclusive.get(connection)
         if owned:
             self._delete_queues(list(owned.values()))
+        for queue_id, owner in self._owners.items():
+            if owner is connection:
+                self._owners[queue_id] = NOBODY
 
     def queue_unused(self, queue: Queue) -> None:
         """`QueueOwner`: an auto-delete or expired queue goes."""
@@ -527,6 +552,7 @@ class VirtualHost:
         self.count_past(self.past_channels)
         self.connection_ended(self.past_received, self.past_sent)
         for queue in list(self.queues.values()):
+            self._local_queues.remove(queue)
             queue.delete()
         self.queues.clear()
         self.exchanges.clear()
@@ -625,7 +651,27 @@ class VirtualHost:
     def _add_queue(self, name: str, record: QueueRecord) -> None:
         arguments = from_plain(record.arguments)
         settings = self._settings(name, arguments)
-        owner = self._owners.pop(record.queue_id) if record.exclusive else None
+        if self._placement.is_here(record):
+            queue = self._queue_here(name, record, arguments, settings)
+        else:
+            queue = self._placement.remote_queue(self, name, record, arguments, settings)
+        if self.firehose is not None:
+            queue.trace_with(self.firehose)
+        self.queues[name] = queue
+        owner = queue.exclusive_owner
+        if owner is not None:
+            self._exclusive.setdefault(owner, {})[name] = queue
+        self.topology.generation += 1
+        if queue.is_here:
+            self._local_queues.add(queue)
+        if owner is NOBODY:
+            self._delete_queues([queue])
+
+    def _queue_here(
+        self, name: str, record: QueueRecord, arguments: Table, settings: QueueSettings
+    ) -> Queue:
+        # An exclusive queue that nobody here declares is one of a node that was here before.
+        owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
         queue_id = record.queue_id
         spec = BackingSpec(queue_id, record.durable and owner is None, settings.queue_mode)
         backing: BackingQueue
@@ -636,7 +682,7 @@ class VirtualHost:
                 settings.max_priority,
                 lambda level: self._new_backing_queue(spec._replace(queue_id=queue_id + level)),
             )
-        queue = Queue(
+        return Queue(
             self,
             name,
             durable=record.durable,
@@ -645,16 +691,12 @@ class VirtualHost:
             arguments=arguments,
             settings=settings,
             backing=backing,
+            queue_id=queue_id,
         )
-        if self.firehose is not None:
-            queue.trace_with(self.firehose)
-        self.queues[name] = queue
-        if owner is not None:
-            self._exclusive.setdefault(owner, {})[name] = queue
-        self.topology.generation += 1
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]
+        self._local_queues.remove(queue)
         log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
         self._counts.queues_deleted += 1
         if queue.exclusive_owner is not None:

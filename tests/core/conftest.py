@@ -19,8 +19,10 @@ from manual_clock import ManualClock  # noqa: E402
 from warren.amqp.properties import AmqpContentCodec  # noqa: E402
 from warren.core.backing_queue import BackingQueue, BackingSpec  # noqa: E402
 from warren.core.limits import VhostLimits  # noqa: E402
+from warren.core.local_queues import LocalQueues  # noqa: E402
 from warren.core.memory_queue import MemoryQueue  # noqa: E402
 from warren.core.node_counts import NodeCounts  # noqa: E402
+from warren.core.placement import OneNode  # noqa: E402
 from warren.core.policy import Policies  # noqa: E402
 from warren.core.ports import MetadataStore, Write  # noqa: E402
 from warren.core.records import VirtualHostRecord  # noqa: E402
@@ -68,6 +70,8 @@ def new_vhost(
         counts=NodeCounts(),
         random=Random(1),
         new_backing_queue=new_backing_queue,
+        placement=OneNode(),
+        local_queues=LocalQueues(),
     )
     policies.watch(lambda name: vhost.apply_policies())
     return vhost

@@ -88,10 +88,12 @@ def test_getting_lets_other_work_have_its_turn(monkeypatch: pytest.MonkeyPatch) 
 
     async def get() -> None:
         got: list[Message] = []
+
+        async def fetch() -> Message:
+            return Message(envelope, body, len(got), None)
+
         watcher = asyncio.create_task(watch(got))
-        await messages._fetched(
-            got, lambda: Message(envelope, body, len(got), None), lambda message: {}, 4, None
-        )
+        await messages._fetched(got, fetch, lambda message: {}, 4, None)
         watcher.cancel()
 
     asyncio.run(get())

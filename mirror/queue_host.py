@@ -1,0 +1,259 @@
+"""Serves the clients of other nodes: finds the queue a frame is about, and the session it is of.
+
+A node may hear of a queue later than the nodes whose clients use it, for each learns of definitions
+in its own time. What comes for a queue that is not known here waits for it, in order, and is
+refused when that takes too long.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from warren.core.errors import NotFound
+from warren.core.firehose import TracedClient
+from warren.core.node import Node
+from warren.core.ports import Timer
+from warren.core.queue import Queue
+from warren.core.vhost import VirtualHost
+from warren.core.waiting import Event, taken
+from warren.mirror.calls import Calls
+from warren.mirror.cargo import Unpacker
+from warren.mirror.post import Kind, Post, Undeliverable
+from warren.mirror.remote_client import Effects, RemoteClient
+from warren.mirror.settling import PublishedReport, pack_report, unpack_numbers
+
+WAIT_FOR_QUEUE_S = 10.0
+"""How long frames wait for the definition of their queue; definitions take milliseconds."""
+
+_QUEUE = struct.Struct("<Q")
+_CONSUMER = struct.Struct("<QI")
+_CONSUMER_STATE = struct.Struct("<QI?I")
+
+
+class _Awaited:
+    """A queue somebody asks for that is not known here yet."""
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+        # In the order in which they came; a question is an event that is to happen.
+        self.waiting: list[Event | tuple[str, Kind, bytes]] = []
+
+
+class QueueHost:
+    """The sessions of other nodes' clients."""
+
+    def __init__(self, node: Node, post: Post, calls: Calls) -> None:
+        self._node = node
+        self._post = post
+        self._sessions: dict[str, dict[int, RemoteClient]] = {}
+        self._awaited: dict[int, _Awaited] = {}
+        self._to_flush: dict[RemoteClient, str] = {}
+        self._unpacker = Unpacker()
+        self._congested: set[str] = set()
+        for kind in _SERVED:
+            post.handle(kind, self._handler(kind))
+        post.watch(on_up=lambda node: None, on_down=self._down, on_congested=self._link_congested)
+        calls.serve("queue.subscribe", self._subscribe)
+        calls.serve("queue.get", self._get)
+        calls.serve("queue.counts", self._counts)
+        calls.serve("queue.purge", self._purge)
+        calls.serve("queue.delete", self._delete)
+        node.local_queues.watch(self._queue_here, self._queue_gone)
+
+    # Frames
+
+    def _handler(self, kind: Kind) -> Callable[[str, bytes], None]:
+        return lambda node, payload: self._frame(node, kind, payload)
+
+    def _frame(self, node: str, kind: Kind, payload: bytes) -> None:
+        if len(payload) < _QUEUE.size:
+            raise Undeliverable(f"a frame of {len(payload)} octets for a queue")
+        (queue_id,) = _QUEUE.unpack_from(payload)
+        awaited = self._awaited.get(queue_id)
+        if awaited is None and queue_id not in self._node.local_queues:
+            if kind is not Kind.PUBLISH:
+                # It was here, or nobody could consume from it.
+                return
+            awaited = self._await(queue_id)
+        if awaited is not None:
+            awaited.waiting.append((node, kind, payload))
+            return
+        self._serve(self._session(node, queue_id), kind, payload)
+
+    def _serve(self, session: RemoteClient, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.PUBLISH:
+            session.publish(self._unpacker.entries(payload, _QUEUE.size))
+        elif kind is Kind.SETTLE:
+            session.judge(*unpack_numbers(payload, _QUEUE.size))
+        elif kind is Kind.CANCEL:
+            _, number = _unpack(_CONSUMER, payload)
+            session.cancel(number)
+        else:
+            _, number, blocked, _ = _unpack(_CONSUMER_STATE, payload)
+            session.set_blocked(number, bool(blocked))
+
+    # Questions
+
+    async def _subscribe(
+        self,
+        node: str,
+        queue_id: int,
+        number: int,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: dict[str, Any],
+        blocked: bool,
+        client: list[Any],
+    ) -> None:
+        session = await self._asked(node, queue_id)
+        who = TracedClient(*client)
+        session.subscribe(
+            number, tag, no_ack, exclusive, priority, prefetch, arguments, blocked, who
+        )
+        # The answer goes first.
+        self._node.clock.call_soon(session.deliver)
+
+    async def _get(self, node: str, queue_id: int, no_ack: bool, client: list[Any]) -> Any:
+        session = await self._asked(node, queue_id)
+        return session.get(no_ack, TracedClient(*client))
+
+    async def _counts(self, node: str, queue_id: int) -> tuple[int, int]:
+        session = await self._asked(node, queue_id)
+        return await session.queue.counts()
+
+    async def _purge(self, node: str, queue_id: int) -> int:
+        session = await self._asked(node, queue_id)
+        return session.queue.purge()
+
+    async def _delete(self, node: str, queue_id: int, if_unused: bool, if_empty: bool) -> int:
+        session = await self._asked(node, queue_id)
+        queue = session.queue
+        vhost = queue.owner
+        assert isinstance(vhost, VirtualHost)
+
+        def delete() -> Any:
+            queue.check_deletable(if_unused=if_unused, if_empty=if_empty)
+            return vhost.delete_queue(queue)
+
+        await taken(delete)
+        return queue.left_ready
+
+    async def _asked(self, node: str, queue_id: int) -> RemoteClient:
+        """The session a question is about, as soon as the queue is here."""
+        if queue_id in self._awaited or queue_id not in self._node.local_queues:
+            decided = Event()
+            self._await(queue_id).waiting.append(decided)
+            await decided
+            if queue_id not in self._node.local_queues:
+                raise NotFound(f"queue {queue_id} is not at node '{self._node.name}'")
+        return self._session(node, queue_id)
+
+    # Queues that come and go
+
+    def _await(self, queue_id: int) -> _Awaited:
+        awaited = self._awaited.get(queue_id)
+        if awaited is None:
+            timer = self._node.clock.call_later(WAIT_FOR_QUEUE_S, lambda: self._give_up(queue_id))
+            awaited = self._awaited[queue_id] = _Awaited(timer)
+        return awaited
+
+    def _queue_here(self, queue: Queue) -> None:
+        awaited = self._awaited.pop(queue.queue_id, None)
+        if awaited is None:
+            return
+        awaited.timer.cancel()
+        for waiting in awaited.waiting:
+            if isinstance(waiting, Event):
+                waiting.happen()
+            else:
+                node, kind, payload = waiting
+                self._serve(self._session(node, queue.queue_id), kind, payload)
+
+    def _give_up(self, queue_id: int) -> None:
+        awaited = self._awaited.pop(queue_id)
+        for waiting in awaited.waiting:
+            if isinstance(waiting, Event):
+                waiting.happen()
+                continue
+            node, kind, payload = waiting
+            if kind is Kind.PUBLISH:
+                numbers = [e.number for e in self._unpacker.entries(payload, _QUEUE.size)]
+                report = PublishedReport(max(numbers, default=0), numbers)
+                self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
+
+    def _queue_gone(self, queue: Queue) -> None:
+        """The queue was deleted; those who used it learn it as they learn of all definitions."""
+        for sessions in self._sessions.values():
+            session = sessions.pop(queue.queue_id, None)
+            if session is not None:
+                self._to_flush.pop(session, None)
+
+    # Sessions
+
+    def _session(self, node: str, queue_id: int) -> RemoteClient:
+        sessions = self._sessions.setdefault(node, {})
+        session = sessions.get(queue_id)
+        if session is None:
+            effects = Effects(
+                flush_soon=lambda session: self._flush_soon(session, node),
+                deliver=lambda head, parts: self._deliver(node, head, parts),
+                tell_cancelled=lambda head: self._tell_cancelled(node, head),
+            )
+            session = sessions[queue_id] = RemoteClient(self._node.local_queues[queue_id], effects)
+            session.set_congested(node in self._congested)
+        return session
+
+    def _deliver(self, node: str, head: bytes, parts: list[bytes]) -> None:
+        self._post.send(node, Kind.DELIVER, head, *parts)
+
+    def _tell_cancelled(self, node: str, head: bytes) -> None:
+        self._post.send(node, Kind.CANCELLED, head)
+
+    def _flush_soon(self, session: RemoteClient, node: str) -> None:
+        if not self._to_flush:
+            self._node.clock.call_soon(self._flush)
+        self._to_flush[session] = node
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, {}
+        for session, node in to_flush.items():
+            session.flush()
+            report = session.report()
+            if report is not None:
+                head = _QUEUE.pack(session.queue.queue_id)
+                self._post.send(node, Kind.PUBLISHED, head, pack_report(report))
+
+    def _link_congested(self, node: str, congested: bool) -> None:
+        if congested:
+            self._congested.add(node)
+        else:
+            self._congested.discard(node)
+        for session in list(self._sessions.get(node, {}).values()):
+            session.set_congested(congested)
+
+    def _down(self, node: str) -> None:
+        self._congested.discard(node)
+        for awaited in self._awaited.values():
+            awaited.waiting = [
+                waiting
+                for waiting in awaited.waiting
+                if isinstance(waiting, Event) or waiting[0] != node
+            ]
+        for session in self._sessions.pop(node, {}).values():
+            self._to_flush.pop(session, None)
+            session.end()
+
+
+_SERVED = (Kind.PUBLISH, Kind.SETTLE, Kind.CANCEL, Kind.CONSUMER_STATE)
+
+
+def _unpack(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    try:
+        return layout.unpack_from(payload)
+    except struct.error as error:
+        raise Undeliverable(f"a frame that cannot be read: {error}") from None

@@ -1,0 +1,403 @@
+"""A queue that another node has, as the clients of this node use it.
+
+What clients do with it goes to the node that leads it, in the order in which they did it: publishes
+and verdicts are gathered for one turn of the loop, everything else goes at once and behind what was
+gathered. Deliveries come back and are handed to the channels like those of a queue that is here.
+
+A publish is kept in mind until the leader has said what became of it. When the link goes down
+nobody can say any more: those who wait for confirms are refused them, consumers are cancelled, and
+what was delivered is put back by the leader.
+
+Prefetch is counted by the leader. What else stops a consumer (its socket, a limit of its channel)
+is told to the leader; what is on its way by then goes back undelivered.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.errors import BrokerError, NotFound
+from warren.core.field import Table, to_plain
+from warren.core.firehose import Firehose, TracedClient
+from warren.core.memory_queue import MemoryQueue
+from warren.core.message import Envelope, Message
+from warren.core.queue import Queue, QueueOwner
+from warren.core.queue_arguments import QueueSettings
+from warren.core.records import QueueRecord
+from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.waiting import Event
+from warren.mirror.calls import NodeDown
+from warren.mirror.cargo import CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.post import Kind
+from warren.mirror.settling import PublishedReport, Verdict, pack_numbers
+
+if TYPE_CHECKING:
+    from warren.mirror.remote_queues import RemoteQueues
+
+ELSEWHERE: Final = object()
+"""Owns the exclusive queues of other nodes' connections."""
+
+PUBLISH_BYTES_MAX = 1 << 18
+"""Octets of publishes that are sent before the turn is over."""
+
+_QUEUE = struct.Struct("<Q")
+_CONSUMER = struct.Struct("<QI")
+_CONSUMER_STATE = struct.Struct("<QI?I")
+
+_ELSEWHERE_REASONS = ~Blocked.PREFETCH
+
+
+class _TellingRing(ConsumerRing):
+    """Takes note that a consumer can be served, or cannot, and serves nobody itself."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: RemoteQueue) -> None:
+        super().__init__()
+        self._queue = queue
+
+    def add(self, consumer: Consumer) -> None:
+        self._queue.consumer_changed(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        self._queue.consumer_changed(consumer)
+
+
+class RemoteQueue(Queue):
+    """Stands for the queue `queue_id` at the node `leader`."""
+
+    is_here = False
+
+    __slots__ = (
+        "_acked",
+        "_changed",
+        "_consumers_numbered",
+        "_gone",
+        "_numbers",
+        "_owed",
+        "_packer",
+        "_queues",
+        "_sent",
+        "_told",
+        "_unanswered",
+        "_verdicts",
+        "consumer_count",
+        "leader",
+        "ready",
+    )
+
+    def __init__(
+        self,
+        queues: RemoteQueues,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> None:
+        self._queues = queues
+        self.leader = record.leader
+        # As the leader reported them last, for those who look.
+        self.ready = 0
+        self.consumer_count = 0
+        self._packer = Packer()
+        self._sent = 0
+        self._acked = 0
+        # Of each publish the leader has not answered: who wants to know, and its octets.
+        self._unanswered: deque[tuple[PublishConfirms | None, int, int]] = deque()
+        self._owed = 0
+        self._verdicts: list[tuple[Verdict, list[int]]] = []
+        self._consumers_numbered = 0
+        self._numbers: dict[Consumer, int] = {}
+        self._told: dict[int, tuple[Consumer, bool]] = {}
+        self._changed: dict[Consumer, None] = {}
+        self._gone = Event()
+        super().__init__(
+            vhost,
+            name,
+            durable=record.durable,
+            auto_delete=record.auto_delete,
+            exclusive_owner=ELSEWHERE if record.exclusive else None,
+            arguments=arguments,
+            settings=settings,
+            backing=MemoryQueue(),
+            queue_id=record.queue_id,
+        )
+        self.ring = _TellingRing(self)
+
+    def __len__(self) -> int:
+        return self.ready
+
+    # Publishing
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        if not self._queues.is_up(self.leader):
+            return REJECTED if confirms is not None else SETTLED
+        self._sent += 1
+        octets = len(body) + len(envelope.header)
+        self._unanswered.append((confirms, publish_seq, octets))
+        self._owe(octets)
+        packer = self._packer
+        packer.add(self._sent, envelope, body, CONFIRM if confirms is not None else 0)
+        if packer.octets >= PUBLISH_BYTES_MAX:
+            self.flush()
+        else:
+            self._queues.flush_soon(self)
+        return PENDING if confirms is not None else SETTLED
+
+    def answered(self, report: PublishedReport) -> None:
+        """The leader says what became of publishes: all up to a number were dealt with."""
+        refused = frozenset(report.refused)
+        while self._acked < report.upto and self._unanswered:
+            self._acked += 1
+            confirms, publish_seq, octets = self._unanswered.popleft()
+            self._owe(-octets)
+            if confirms is None:
+                continue
+            if self._acked in refused:
+                confirms.refuse(publish_seq)
+            else:
+                confirms.settle(publish_seq)
+
+    # Consuming
+
+    async def subscribe(self, consumer: Consumer) -> None:
+        self._consumers_numbered += 1
+        number = self._consumers_numbered
+        blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
+        client = consumer.traced_as()
+        self._numbers[consumer] = number
+        self._told[number] = (consumer, blocked)
+        try:
+            await self._ask(
+                "subscribe",
+                number,
+                consumer.tag,
+                consumer.no_ack,
+                consumer.exclusive,
+                consumer.priority,
+                0 if consumer.prefetch == NO_LIMIT else consumer.prefetch,
+                to_plain(consumer.arguments),
+                blocked,
+                list(client),
+            )
+        except BrokerError:
+            self._forget_consumer(consumer)
+            raise
+        except GeneratorExit:
+            # The channel is gone, but the leader has the subscription, or will have it.
+            self.remove_consumer(consumer)
+            raise
+        self.consumers.append(consumer)
+        if bool(consumer.blocked & _ELSEWHERE_REASONS) is not blocked:
+            self.consumer_changed(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+        number = self._forget_consumer(consumer)
+        consumer.blocked |= Blocked.NOT_ACTIVE
+        if number is not None and not self.deleted:
+            self.flush()
+            self._queues.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
+
+    def consumer_changed(self, consumer: Consumer) -> None:
+        """Something stops the consumer, or does not any more; the leader is told in a moment."""
+        if consumer in self._numbers:
+            self._changed[consumer] = None
+            self._queues.flush_soon(self)
+
+    def delivered(self, number: int, entries: Iterable[Entry]) -> None:
+        """The leader hands messages to one of our consumers."""
+        known = self._told.get(number)
+        consumer = known[0] if known is not None else None
+        unwanted: list[int] = []
+        for flags, delivery, envelope, body in entries:
+            redelivered = bool(flags & REDELIVERED)
+            if not delivery:
+                if consumer is not None:
+                    consumer.send(envelope, body, redelivered)
+            elif consumer is None or consumer.blocked & _ELSEWHERE_REASONS:
+                unwanted.append(delivery)
+            else:
+                consumer.take(_message(envelope, body, delivery, redelivered))
+        if unwanted:
+            self._judge(Verdict.RETURN, unwanted)
+
+    def cancelled_by_leader(self, number: int) -> None:
+        """The leader has ended a subscription."""
+        known = self._told.get(number)
+        if known is not None:
+            self._end_consumer(known[0])
+
+    async def get_one(self, no_ack: bool, client: TracedClient) -> tuple[Message | None, int]:
+        got, left = await self._ask("get", no_ack, list(client), late=self._got_too_late)
+        if got is None:
+            self.got_nothing += 1
+            return None, 0
+        flags, delivery, envelope, body = self._queues.entry(got)
+        if no_ack:
+            self.got_no_ack += 1
+        else:
+            self.got += 1
+        return _message(envelope, body, delivery, bool(flags & REDELIVERED)), left
+
+    def deliver(self) -> None:
+        """The leader delivers."""
+
+    def ack(self, messages: Collection[Message]) -> None:
+        self.acked += len(messages)
+        self._judge(Verdict.ACK, [message.position for message in messages])
+
+    def reject(self, messages: Iterable[Message]) -> None:
+        dead = [message.position for message in messages]
+        self.given_back += len(dead)
+        self._judge(Verdict.REJECT, dead)
+
+    def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
+        self.given_back += len(messages)
+        verdict = Verdict.REQUEUE if delivered else Verdict.RETURN
+        self._judge(verdict, [message.position for message in messages])
+
+    async def counts(self) -> tuple[int, int]:
+        self.ready, self.consumer_count = await self._ask("counts")
+        return self.ready, self.consumer_count
+
+    async def empty(self) -> int:
+        count: int = await self._ask("purge")
+        return count
+
+    async def end(self, *, if_unused: bool, if_empty: bool) -> None:
+        """Delete the queue, where it is; on return it is gone here too.
+
+        Raises `PreconditionFailed` where that must not be.
+        """
+        self.left_ready = await self._ask("delete", if_unused, if_empty)
+        await self._gone
+
+    # Life
+
+    def delete(self) -> None:
+        """The definition is gone, and with it the queue."""
+        self.deleted = True
+        self._packer.take()
+        self._verdicts.clear()
+        # As with RabbitMQ, what was on its way to a queue that is deleted has arrived.
+        self.answered(PublishedReport(self._sent, ()))
+        for consumer in list(self._numbers):
+            self._end_consumer(consumer)
+        self._queues.forget(self)
+        self._gone.happen()
+
+    def leader_down(self) -> None:
+        """The link to the leader is down: what was not answered never will be."""
+        self._packer.take()
+        self._verdicts.clear()
+        open_numbers = range(self._acked + 1, self._sent + 1)
+        self.answered(PublishedReport(self._sent, tuple(open_numbers)))
+        for consumer in list(self._numbers):
+            self._end_consumer(consumer)
+
+    def stop(self) -> None:
+        """The leader keeps it."""
+
+    def touch(self) -> None:
+        """To ask the leader for anything counts as use."""
+
+    def apply_settings(self, settings: QueueSettings) -> None:
+        self.settings = settings
+
+    def trace_with(self, trace: Firehose | None) -> None:
+        """Deliveries are traced by the leader."""
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        queue = _QUEUE.pack(self.queue_id)
+        send = self._queues.send
+        if self._packer.parts:
+            send(self.leader, Kind.PUBLISH, queue, *self._packer.take())
+        verdicts, self._verdicts = self._verdicts, []
+        for verdict, numbers in verdicts:
+            send(self.leader, Kind.SETTLE, queue, pack_numbers(verdict, numbers))
+        changed, self._changed = self._changed, {}
+        for consumer in changed:
+            number = self._numbers.get(consumer)
+            blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
+            if number is None or self._told[number][1] is blocked:
+                continue
+            self._told[number] = (consumer, blocked)
+            state = _CONSUMER_STATE.pack(self.queue_id, number, blocked, 0)
+            send(self.leader, Kind.CONSUMER_STATE, state)
+
+    # Inside
+
+    async def _ask(
+        self, method: str, *arguments: Any, late: Callable[[Any], None] | None = None
+    ) -> Any:
+        self.flush()
+        call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
+        try:
+            return await call
+        except GeneratorExit:
+            if late is not None:
+                call.abandon(late)
+            raise
+        except NodeDown:
+            kind = "durable queue" if self.durable else "queue"
+            raise NotFound(
+                f"home node '{self.leader}' of {kind} '{self.name}' in vhost "
+                f"'{self._vhost.name}' is down or inaccessible"
+            ) from None
+
+    def _got_too_late(self, answer: Any) -> None:
+        """What basic.get fetched for a connection that is gone goes back."""
+        got, _ = answer
+        if got is not None:
+            delivery = self._queues.entry(got).number
+            if delivery:
+                self._judge(Verdict.RETURN, [delivery])
+
+    def _judge(self, verdict: Verdict, numbers: list[int]) -> None:
+        if self.deleted or not numbers:
+            return
+        verdicts = self._verdicts
+        if verdicts and verdicts[-1][0] is verdict:
+            verdicts[-1][1].extend(numbers)
+        else:
+            verdicts.append((verdict, numbers))
+        self._queues.flush_soon(self)
+
+    def _owe(self, octets: int) -> None:
+        self._owed += octets
+        self._queues.owe(octets)
+
+    def _forget_consumer(self, consumer: Consumer) -> int | None:
+        number = self._numbers.pop(consumer, None)
+        self._changed.pop(consumer, None)
+        if number is not None:
+            del self._told[number]
+        return number
+
+    def _end_consumer(self, consumer: Consumer) -> None:
+        self._forget_consumer(consumer)
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            consumer.blocked |= Blocked.NOT_ACTIVE
+            consumer.cancelled()
+
+
+def _message(envelope: Envelope, body: bytes, delivery: int, redelivered: bool) -> Message:
+    """A message as its channel knows it: its position is what the leader calls the delivery."""
+    message = Message(envelope, body, delivery, None)
+    message.redelivered = redelivered
+    return message
