@@ -10,7 +10,6 @@ from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding
 from warren.core.errors import NotFound, no_queue
-from warren.core.ports import Commit
 from warren.core.queue import Queue
 from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.core.topology_access import check_binding, check_queue
@@ -61,17 +60,11 @@ async def delete(channel: Channel, method: commands.Queue.Delete) -> None:
     name = named_queue(channel, method.queue)
     channel.check("queue", name, "configure")
     queue = vhost.queues.get(name)
-
-    def end() -> Commit:
-        assert queue is not None
-        queue.check_access(channel.connection)
-        queue.check_deletable(if_unused=method.if_unused, if_empty=method.if_empty)
-        return vhost.delete_queue(queue)
-
     with channel.cancels_later():
         count = 0
         if queue is not None:
-            await taken(end)
+            queue.check_access(channel.connection)
+            await queue.end(if_unused=method.if_unused, if_empty=method.if_empty)
             count = queue.left_ready
             channel.audit("queue_deleted", queue=name, messages=count)
         if not method.nowait:

@@ -22,9 +22,10 @@ from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
-from warren.core.ports import Clock, Timer
+from warren.core.ports import Clock, Commit, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.waiting import taken
 
 DELIVERY_SLICE = 512
 """Messages handed over before other work gets a turn; about a millisecond."""
@@ -71,13 +72,17 @@ class QueueOwner(Protocol):
         """The queue has lost its last user and is to be deleted."""
         ...
 
+    def delete_queue(self, queue: Queue) -> Commit:
+        """Delete the queue and its bindings."""
+        ...
+
 
 class Queue:
     """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive.
 
     In a cluster a queue is at one node, and at the others `is_here` is false for what stands for
-    it. The coroutines (`subscribe`, `counts`, `get_one`, `empty`) work for both; what they ask
-    another node for they wait for. The other calls serve both as well but for `get` and `purge`.
+    it. The coroutines (`subscribe`, `counts`, `get_one`, `empty`, `end`) work for both, and wait for
+    the other node where they have to; the other calls serve both as well, but `get` and `purge`.
     """
 
     is_here = True
@@ -169,11 +174,6 @@ class Queue:
     def __len__(self) -> int:
         """Ready messages."""
         return self.backing.length
-
-    @property
-    def owner(self) -> QueueOwner:
-        """The virtual host it is in."""
-        return self._vhost
 
     @property
     def survives(self) -> bool:
@@ -429,6 +429,18 @@ class Queue:
     async def empty(self) -> int:
         """`purge`."""
         return self.purge()
+
+    async def end(self, *, if_unused: bool, if_empty: bool) -> None:
+        """Delete the queue; `left_ready` says what was in it.
+
+        Raises `PreconditionFailed` when a condition does not hold.
+        """
+
+        def delete() -> Commit:
+            self.check_deletable(if_unused=if_unused, if_empty=if_empty)
+            return self._vhost.delete_queue(self)
+
+        await taken(delete)
 
     def stats(self) -> MessageStats:
         """What passed through. Deliveries are worked out from what they led to.

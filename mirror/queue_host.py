@@ -16,8 +16,7 @@ from warren.core.firehose import TracedClient
 from warren.core.node import Node
 from warren.core.ports import Timer
 from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
-from warren.core.waiting import Event, taken
+from warren.core.waiting import Event
 from warren.mirror.calls import Calls
 from warren.mirror.cargo import Unpacker
 from warren.mirror.post import Kind, Post, Undeliverable
@@ -132,16 +131,8 @@ class QueueHost:
 
     async def _delete(self, node: str, queue_id: int, if_unused: bool, if_empty: bool) -> int:
         session = await self._asked(node, queue_id)
-        queue = session.queue
-        vhost = queue.owner
-        assert isinstance(vhost, VirtualHost)
-
-        def delete() -> Any:
-            queue.check_deletable(if_unused=if_unused, if_empty=if_empty)
-            return vhost.delete_queue(queue)
-
-        await taken(delete)
-        return queue.left_ready
+        await session.queue.end(if_unused=if_unused, if_empty=if_empty)
+        return session.queue.left_ready
 
     async def _asked(self, node: str, queue_id: int) -> RemoteClient:
         """The session a question is about, as soon as the queue is here."""

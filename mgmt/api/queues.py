@@ -19,7 +19,7 @@ from warren.core.queue import Queue
 from warren.core.topology_access import check_queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api import stats_json
-from warren.mgmt.api.changes import audit
+from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
@@ -323,14 +323,10 @@ async def put_queue(request: ApiRequest) -> Reply:
 async def delete_queue(request: ApiRequest) -> None:
     vhost, queue = queue_of(request)
     request.check(vhost.name, "queue", queue.name, "configure")
+    queue.check_access(None)
     if_unused, if_empty = request.query_flag("if-unused"), request.query_flag("if-empty")
-
-    def delete() -> Commit:
-        queue.check_access(None)
-        queue.check_deletable(if_unused=if_unused, if_empty=if_empty)
-        return vhost.delete_queue(queue)
-
-    await taken(delete)
+    await through(queue.end(if_unused=if_unused, if_empty=if_empty))
+    await durable(request)
     audit(request, "queue_deleted", vhost=vhost.name, queue=queue.name, messages=queue.left_ready)
 
 

@@ -34,6 +34,7 @@ from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.field import Field, Table
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
+from warren.core.placement import Placement
 from warren.core.ports import MetadataStore
 from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
@@ -387,20 +388,24 @@ class Broker:
         metadata: MetadataStore | None = None,
         new_backing_queue: Callable[[BackingSpec], BackingQueue] = lambda spec: MemoryQueue(),
         loopback_users: tuple[str, ...] = ("guest",),
+        clock: ManualClock | None = None,
+        name: str = "warren@test",
+        new_placement: Callable[[Broker], Placement] | None = None,
         **settings: Any,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock = ManualClock() if clock is None else clock
+        self.name = name
         self.settings = ConnectionSettings(**settings)
         self.metadata = VolatileMetadataStore() if metadata is None else metadata
-        self._random = Random(1)
+        self._random = Random(name)
         create_defaults(self.metadata, random_bytes=self._random.randbytes)
         self.access = AccessControl(
             self.metadata, random_bytes=self._random.randbytes, loopback_users=loopback_users
         )
-        self.alarms = Alarms("warren@test")
+        self.alarms = Alarms(name)
         self._tokens = 0
         self.node = Node(
-            "warren@test",
+            name,
             clock=self.clock,
             codec=AmqpContentCodec(),
             metadata=self.metadata,
@@ -410,6 +415,7 @@ class Broker:
             new_token=self._new_token,
             new_backing_queue=new_backing_queue,
             server_properties=default_server_properties("0", "test"),
+            placement=None if new_placement is None else new_placement(self),
         )
         self._ports = 40000
 

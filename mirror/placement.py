@@ -1,0 +1,74 @@
+"""Which node gets a queue (policies_and_parameters.md section 1.5, "default location")."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from random import Random
+
+from warren.core.field import Table
+from warren.core.ports import Key, MetadataStore
+from warren.core.queue import Queue, QueueOwner
+from warren.core.queue_arguments import QueueSettings
+from warren.core.records import QueueRecord
+from warren.mirror.remote_queues import RemoteQueues
+
+
+class ClusterPlacement:
+    """Implements `core.placement.Placement`. `running` are the nodes that are up, this one too."""
+
+    def __init__(
+        self,
+        node: str,
+        metadata: MetadataStore,
+        remote_queues: RemoteQueues,
+        running: Callable[[], Collection[str]],
+        random: Random,
+        locator: str = "client-local",
+    ) -> None:
+        self._node = node
+        self._metadata = metadata
+        self._remote_queues = remote_queues
+        self._running = running
+        self._random = random
+        self._locator = locator
+        self._leaders: dict[Key, str] = {}
+        self._led: Counter[str] = Counter()
+        for stored in metadata.records(("queue",)):
+            self._queue_changed(stored.key, stored.record)
+        metadata.watch(("queue",), self._queue_changed)
+
+    def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
+        locator = settings.queue_master_locator or self._locator
+        nodes = sorted(self._running())
+        if exclusive or self._node not in nodes or locator == "client-local":
+            return self._node
+        if locator == "random":
+            return self._random.choice(nodes)
+        # Among nodes with as few, the client's own.
+        return min(nodes, key=lambda node: (self._led[node], node != self._node, node))
+
+    def is_here(self, record: QueueRecord) -> bool:
+        return record.leader == self._node
+
+    def remote_queue(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> Queue:
+        return self._remote_queues.queue(vhost, name, record, arguments, settings)
+
+    def leaders(self, node: str) -> int:
+        """How many queues a node leads."""
+        return self._led[node]
+
+    def _queue_changed(self, key: Key, record: object | None) -> None:
+        before = self._leaders.pop(key, None)
+        if before is not None:
+            self._led[before] -= 1
+        if isinstance(record, QueueRecord):
+            self._leaders[key] = record.leader
+            self._led[record.leader] += 1

@@ -1,0 +1,233 @@
+"""Clients of one node and queues of another: as if they were at the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from pamqp import commands
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster("a", "b", "c")
+
+
+def test_a_queue_is_declared_once_for_all_nodes(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", durable=True)
+    assert b.declares("q", durable=True).message_count == 0
+    b.sends(commands.Queue.Declare, queue="q", durable=False, arguments={})
+    assert "inequivalent arg 'durable'" in b.receives_close(406).reply_text
+    assert cluster["a"].queue("q").is_here
+    assert not cluster["b"].queue("q").is_here
+
+
+def test_messages_pass_between_clients_of_different_nodes(cluster: Cluster) -> None:
+    a, b, c = (cluster[name].connects() for name in "abc")
+    for client in (a, b, c):
+        client.opens_channel(1)
+    a.declares("q")
+    c.consumes("q")
+    b.selects_confirms()
+    for number in range(3):
+        b.publishes("q", b"%d" % number, delivery_mode=2)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 3
+    assert c.receives_bodies() == [b"0", b"1", b"2"]
+    c.acks(3, multiple=True)
+    assert a.counts("q") == (0, 1)
+    assert b.counts("q") == (0, 1)
+    assert cluster["a"].queue("q").unacked == 0
+
+
+def test_what_is_not_acknowledged_comes_back_when_the_channel_closes(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    a.publishes("q", b"one")
+    a.publishes("q", b"two")
+    b.consumes("q")
+    assert b.receives_bodies() == [b"one", b"two"]
+    b.acks(1)
+    b.vanishes()
+    got = a.gets("q")
+    assert got is not None and got.body == b"two" and got.method.redelivered
+    assert a.gets("q") is None
+
+
+def test_basic_get_purge_and_delete_ask_the_leader(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    for body in (b"1", b"2", b"3", b"4"):
+        a.publishes("q", body)
+    got = b.gets("q")
+    assert got is not None and (got.body, got.method.message_count) == (b"1", 3)
+    b.nacks(1)
+    got = b.gets("q", no_ack=True)
+    assert got is not None and got.body == b"1" and got.method.redelivered
+    b.sends(commands.Queue.Purge, queue="q")
+    assert b.receives(commands.Queue.PurgeOk).message_count == 3
+    assert b.gets("q") is None
+    a.publishes("q")
+    b.sends(commands.Queue.Delete, queue="q", if_empty=True)
+    assert "not empty" in b.receives_close(406).reply_text
+    b.opens_channel(1)
+    b.sends(commands.Queue.Delete, queue="q")
+    assert b.receives(commands.Queue.DeleteOk).message_count == 1
+    b.sends(commands.Queue.Declare, queue="q", passive=True)
+    b.receives_close(404)
+    assert "q" not in cluster["a"].vhost.queues
+
+
+def test_prefetch_and_a_limit_of_the_channel_hold_elsewhere_too(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    for number in range(6):
+        a.publishes("q", b"%d" % number)
+    b.sets_prefetch(2)
+    b.consumes("q")
+    assert b.receives_bodies() == [b"0", b"1"]
+    b.acks(1)
+    assert b.receives_bodies() == [b"2"]
+    b.sets_prefetch(3, whole_channel=True)
+    b.acks(2)
+    b.acks(3)
+    assert b.receives_bodies() == [b"3", b"4"]
+    b.opens_channel(2)
+    b.sets_prefetch(1, channel=2, whole_channel=True)
+    a.declares("other")
+    for number in range(3):
+        a.publishes("other", b"x%d" % number)
+    b.consumes("other", "d", 2)
+    assert b.receives_bodies() == [b"x0"]
+    b.acks(1, channel=2)
+    assert b.receives_bodies() == [b"x1"]
+    assert len(cluster["a"].queue("other")) == 1
+
+
+def test_an_exclusive_queue_is_locked_at_every_other_node(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("mine", exclusive=True)
+    b.sends(commands.Basic.Get, queue="mine")
+    b.receives_close(405)
+    b.opens_channel(1)
+    a.vanishes()
+    b.sends(commands.Queue.Declare, queue="mine", passive=True)
+    b.receives_close(404)
+
+
+def test_an_exclusive_consumer_keeps_those_of_other_nodes_out(cluster: Cluster) -> None:
+    a, b, c = (cluster[name].connects() for name in "abc")
+    for client in (a, b, c):
+        client.opens_channel(1)
+    a.declares("q")
+    b.consumes("q", exclusive=True)
+    c.sends(commands.Basic.Consume, queue="q", consumer_tag="c")
+    assert "in exclusive use" in c.receives_close(403).reply_text
+    b.sends(commands.Basic.Cancel, consumer_tag="c")
+    b.receives(commands.Basic.CancelOk)
+    c.opens_channel(1)
+    c.consumes("q", exclusive=True)
+
+
+def test_bindings_count_at_every_node(cluster: Cluster) -> None:
+    a, b, c = (cluster[name].connects() for name in "abc")
+    for client in (a, b, c):
+        client.opens_channel(1)
+    a.sends(commands.Exchange.Declare, exchange="x", exchange_type="topic", arguments={})
+    a.receives(commands.Exchange.DeclareOk)
+    b.declares("q")
+    b.sends(commands.Queue.Bind, queue="q", exchange="x", routing_key="*.b", arguments={})
+    b.receives(commands.Queue.BindOk)
+    c.publishes("a.b", b"hit", exchange="x")
+    c.publishes("a.c", b"miss", exchange="x")
+    a.consumes("q")
+    assert a.receives_bodies() == [b"hit"]
+
+
+def test_the_last_consumer_takes_an_auto_delete_queue_with_it_from_afar(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", auto_delete=True)
+    b.consumes("q")
+    b.vanishes()
+    cluster.settle()
+    assert "q" not in cluster["a"].vhost.queues
+    assert "q" not in cluster["c"].vhost.queues
+
+
+def test_deleting_a_queue_cancels_consumers_of_other_nodes(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    b.consumes("q", "tag")
+    a.sends(commands.Queue.Delete, queue="q")
+    a.receives(commands.Queue.DeleteOk)
+    assert b.receives(commands.Basic.Cancel).consumer_tag == "tag"
+
+
+def test_a_link_that_breaks_refuses_confirms_and_cancels_consumers(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", durable=True)
+    a.publishes("q", b"kept")
+    b.consumes("q", "tag")
+    assert b.receives_bodies() == [b"kept"]
+    b.selects_confirms()
+    b.publishes("q", b"lost")
+    cluster.cut("a", "b")
+    assert b.receives(commands.Basic.Cancel).consumer_tag == "tag"
+    assert b.receives(commands.Basic.Nack).delivery_tag == 1
+    b.acks(1)
+    b.sends(commands.Basic.Get, queue="q")
+    assert b.receives_close(404).reply_text == (
+        "NOT_FOUND - home node 'a' of durable queue 'q' in vhost '/' is down or inaccessible"
+    )
+    got = a.gets("q")
+    assert got is not None and got.body == b"kept" and got.method.redelivered
+
+
+def test_two_nodes_that_declare_the_same_queue_at_once_agree(cluster: Cluster) -> None:
+    clients = [cluster[name].connects() for name in "abc"]
+    for client in clients:
+        client.opens_channel(1)
+    for client in clients:
+        client.sends(commands.Queue.Declare, queue="q", durable=True, arguments={})
+    for client in clients:
+        assert client.receives(commands.Queue.DeclareOk).queue == "q"
+    assert sum(cluster[name].queue("q").is_here for name in "abc") == 1
+
+
+def test_a_transaction_commits_when_another_node_has_it(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    b.sends(commands.Tx.Select)
+    b.receives(commands.Tx.SelectOk)
+    b.publishes("q", b"one")
+    assert a.counts("q")[0] == 0
+    b.sends(commands.Tx.Commit)
+    b.receives(commands.Tx.CommitOk)
+    assert a.counts("q")[0] == 1
+    b.publishes("q", b"two")
+    b.sends(commands.Tx.Commit)
+    cluster.cut("a", "b")
+    assert b.receives_close(406).reply_text == "PRECONDITION_FAILED - partial tx completion"
