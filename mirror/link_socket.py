@@ -288,6 +288,7 @@ class LinkSocket(asyncio.Protocol):
         )
 
     async def _secure(self, raw: asyncio.Transport, tls: Tls) -> None:
+        transport = None
         try:
             transport = await self._loop.start_tls(
                 raw,
@@ -301,12 +302,17 @@ class LinkSocket(asyncio.Protocol):
         except OSError as error:
             # The errors of TLS are among them.
             self.end(EndReason.TLS_FAILED, str(error) or type(error).__name__)
-            return
-        if transport is None or self._finished:
-            raw.abort()
-            return
-        self._limit_buffer(transport)
-        self._writable(transport)
+        if transport is not None and not self._finished:
+            self._limit_buffer(transport)
+            self._writable(transport)
+        else:
+            self._insecure(raw)
+
+    def _insecure(self, raw: asyncio.Transport) -> None:
+        """There is no TLS and will be none. Of that loss uvloop calls no `connection_lost`."""
+        self.end(EndReason.TLS_FAILED, "the peer closed")
+        raw.abort()
+        self._owner.closed(self)
 
     def _writable(self, transport: asyncio.Transport) -> None:
         """Octets of the link may be written from now on: not before TLS is there."""

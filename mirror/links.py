@@ -15,6 +15,7 @@ random by up to half, so that nodes that lost each other at once do not dial at 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -194,14 +195,16 @@ class Links:
             await self._server.wait_closed()
 
     async def _wait_closed(self) -> None:
-        while self._sockets:
+        """Wait until every transport is gone; those that take long are aborted."""
+        for _ in range(2):
+            if not self._sockets:
+                return
             self._all_closed.clear()
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_GRACE_S):
                     await self._all_closed.wait()
-            except TimeoutError:
-                for socket in list(self._sockets):
-                    socket.abort()
+            for socket in list(self._sockets):
+                socket.abort()
 
     # SocketOwner
 
