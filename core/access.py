@@ -25,7 +25,7 @@ from warren.core.password import (
     password_matches,
 )
 from warren.core.pattern import compile_permission, compile_stored
-from warren.core.ports import Commit, Key, MetadataStore, Write
+from warren.core.ports import Commit, Key, MetadataStore, Precondition, Write
 from warren.core.records import (
     PermissionRecord,
     TopicPermissionRecord,
@@ -348,7 +348,9 @@ def create_defaults(
             Write(("vhost", vhost), VirtualHostRecord(description="Default virtual host")),
             Write(("user", user), UserRecord(hashed, tags=list(tags))),
             Write(("permission", user, vhost), PermissionRecord(*permissions)),
-        ]
+        ],
+        # Of several nodes that start at once, one is the first.
+        [Precondition(("vhost", vhost), 0), Precondition(("user", user), 0)],
     )
 
 

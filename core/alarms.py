@@ -42,6 +42,7 @@ class Alarms:
         self.raised = False
         self.flow = False
         self._node = node
+        self._slow: set[str] = set()
         self._in_effect: set[Alarm] = set()
         self._subscribers: dict[object, Callable[[], None]] = {}
 
@@ -53,8 +54,16 @@ class Alarms:
         else:
             self._become(self._in_effect - {alarm})
 
-    def set_flow(self, flow: bool) -> None:
-        """Publishers are to wait for the disk, or not any more; nobody is told why."""
+    def set_flow(self, flow: bool, of: str = "disk") -> None:
+        """Publishers are to wait for the disk, or for what is named, or not any more.
+
+        Nobody is told why.
+        """
+        if flow:
+            self._slow.add(of)
+        else:
+            self._slow.discard(of)
+        flow = bool(self._slow)
         if flow is not self.flow:
             self.flow = flow
             self._changed()

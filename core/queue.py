@@ -81,8 +81,8 @@ class Queue:
     """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive.
 
     In a cluster a queue is at one node, and at the others `is_here` is false for what stands for
-    it. The coroutines (`subscribe`, `counts`, `get_one`, `empty`, `end`) work for both, and wait for
-    the other node where they have to; the other calls serve both as well, but `get` and `purge`.
+    it. The coroutines (`subscribe`, `counts`, `get_one`, `empty`, `end`) work for both, and wait
+    for the other node where they have to; so do the other calls, but `get` and `purge`.
     """
 
     is_here = True

@@ -26,7 +26,7 @@ from warren.config_check import file_problems
 from warren.core.log_line import log_event
 from warren.log_output import LogOutput
 from warren.mgmt.node_configuration import read_configuration
-from warren.node import RunningNode
+from warren.node import NodeRefused, RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError
 
@@ -60,7 +60,7 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
     collect_rarely()
     try:
         uvloop.run(_serve(config, output))
-    except (DataDirectoryRefused, OSError, ssl.SSLError) as error:
+    except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
         print(f"warren: {error}", file=sys.stderr)
         sys.exit(1)
 
@@ -88,6 +88,21 @@ async def _serve(config: Config, output: LogOutput) -> None:
     # A start may take long, and a SIGHUP that nobody expects ends the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
     running = await RunningNode.start(config)
+    ports = ", ".join(str(port) for port in running.amqp_ports)
+    tls = "".join(f", amqps {port}" for port in running.tls_ports)
+    http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
+    print(f"warren {running.node.name} ready: amqp {ports}{tls}{http}", flush=True)
+    while not await _until_it_stops(running, output):
+        # Without a say in what the cluster decides, a node must not serve anybody.
+        log_event(log, logging.WARNING, "node_pausing", reason="the cluster's store is lost")
+        again = running.as_before(config)
+        await running.stop()
+        running = await RunningNode.start(again)
+
+
+async def _until_it_stops(running: RunningNode, output: LogOutput) -> bool:
+    """Serve until somebody asks the node to stop (and stop it), or until it has to pause."""
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.stop_wanted.set)
 
@@ -97,14 +112,13 @@ async def _serve(config: Config, output: LogOutput) -> None:
 
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     ports = ", ".join(str(port) for port in running.amqp_ports)
-    tls = "".join(f", amqps {port}" for port in running.tls_ports)
-    http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
-    print(f"warren {running.node.name} ready: amqp {ports}{tls}{http}", flush=True)
     log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
-    await running.stop_wanted.wait()
+    if not await running.stop_or_pause():
+        return False
     log_event(log, logging.INFO, "node_stopping", node=running.node.name)
     await running.stop()
     log_event(log, logging.INFO, "node_stopped", node=running.node.name)
+    return True
 
 
 def collect_rarely() -> None:

@@ -21,6 +21,7 @@ import random
 import secrets
 import ssl
 from collections.abc import Callable
+from socket import socket as BoundSocket
 
 from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Clock, Timer
@@ -88,7 +89,7 @@ class Links:
         *,
         clock: Clock,
         rng: random.Random,
-        listen: tuple[str, int] | None = None,
+        listen: tuple[str, int] | BoundSocket | None = None,
         settings: LinkSettings = LinkSettings(),  # noqa: B008
         server_tls: ssl.SSLContext | None = None,
         client_tls: ssl.SSLContext | None = None,
@@ -165,9 +166,16 @@ class Links:
     # Life
 
     async def start(self) -> None:
-        """Listen, if that is wanted. Raises OSError when the address cannot be had."""
+        """Listen, if that is wanted, at an address or with a socket that is bound already.
+
+        Raises OSError when the address cannot be had.
+        """
         self._loop = asyncio.get_running_loop()
-        if self._listen is not None:
+        if isinstance(self._listen, BoundSocket):
+            self._server = await self._loop.create_server(
+                self._accept, sock=self._listen, backlog=BACKLOG
+            )
+        elif self._listen is not None:
             host, port = self._listen
             self._server = await self._loop.create_server(self._accept, host, port, backlog=BACKLOG)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from warren.config import (
     CERTIFICATE_NAMES,
+    LOCATORS,
     LOG_CATEGORIES,
     LOG_LEVELS,
     NODE_NAME_WANTED,
@@ -27,6 +28,8 @@ from warren.core.pattern import compile_permission
 FRAME_MIN = 4096
 # RabbitMQ's cap for messages, whatever is configured.
 MESSAGE_SIZE_CAP = 536_870_912
+SECRET_BYTES_MIN = 16
+"""Of the cluster's secret; what the links demand."""
 MECHANISMS = ("PLAIN", "AMQPLAIN", "EXTERNAL", "RABBIT-CR-DEMO")
 
 Parse: TypeAlias = Callable[[str], Any]
@@ -111,6 +114,21 @@ def _log_file(text: str) -> Path | None:
     return None if text == "false" else Path(text)
 
 
+def _endpoint(text: str) -> str:
+    """host, host:port or a URL; as a URL without a path, or without a scheme."""
+    scheme, slashes, rest = text.rpartition("://")
+    if scheme not in ("", "http", "https") or not re.fullmatch(r"[^/\s]+", rest.rstrip("/")):
+        raise ValueError(text)
+    return f"{scheme}{slashes}{rest.rstrip('/')}"
+
+
+def _secret(text: str) -> bytes:
+    secret = text.encode()
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ValueError("too short")
+    return secret
+
+
 def _permission(text: str) -> str:
     compile_permission(text)
     return text
@@ -126,6 +144,7 @@ DIRECTORY = Kind(Path, "the path of a directory")
 MILLISECONDS = Kind(_number(1), "a number of milliseconds above 0")
 PATTERN = Kind(_permission, "a regular expression")
 SHARE = Kind(_fraction, "a fraction such as 0.4")
+ETCD_ENDPOINT = Kind(_endpoint, "a host, a host and a port, or an address such as http://h:2379")
 PORT = Kind(_number(0, 65535), "a port from 0 to 65535")
 BYTES = Kind(_absolute, "an amount of bytes such as 512MB, 1GiB or 4096")
 
@@ -212,6 +231,30 @@ KEYS: Mapping[str, Kind] = {
     "prometheus.tcp.ip": TEXT,
     "prometheus.path": Kind(_path_prefix, "a path such as /metrics"),
     "prometheus.return_per_object_metrics": BOOLEAN,
+    # Other nodes. What begins with `cluster.` is Warren's own.
+    # Where etcd is has to be said, however nodes of RabbitMQ would find each other.
+    "cluster_formation.peer_discovery_backend": TEXT,
+    "cluster_formation.etcd.endpoints.$name": ETCD_ENDPOINT,
+    "cluster_formation.etcd.host": TEXT,
+    "cluster_formation.etcd.port": PORT,
+    "cluster_formation.etcd.key_prefix": TEXT,
+    "cluster_formation.etcd.cluster_name": TEXT,
+    "cluster_formation.etcd.username": TEXT,
+    "cluster_formation.etcd.password": TEXT,
+    "cluster_formation.etcd.ssl_options.cacertfile": FILE,
+    "cluster_formation.etcd.ssl_options.certfile": FILE,
+    "cluster_formation.etcd.ssl_options.keyfile": FILE,
+    "cluster_formation.etcd.ssl_options.verify": _one_of("verify_peer", "verify_none"),
+    "cluster_formation.discovery_retry_limit": Kind(_number(1), "a number above 0"),
+    "cluster_formation.discovery_retry_interval": MILLISECONDS,
+    "cluster.secret": Kind(_secret, f"a secret of {SECRET_BYTES_MIN} octets or more"),
+    "cluster.secret_file": FILE,
+    "cluster.advertised_host": TEXT,
+    "cluster.lease_ttl": Kind(_number(2), "a number of seconds from 2 on"),
+    "distribution.listener.interface": TEXT,
+    "distribution.listener.port_range.min": PORT,
+    "net_ticktime": Kind(_number(1), "a number of seconds above 0"),
+    "queue_master_locator": _one_of(*LOCATORS),
     "log.default.level": LEVEL,
     "log.console": BOOLEAN,
     "log.console.level": LEVEL,
@@ -301,7 +344,6 @@ KEYS_WITHOUT_EFFECT = (
     "mnesia_table_loading_retry_limit",
     "mnesia_table_loading_retry_timeout",
     "motd_file",
-    "net_ticktime",
     "num_acceptors.ssl",
     "num_acceptors.tcp",
     "password_hashing_module",
@@ -317,7 +359,6 @@ KEYS_WITHOUT_EFFECT = (
     "prometheus.tcp.shutdown_function",
     "queue_explicit_gc_run_operation_threshold",
     "queue_index_max_journal_entries",
-    "queue_master_locator",
     "reverse_dns_lookups",
     "ssl_cert_login_san_index",
     "ssl_cert_login_san_type",

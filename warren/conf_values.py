@@ -6,17 +6,21 @@ not set.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from warren.config import (
     ANY_HOST,
+    ETCD_PORT,
     HTTP_PORT,
     HTTPS_PORT,
+    LINK_PORT,
     LOG_CATEGORIES,
     METRICS_PORT,
     CertificateName,
+    ClusterConfig,
     Config,
     Listener,
     LogLevel,
@@ -77,6 +81,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         path_prefix=one("management.path_prefix", defaults.path_prefix),
         cors_origins=values.several("management.cors.allow_origins.$name", defaults.cors_origins),
         cors_max_age_s=one("management.cors.max_age", defaults.cors_max_age_s),
+        cluster=_cluster(values),
         load_definitions=one("load_definitions", one("management.load_definitions")),
         definitions_skip_if_unchanged=one("definitions.skip_if_unchanged", False),
         rates_mode=cast(RatesMode, one("management.rates_mode", defaults.rates_mode)),
@@ -98,6 +103,56 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         log_console_level=cast(LogLevel | None, one("log.console.level")),
         log_file=_log_file(one("log.dir"), one("log.file")),
         log_file_level=cast(LogLevel | None, one("log.file.level")),
+    )
+
+
+ETCD = "cluster_formation.etcd"
+
+
+def _cluster(values: Values) -> ClusterConfig | None:
+    """What the keys say of other nodes; None where none of them says where etcd is.
+
+    The secret may still come from the environment, and is empty until then.
+    """
+    one = values.one
+    hosts = values.several(f"{ETCD}.endpoints.$name", ())
+    if not hosts and one(f"{ETCD}.host") is not None:
+        hosts = (f"{one(f'{ETCD}.host')}:{one(f'{ETCD}.port', ETCD_PORT)}",)
+    backend = one("cluster_formation.peer_discovery_backend", "")
+    if not hosts and not backend.endswith("etcd"):
+        return None
+    ssl = values.ssl(f"{ETCD}.ssl_options")
+    encrypted = ssl.cacertfile is not None or ssl.certfile is not None
+    scheme = "https" if encrypted else "http"
+    defaults = ClusterConfig((), b"")
+    prefix = one(f"{ETCD}.key_prefix", "warren").strip("/")
+    name = one(f"{ETCD}.cluster_name", "default").strip("/")
+    return ClusterConfig(
+        etcd_endpoints=tuple(_etcd_url(host, scheme) for host in hosts or ("localhost",)),
+        secret=one("cluster.secret", b""),
+        secret_file=one("cluster.secret_file"),
+        etcd_prefix=f"/{prefix}/{name}",
+        etcd_user=one(f"{ETCD}.username"),
+        etcd_password=one(f"{ETCD}.password", ""),
+        etcd_ssl=ssl if encrypted else None,
+        listener=Listener(
+            one("distribution.listener.interface", ANY_HOST),
+            one("distribution.listener.port_range.min", LINK_PORT),
+        ),
+        advertised_host=one("cluster.advertised_host"),
+        link_timeout_s=one("net_ticktime", defaults.link_timeout_s),
+        lease_ttl_s=one("cluster.lease_ttl", defaults.lease_ttl_s),
+        queue_master_locator=one("queue_master_locator", defaults.queue_master_locator),
+        start_attempts=one("cluster_formation.discovery_retry_limit", defaults.start_attempts),
+        start_pause_s=one("cluster_formation.discovery_retry_interval", 500) / 1000,
+    )
+
+
+def _etcd_url(host: str, scheme: str) -> str:
+    if "://" in host:
+        return host
+    return (
+        f"{scheme}://{host}" if re.search(r":[0-9]+\Z", host) else f"{scheme}://{host}:{ETCD_PORT}"
     )
 
 

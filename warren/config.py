@@ -39,6 +39,11 @@ AMQP_PORT = 5672
 HTTP_PORT = 15672
 HTTPS_PORT = 15671
 METRICS_PORT = 15692
+LINK_PORT = 25672
+ETCD_PORT = 2379
+
+LOCATORS = ("client-local", "min-masters", "random")
+"""How the node that is to have a new queue may be chosen."""
 
 
 class Listener(NamedTuple):
@@ -74,6 +79,32 @@ class SslOptions:
     keyfile: Path | None = None
     verify_peer: bool = False
     fail_if_no_peer_cert: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """Where the nodes of a cluster find what they share, and each other.
+
+    `etcd_prefix` is what the keys of this cluster begin with. The links between nodes are made to
+    `advertised_host`, which is the host in the node's name unless it is given. A node that has
+    not been heard of for `link_timeout_s` is down for the others; one that has lost etcd for
+    `lease_ttl_s` stops serving.
+    """
+
+    etcd_endpoints: tuple[str, ...]
+    secret: bytes = dataclasses.field(repr=False)
+    secret_file: Path | None = None
+    etcd_prefix: str = "/warren/default"
+    etcd_user: str | None = None
+    etcd_password: str = dataclasses.field(default="", repr=False)
+    etcd_ssl: SslOptions | None = None
+    listener: Listener = Listener(ANY_HOST, LINK_PORT)  # noqa: RUF009
+    advertised_host: str | None = None
+    link_timeout_s: float = 5.0
+    lease_ttl_s: int = 10
+    queue_master_locator: str = "client-local"
+    start_attempts: int = 10
+    start_pause_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +164,9 @@ class Config:
     metrics_listeners: tuple[Listener, ...] = ()
     metrics_path: str = "/metrics"
     metrics_per_object: bool = False
+
+    # Other nodes; None for a node that is alone.
+    cluster: ClusterConfig | None = None
 
     # A file of definitions, or a directory of such files, to be imported at each start.
     load_definitions: Path | None = None

@@ -19,7 +19,6 @@ T = TypeVar("T")
 WITHOUT_EFFECT = (
     "RABBITMQ_ADVANCED_CONFIG_FILE",
     "RABBITMQ_ENABLED_PLUGINS_FILE",
-    "RABBITMQ_ERLANG_COOKIE",
     "RABBITMQ_LOGS",
     "RABBITMQ_LOG_BASE",
     "RABBITMQ_PLUGINS_DIR",
@@ -59,6 +58,7 @@ class Environment:
         """
         config = dataclasses.replace(config, **self._defaults())
         config = override(config, node_name=self._node_name(host))
+        config = self._with_secret(config)
         listener = self._rabbitmq_listener()
         if listener is not None:
             config = dataclasses.replace(config, amqp_listeners=(listener,))
@@ -72,6 +72,16 @@ class Environment:
 
     def _defaults(self) -> dict[str, Any]:
         return {field: self._set[name] for name, field in _DEFAULTS.items() if name in self._set}
+
+    def _with_secret(self, config: Config) -> Config:
+        """The secret of the cluster, where the file does not say it."""
+        secret = self._set.get("WARREN_CLUSTER_SECRET") or self._set.get("RABBITMQ_ERLANG_COOKIE")
+        cluster = config.cluster
+        if cluster is None or secret is None or cluster.secret or cluster.secret_file:
+            return config
+        return dataclasses.replace(
+            config, cluster=dataclasses.replace(cluster, secret=secret.encode())
+        )
 
     def _node_name(self, host: str) -> str | None:
         ours = self._checked("WARREN_NODE_NAME", checked_node_name, None)

@@ -7,12 +7,14 @@ their monitors, the node, its listeners.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import platform
 import secrets
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +29,7 @@ from warren.amqp.properties import AmqpContentCodec
 from warren.amqp.server import Listener, ProxyReader, TlsFiles
 from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
-from warren.config import Config
+from warren.config import ClusterConfig, Config
 from warren.config import Listener as Address
 from warren.core.access import AccessControl, create_defaults
 from warren.core.alarms import Alarms, Resource
@@ -51,6 +53,7 @@ from warren.persist.recovery import Recovery
 from warren.persist.storage import Limits
 
 if TYPE_CHECKING:
+    from warren.cluster import Cluster
     from warren.management import Management
 
 log = logging.getLogger("warren.node")
@@ -60,6 +63,10 @@ START_QUIETLY_S = 0.2
 
 STOP_GRACE_S = 2.0
 """How long clients may take to answer connection.close when the node stops."""
+
+
+class NodeRefused(Exception):
+    """The node cannot start as it is configured; the text says why and what to do."""
 
 
 class RunningNode:
@@ -75,6 +82,7 @@ class RunningNode:
         messages: MessageStorage | None,
         memory: MemoryMonitor,
         disk: DiskMonitor | None,
+        cluster: Cluster | None,
     ) -> None:
         self.node = node
         self.amqp_ports: list[int] = []
@@ -86,27 +94,37 @@ class RunningNode:
         self.messages = messages
         self._memory = memory
         self._disk = disk
+        self.cluster = cluster
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
         self.stop_wanted = asyncio.Event()
 
     @classmethod
     async def start(cls, config: Config) -> RunningNode:
-        """Open the data directory and the listeners.
+        """Open the data directory and the listeners, and join the cluster there may be.
 
-        Raises `DataDirectoryRefused`, `DefinitionsFileRefused`, `OSError` for addresses and files,
-        `ssl.SSLError`.
+        Raises `DataDirectoryRefused`, `NodeRefused`, `DefinitionsFileRefused`, `OSError` for
+        addresses and files, `ssl.SSLError`.
         """
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
-        directory, metadata = _open_metadata(config, loop, clock)
+        directory = None if config.data_dir is None else DataDirectory.open(config.data_dir)
+        metadata: MetadataStore | None = None
+        cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
+            metadata = _own_metadata(directory, loop, clock)
+            if config.cluster is not None:
+                cluster = await _join(config, config.cluster, loop, clock, directory, metadata)
+                metadata = cluster.metadata
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
-            running = cls._build(config, loop, clock, metadata, directory, recovery)
+            await _create_defaults(config, metadata)
+            running = cls._build(config, loop, clock, metadata, directory, recovery, cluster)
+            if cluster is not None:
+                await cluster.serve(running.node)
             await running._define(config)
             await running._listen(config, addresses)
             await running._manage(config)
@@ -114,7 +132,7 @@ class RunningNode:
             if running is not None:
                 await running.stop()
             else:
-                _close(metadata, directory)
+                await _close(metadata, directory, cluster)
             raise
         return running
 
@@ -127,18 +145,9 @@ class RunningNode:
         metadata: MetadataStore,
         directory: DataDirectory | None,
         recovery: Recovery | None,
+        cluster: Cluster | None,
     ) -> RunningNode:
-        if config.load_definitions is None:
-            create_defaults(
-                metadata,
-                random_bytes=os.urandom,
-                user=config.default_user,
-                password=config.default_pass,
-                vhost=config.default_vhost,
-                tags=config.default_user_tags,
-                permissions=config.default_permissions,
-            )
-        name = config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
+        name = _name(config)
         alarms = Alarms(name)
         memory = MemoryMonitor(
             _read_file, alarms, config.memory_watermark, release_free=release_freed_memory
@@ -180,6 +189,7 @@ class RunningNode:
             new_token=_new_token,
             new_backing_queue=new_backing_queue,
             server_properties=_server_properties(),
+            placement=None if cluster is None else cluster.placement(alarms),
         )
         listener = Listener(
             node,
@@ -193,7 +203,7 @@ class RunningNode:
             messages.storage.drop_unclaimed(_defined_queues(metadata))
         for monitor in monitors:
             monitor.start()
-        return cls(node, listener, monitors, metadata, directory, messages, memory, disk)
+        return cls(node, listener, monitors, metadata, directory, messages, memory, disk, cluster)
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
@@ -259,6 +269,41 @@ class RunningNode:
         if self.management is not None:
             self.management.reload_certificates()
 
+    async def stop_or_pause(self) -> bool:
+        """Wait until the node is to stop; False when it must pause, for it has lost its cluster."""
+        waits = [asyncio.ensure_future(self.stop_wanted.wait())]
+        if self.cluster is not None:
+            waits.append(asyncio.ensure_future(self.cluster.lease_lost.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return self.stop_wanted.is_set()
+
+    def as_before(self, config: Config) -> Config:
+        """What to start with after a pause: the same ports, and patience with the cluster."""
+        assert config.cluster is not None and self.cluster is not None
+        cluster = dataclasses.replace(
+            config.cluster,
+            listener=config.cluster.listener._replace(port=self.cluster.link_port),
+            start_attempts=sys.maxsize,
+        )
+
+        def same(addresses: tuple[Address, ...], ports: list[int]) -> tuple[Address, ...]:
+            return tuple(
+                address._replace(port=port) for address, port in zip(addresses, ports, strict=True)
+            )
+
+        http = [port for kind, port in self.http_ports if kind == "http"]
+        return dataclasses.replace(
+            config,
+            cluster=cluster,
+            amqp_listeners=same(config.amqp_listeners, self.amqp_ports),
+            tls_listeners=same(config.tls_listeners, self.tls_ports),
+            http_listeners=same(config.http_listeners, http),
+        )
+
     async def stop(self) -> None:
         """Tell the clients, commit what is pending, release the data directory."""
         for monitor in self._monitors:
@@ -273,26 +318,66 @@ class RunningNode:
         self.node.stop()
         if self.messages is not None:
             self.messages.stop()
-        _close(self._metadata, self._directory)
+        await _close(self._metadata, self._directory, self.cluster)
 
 
-def _open_metadata(
-    config: Config, loop: asyncio.AbstractEventLoop, clock: LoopClock
-) -> tuple[DataDirectory | None, MetadataStore]:
-    if config.data_dir is None:
-        return None, VolatileMetadataStore()
-    directory = DataDirectory.open(config.data_dir)
+def _name(config: Config) -> str:
+    return config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
+
+
+def _own_metadata(
+    directory: DataDirectory | None, loop: asyncio.AbstractEventLoop, clock: LoopClock
+) -> MetadataStore:
+    """The definitions of a node that is alone."""
+    if directory is None:
+        return VolatileMetadataStore()
+    return LmdbMetadataStore(
+        directory,
+        call_on_loop=loop.call_soon_threadsafe,
+        call_later=clock.call_later,
+        sync_thread=SyncThread("metadata-sync"),
+    )
+
+
+async def _join(
+    config: Config,
+    options: ClusterConfig,
+    loop: asyncio.AbstractEventLoop,
+    clock: LoopClock,
+    directory: DataDirectory | None,
+    own: MetadataStore,
+) -> Cluster:
+    """Join the cluster, with what the node has of its own. Raises `NodeRefused`, OSError."""
+    module = import_module("warren.cluster")
     try:
-        metadata = LmdbMetadataStore(
-            directory,
-            call_on_loop=loop.call_soon_threadsafe,
-            call_later=clock.call_later,
-            sync_thread=SyncThread("metadata-sync"),
+        definitions = list(own.records(()))
+    finally:
+        own.close()
+    try:
+        cluster: Cluster = await module.Cluster.open(
+            options, _name(config), loop, clock, directory, definitions
         )
-    except BaseException:
-        directory.close()
-        raise
-    return directory, metadata
+    except module.ClusterRefused as refusal:
+        raise NodeRefused(str(refusal)) from refusal
+    return cluster
+
+
+async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
+    if config.load_definitions is not None:
+        return
+    commit = create_defaults(
+        metadata,
+        random_bytes=os.urandom,
+        user=config.default_user,
+        password=config.default_pass,
+        vhost=config.default_vhost,
+        tags=config.default_user_tags,
+        permissions=config.default_permissions,
+    )
+    if commit is not None and not commit.visible:
+        decided = asyncio.Event()
+        commit.then(decided.set)
+        await decided.wait()
 
 
 def _defined_queues(metadata: MetadataStore) -> set[int]:
@@ -343,8 +428,13 @@ def _disk_monitor(config: Config, path: Path, alarms: Alarms) -> DiskMonitor:
     )
 
 
-def _close(metadata: MetadataStore, directory: DataDirectory | None) -> None:
-    metadata.close()
+async def _close(
+    metadata: MetadataStore | None, directory: DataDirectory | None, cluster: Cluster | None
+) -> None:
+    if cluster is not None:
+        await cluster.close()
+    elif metadata is not None:
+        metadata.close()
     if directory is not None:
         directory.close()
 

@@ -296,16 +296,15 @@ def test_all_problems_are_reported_together() -> None:
 
 def test_keys_without_effect_are_warnings() -> None:
     loaded = parse_config(
-        "queue_master_locator = min-masters\nheartbeat = 5\n"
-        "cluster_formation.peer_discovery_backend = etcd\nlog.journald.level = debug\n"
+        "hipe_compile = false\nheartbeat = 5\n"
+        "cluster_formation.node_type = disc\nlog.journald.level = debug\n"
         "log.console.formatter.json.field_map = a\nmqtt.allow_anonymous = true",
         source="etc/rabbitmq.conf",
     )
     assert loaded.config == Config(heartbeat_s=5)
     assert loaded.warnings == [
-        "etc/rabbitmq.conf, line 1: queue_master_locator has no effect in Warren",
-        "etc/rabbitmq.conf, line 3: cluster_formation.peer_discovery_backend has no effect"
-        " in Warren",
+        "etc/rabbitmq.conf, line 1: hipe_compile has no effect in Warren",
+        "etc/rabbitmq.conf, line 3: cluster_formation.node_type has no effect in Warren",
         "etc/rabbitmq.conf, line 4: log.journald.level has no effect in Warren",
         "etc/rabbitmq.conf, line 5: log.console.formatter.json.field_map has no effect in Warren",
         "etc/rabbitmq.conf, line 6: mqtt.allow_anonymous has no effect in Warren",
@@ -360,3 +359,46 @@ def test_a_node_name_in_the_file_is_checked() -> None:
         "a node name without slashes, whitespace and control characters was wanted"
     )
     assert config("node_name = rabbit@host-1.example").node_name == "rabbit@host-1.example"
+
+
+class TestCluster:
+    def test_a_node_is_alone_unless_it_is_told_where_etcd_is(self) -> None:
+        assert Config().cluster is None
+        assert config("cluster_formation.peer_discovery_backend = classic_config").cluster is None
+
+    def test_rabbitmqs_keys_say_where_etcd_is(self) -> None:
+        cluster = config(
+            "cluster_formation.peer_discovery_backend = etcd\n"
+            "cluster_formation.etcd.endpoints.1 = one:2379\n"
+            "cluster_formation.etcd.endpoints.2 = https://two\n"
+            "cluster_formation.etcd.key_prefix = mq\n"
+            "cluster_formation.etcd.cluster_name = orders\n"
+            "distribution.listener.port_range.min = 4000\n"
+            "cluster.secret = sixteen octets at least\n"
+        ).cluster
+        assert cluster is not None
+        assert cluster.etcd_endpoints == ("http://one:2379", "https://two")
+        assert cluster.etcd_prefix == "/mq/orders"
+        assert cluster.listener.port == 4000
+        assert cluster.secret == b"sixteen octets at least"
+
+    def test_the_backend_alone_means_the_etcd_of_this_machine(self) -> None:
+        cluster = config("cluster_formation.peer_discovery_backend = etcd").cluster
+        assert cluster is not None and cluster.etcd_endpoints == ("http://localhost:2379",)
+
+    def test_certificates_for_etcd_mean_tls(self) -> None:
+        cluster = config(
+            "cluster_formation.etcd.host = e\ncluster_formation.etcd.ssl_options.cacertfile = /ca"
+        ).cluster
+        assert cluster is not None
+        assert cluster.etcd_endpoints == ("https://e:2379",)
+        assert cluster.etcd_ssl is not None
+
+    def test_a_short_secret_is_refused_and_not_shown(self) -> None:
+        with pytest.raises(ConfigError) as refused:
+            parse_config("cluster.secret = short")
+        assert "a secret of 16 octets or more was wanted" in str(refused.value)
+        cluster = config(
+            "cluster_formation.etcd.host = e\ncluster.secret = sixteen octets at least"
+        ).cluster
+        assert "sixteen" not in repr(cluster)

@@ -1,0 +1,60 @@
+"""What is to be deleted when nodes have gone: definitions that are not meant to outlive them.
+
+Exclusive queues end with their connection, and queues that are not durable with the node that has
+them; exchanges and bindings that are not durable end with the last node of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from warren.core.ports import Key, MetadataStore, Write
+from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
+
+
+def of_node(store: MetadataStore, node: str) -> list[Write]:
+    """What goes with a node that is down: its queues that do not last, and what leads to them."""
+    gone = {
+        stored.key
+        for stored in store.records(("queue",))
+        if isinstance(stored.record, QueueRecord)
+        and stored.record.leader == node
+        and (stored.record.exclusive or not stored.record.durable)
+    }
+    return [Write(key, None) for key in (*sorted(gone), *_bindings_to(store, gone))] if gone else []
+
+
+def of_cluster(store: MetadataStore) -> list[Write]:
+    """What is left over of a cluster whose last node has stopped: all that does not last."""
+    gone: set[Key] = set()
+    for stored in store.records(("queue",)):
+        record = stored.record
+        if isinstance(record, QueueRecord) and (record.exclusive or not record.durable):
+            gone.add(stored.key)
+    for stored in store.records(("exchange",)):
+        if isinstance(stored.record, ExchangeRecord) and not stored.record.durable:
+            gone.add(stored.key)
+    return [Write(key, None) for key in (*sorted(gone), *_bindings_of(store, gone))] if gone else []
+
+
+def _bindings_to(store: MetadataStore, gone: Iterable[Key]) -> Iterator[Key]:
+    gone = frozenset(gone)
+    for key in _bindings(store):
+        _, vhost, _, kind, destination, _, _ = key
+        if (kind, vhost, destination) in gone:
+            yield key
+
+
+def _bindings_of(store: MetadataStore, gone: Iterable[Key]) -> Iterator[Key]:
+    """Bindings with an end among what goes."""
+    gone = frozenset(gone)
+    for key in _bindings(store):
+        _, vhost, source, kind, destination, _, _ = key
+        if (kind, vhost, destination) in gone or ("exchange", vhost, source) in gone:
+            yield key
+
+
+def _bindings(store: MetadataStore) -> Iterator[Key]:
+    for stored in store.records(("binding",)):
+        assert isinstance(stored.record, BindingRecord)
+        yield stored.key

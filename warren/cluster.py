@@ -1,0 +1,373 @@
+"""Builds what a node needs to be one of several: the shared definitions, its place, its links.
+
+Loaded only where a cluster is configured: the client of etcd costs a node that is alone nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Collection
+from random import SystemRandom
+
+from warren import __version__
+from warren.clock import LoopClock
+from warren.config import ClusterConfig, Listener, SslOptions
+from warren.core.alarms import Alarms
+from warren.core.log_line import log_event
+from warren.core.node import Node
+from warren.core.placement import Placement
+from warren.core.ports import MetadataStore, Stored, Write
+from warren.core.records import QueueRecord
+from warren.mirror import leftovers
+from warren.mirror.alarm_news import AlarmNews
+from warren.mirror.calls import Calls
+from warren.mirror.cluster_metadata import ClusterMetadata
+from warren.mirror.etcd import EtcdClient, EtcdError
+from warren.mirror.links import Links
+from warren.mirror.member_directory import UnreadableMembership
+from warren.mirror.membership import Membership, MembershipRefused
+from warren.mirror.placement import ClusterPlacement
+from warren.mirror.ports import PROTOCOL_VERSION, Identity, LinkSettings
+from warren.mirror.post import Post
+from warren.mirror.presence import Presence
+from warren.mirror.queue_host import QueueHost
+from warren.mirror.remote_queues import RemoteQueues
+from warren.persist.data_directory import DataDirectory
+from warren.persist.group_commit import SyncThread
+from warren.persist.metadata_replica import LmdbReplica
+
+log = logging.getLogger("warren.cluster")
+
+CLUSTER_FILE = "cluster.json"
+"""In the data directory: which cluster the node is a member of."""
+
+
+class ClusterRefused(Exception):
+    """The node cannot be part of the cluster; the text says why and what to do."""
+
+
+class Cluster:
+    """This node's part in its cluster, from `open` to `close`."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        node_name: str,
+        clock: LoopClock,
+        etcd: EtcdClient,
+        membership: Membership,
+        replica: LmdbReplica | None,
+    ) -> None:
+        self.metadata: ClusterMetadata
+        self.membership = membership
+        self.post = Post()
+        self.calls = Calls(self.post)
+        self.lease_lost = asyncio.Event()
+        self._config = config
+        self._node_name = node_name
+        self._clock = clock
+        self._etcd = etcd
+        self._replica = replica
+        self._links: Links
+        self._remote_queues: RemoteQueues
+        self._flow: dict[str, bool] = {}
+
+    @classmethod
+    async def open(
+        cls,
+        config: ClusterConfig,
+        node_name: str,
+        loop: asyncio.AbstractEventLoop,
+        clock: LoopClock,
+        directory: DataDirectory | None,
+        own_definitions: list[Stored],
+    ) -> Cluster:
+        """Join the cluster, or begin it.
+
+        `own_definitions` are those the node had while it was alone: a new cluster begins with
+        them, and another one is not joined over them. Raises `ClusterRefused`, OSError.
+        """
+        secret = _secret(config)
+        etcd = EtcdClient(
+            config.etcd_endpoints,
+            user=config.etcd_user,
+            password=config.etcd_password,
+            tls=_etcd_tls(config.etcd_ssl),
+        )
+        replica: LmdbReplica | None = None
+        membership: Membership | None = None
+        try:
+            expected = _known_cluster(directory)
+            membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
+            if expected is None and own_definitions:
+                _expect_new(membership, node_name)
+            if directory is not None:
+                replica = LmdbReplica(
+                    directory,
+                    call_on_loop=loop.call_soon_threadsafe,
+                    call_later=clock.call_later,
+                    sync_thread=SyncThread("definitions-sync"),
+                )
+            cluster = cls(config, node_name, clock, etcd, membership, replica)
+            await cluster._join(secret, directory, own_definitions if expected is None else [])
+        except (MembershipRefused, EtcdError, UnreadableMembership) as error:
+            await _abandon(etcd, membership, replica)
+            raise ClusterRefused(
+                f"node {node_name} cannot be part of its cluster: {error}"
+            ) from error
+        except BaseException:
+            await _abandon(etcd, membership, replica)
+            raise
+        return cluster
+
+    async def _join(
+        self, secret: bytes, directory: DataDirectory | None, own_definitions: list[Stored]
+    ) -> None:
+        config = self._config
+        identity = Identity(
+            self._node_name,
+            directory.node_id if directory is not None else secrets.token_hex(16),
+            # Later starts have higher numbers; nobody but the links compares them.
+            time.time_ns(),
+            self.membership.identity.cluster_id,
+            software=__version__,
+        )
+        # Peers may dial as soon as they hear of us, and are answered as soon as there is a node.
+        listening = _bound(config.listener)
+        self._links = Links(
+            identity,
+            secret,
+            self.post.user(),
+            clock=self._clock,
+            rng=random.Random(),
+            listen=listening,
+            settings=LinkSettings(
+                interval_s=min(1.0, config.link_timeout_s / 3), timeout_s=config.link_timeout_s
+            ),
+        )
+        try:
+            host = config.advertised_host or _host_of(self._node_name)
+            port = listening.getsockname()[1]
+            joined = await self.membership.join(host, port, __version__)
+            self.membership.on_lease_lost = self.lease_lost.set
+            self.metadata = await ClusterMetadata.open(
+                self._etcd,
+                config.etcd_prefix,
+                self._node_name,
+                replica=self._replica,
+                cluster_id=identity.cluster_id,
+                attempts=config.start_attempts,
+                attempt_pause_s=config.start_pause_s,
+            )
+            if own_definitions:
+                await _done(self.metadata, _taken_along(own_definitions, self._node_name))
+            left_over = leftovers.of_cluster if joined.first else self._left_by_ourselves
+            await _done(self.metadata, left_over(self.metadata))
+        except BaseException:
+            listening.close()
+            raise
+        if directory is not None:
+            _remember(directory, identity.cluster_id)
+        log_event(log, logging.INFO, "cluster_joined", node=self._node_name, first=joined.first)
+
+    def _left_by_ourselves(self, store: MetadataStore) -> list[Write]:
+        """What the process before this one has left, if the others have not noticed its end."""
+        return leftovers.of_node(store, self._node_name)
+
+    # What the node is built with
+
+    def placement(self, alarms: Alarms) -> Placement:
+        self._remote_queues = RemoteQueues(
+            self.post, self.calls, self._clock, lambda flow: alarms.set_flow(flow, "nodes")
+        )
+        return ClusterPlacement(
+            self._node_name,
+            self.metadata,
+            self._remote_queues,
+            self.running,
+            SystemRandom(),
+            self._config.queue_master_locator,
+        )
+
+    async def serve(self, node: Node) -> None:
+        """Answer the other nodes from now on, and look for them."""
+        QueueHost(node, self.post, self.calls)
+        AlarmNews(node.alarms, self.post)
+        await self._links.start()
+        self.post.open(self._links)
+        self.membership.on_node_up = self._node_up
+        self.membership.on_node_down = self._node_down
+        for name, presence in self.membership.running().items():
+            if name != self._node_name:
+                self._node_up(name, presence)
+        for name in self.membership.members().keys() - self.membership.running().keys():
+            self._tidy_after(name)
+
+    @property
+    def link_port(self) -> int:
+        return self._links.port
+
+    def running(self) -> Collection[str]:
+        """The nodes that are up and can be reached, this one included."""
+        return {self._node_name, *self.post.peers()}
+
+    def _node_up(self, name: str, presence: Presence) -> None:
+        self._links.connect(name, presence.link_host, presence.link_port)
+
+    def _node_down(self, name: str, _presence: Presence) -> None:
+        self._links.forget(name)
+        self._tidy_after(name)
+
+    def _tidy_after(self, name: str) -> None:
+        """Delete what does not outlive a node; the first of those that are up does it."""
+        if min(self.membership.running(), default="") == self._node_name:
+            writes = leftovers.of_node(self.metadata, name)
+            if writes:
+                self.metadata.transact(writes)
+
+    async def close(self) -> None:
+        """Leave, so that the others need not find out."""
+        try:
+            await self.membership.leave()
+        except EtcdError as error:
+            log_event(log, logging.WARNING, "cluster_not_left", reason=error)
+        await self._links.stop()
+        await self.metadata.aclose()
+        await _abandon(self._etcd, self.membership, self._replica)
+
+
+async def _abandon(
+    etcd: EtcdClient, membership: Membership | None, replica: LmdbReplica | None
+) -> None:
+    if membership is not None:
+        await membership.aclose()
+    if replica is not None:
+        replica.close()
+    await etcd.close()
+
+
+async def _open_membership(
+    config: ClusterConfig,
+    etcd: EtcdClient,
+    node_name: str,
+    clock: LoopClock,
+    directory: DataDirectory | None,
+    expected: str | None,
+) -> Membership:
+    """Raises `EtcdError` when etcd cannot be reached however often it was tried."""
+    for attempt in range(1, config.start_attempts + 1):
+        try:
+            return await Membership.open(
+                etcd,
+                config.etcd_prefix,
+                node_name,
+                directory.node_id if directory is not None else secrets.token_hex(16),
+                clock=clock,
+                new_cluster_id=f"rabbitmq-cluster-id-{secrets.token_urlsafe(16)}",
+                protocol=PROTOCOL_VERSION,
+                expected_cluster_id=expected,
+                lease_ttl_s=config.lease_ttl_s,
+            )
+        except EtcdError as error:
+            if attempt == config.start_attempts:
+                raise
+            if attempt == 1:
+                log_event(log, logging.WARNING, "cluster_store_unreachable", reason=error)
+            await asyncio.sleep(config.start_pause_s)
+    raise AssertionError("at least one attempt is made")
+
+
+def _expect_new(membership: Membership, node_name: str) -> None:
+    if membership.members():
+        raise ClusterRefused(
+            f"node {node_name} has definitions of its own, and the cluster has others; empty it"
+            " with `warren ctl reset`, or start with an empty data directory, to join"
+        )
+
+
+def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
+    """What a node that was alone brings into its new cluster; its queues stay where they are."""
+    writes = []
+    for key, record, _ in own_definitions:
+        if isinstance(record, QueueRecord):
+            record = QueueRecord(
+                record.auto_delete,
+                record.arguments,
+                record.queue_id,
+                durable=record.durable,
+                exclusive=record.exclusive,
+                leader=node_name,
+            )
+        writes.append(Write(key, record))
+    return writes
+
+
+async def _done(metadata: MetadataStore, writes: list[Write]) -> None:
+    if writes:
+        reached = asyncio.Event()
+        metadata.transact(writes).then(reached.set)
+        await reached.wait()
+
+
+def _secret(config: ClusterConfig) -> bytes:
+    """Raises `ClusterRefused` where none was given, OSError for a file that cannot be read."""
+    secret = config.secret
+    if not secret and config.secret_file is not None:
+        secret = config.secret_file.read_bytes().strip()
+    if not secret:
+        raise ClusterRefused(
+            "a cluster needs a secret that its nodes share: set cluster.secret_file,"
+            " cluster.secret or WARREN_CLUSTER_SECRET"
+        )
+    return secret
+
+
+def _bound(listener: Listener) -> socket.socket:
+    """Raises OSError."""
+    family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+    bound = socket.create_server(listener, family=family)
+    bound.setblocking(False)
+    return bound
+
+
+def _etcd_tls(options: SslOptions | None) -> ssl.SSLContext | None:
+    if options is None:
+        return None
+    context = ssl.create_default_context(cafile=options.cacertfile)
+    if options.certfile is not None:
+        context.load_cert_chain(options.certfile, options.keyfile)
+    return context
+
+
+def _host_of(node_name: str) -> str:
+    _, _, host = node_name.rpartition("@")
+    return host
+
+
+def _known_cluster(directory: DataDirectory | None) -> str | None:
+    """The cluster this data directory is of, if it is of one."""
+    if directory is None:
+        return None
+    try:
+        text = (directory.path / CLUSTER_FILE).read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    known: str = json.loads(text)["cluster_id"]
+    return known
+
+
+def _remember(directory: DataDirectory, cluster_id: str) -> None:
+    unfinished = directory.path / f"{CLUSTER_FILE}.new"
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(json.dumps({"cluster_id": cluster_id}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, directory.path / CLUSTER_FILE)
