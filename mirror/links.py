@@ -42,6 +42,7 @@ from warren.mirror.ports import (
     Identity,
     LinkSettings,
     LinkUser,
+    NodeLinks,
     Part,
     Role,
 )
@@ -73,7 +74,7 @@ class Dialling:
             self.timer = None
 
 
-class Links:
+class Links(NodeLinks):
     """The links of one node. `connect` and the others are for after `start`.
 
     `rng` spreads dialling; `random_octets` makes nonces and must be unforeseeable. Raises
