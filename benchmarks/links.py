@@ -18,6 +18,7 @@ from typing import Any
 
 import uvloop
 
+from warren.allocator import keep_freed_memory
 from warren.clock import LoopClock
 from warren.mirror.links import Links
 from warren.mirror.ports import EndReason, Frame, Identity, LinkUser
@@ -92,6 +93,7 @@ async def run_node(
 
 
 def node_process(name: str, sends: bool, size: int, seconds: float, pipe: Connection) -> None:
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         pipe.send(runner.run(run_node(name, sends, size, seconds, pipe)))
 

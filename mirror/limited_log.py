@@ -29,6 +29,8 @@ class LimitedLog:
 
     def event(self, level: int, event: str, about: str, /, **values: object) -> None:
         """Log an event about a peer: an address without its port, or a name."""
+        if not self._log.isEnabledFor(level):
+            return
         if self._clock.now() >= self._window_end:
             self._next_window()
         key = (event, about)

@@ -45,34 +45,55 @@ class FrameReader:
         What is kept is less than a frame, and grows only with what came. Raises `FrameError`
         after appending the frames before the error.
         """
-        partial = self._partial
-        if partial:
-            partial += data
-            if len(partial) < self._wanted:
-                return ()
-            data = bytes(partial)
-            partial.clear()
-        controls: tuple[Frame, ...] = ()
+        controls: list[Frame] = []
+        at = self._complete(data, frames, controls) if self._partial else 0
         unpack_from, append = HEADER.unpack_from, frames.append
         end = len(data)
-        at, body, after = 0, HEADER_BYTES, HEADER_BYTES
+        after = body = at + HEADER_BYTES
         while body <= end:
             size, kind, flags = unpack_from(data, at)
             if size > FRAME_BYTES_MAX or flags:
-                raise FrameError(
-                    f"a frame of {size} octets, kind 0x{kind:04X}, flags 0x{flags:04X}; "
-                    f"at most {FRAME_BYTES_MAX} octets and no flags are allowed"
-                )
+                raise _no_frame(size, kind, flags)
             after = body + size
             if after > end:
                 break
             if kind < USER_KINDS:
                 append((kind, data[body:after]))
             else:
-                controls = (*controls, (kind, data[body:after]))
+                controls.append((kind, data[body:after]))
             at = after
             after = body = at + HEADER_BYTES
         if at < end:
-            partial += memoryview(data)[at:]
+            self._partial += memoryview(data)[at:]
             self._wanted = after - at
         return controls
+
+    def _complete(self, data: bytes, frames: list[Frame], controls: list[Frame]) -> int:
+        """Complete the frame that was begun; returns how much of the data belongs to it.
+
+        Only that much is copied: a read of 256 KiB ends within a frame nearly every time.
+        """
+        partial = self._partial
+        at = 0
+        while True:
+            missing = self._wanted - len(partial)
+            partial += memoryview(data)[at : at + missing]
+            at = min(at + missing, len(data))
+            if len(partial) < self._wanted:
+                return at
+            size, kind, flags = HEADER.unpack_from(partial)
+            if size > FRAME_BYTES_MAX or flags:
+                raise _no_frame(size, kind, flags)
+            self._wanted = HEADER_BYTES + size
+            if len(partial) == self._wanted:
+                payload = bytes(memoryview(partial)[HEADER_BYTES:])
+                partial.clear()
+                (frames if kind < USER_KINDS else controls).append((kind, payload))
+                return at
+
+
+def _no_frame(size: int, kind: int, flags: int) -> FrameError:
+    return FrameError(
+        f"a frame of {size} octets, kind 0x{kind:04X}, flags 0x{flags:04X}; "
+        f"at most {FRAME_BYTES_MAX} octets and no flags are allowed"
+    )

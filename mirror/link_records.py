@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from warren.mirror.ports import Counter, EndReason, Identity, Role
+from warren.mirror.ports import REFUSALS, Counter, EndReason, Identity, Role
 
 SEAL_BYTES = 32
 LENGTH = struct.Struct("<H")
@@ -47,14 +47,12 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     name: str
 
     def known_reason(self) -> EndReason:
-        try:
-            return EndReason(self.reason)
-        except ValueError:
-            return EndReason.DAMAGED
+        return _REFUSALS.get(self.reason, EndReason.REFUSED)
 
 
 Record: TypeAlias = Introduction | Acceptance | Refusal
 
+_REFUSALS = {reason.value: reason for reason in REFUSALS}
 _DECODER = msgspec.msgpack.Decoder(Record)
 
 

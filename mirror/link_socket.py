@@ -20,7 +20,7 @@ from warren.core.ports import Clock, Timer
 from warren.mirror.link_handshake import Ended, Established, Identified
 from warren.mirror.link_protocol import Frames, LinkEvent, LinkProtocol
 from warren.mirror.pairing import Standing
-from warren.mirror.ports import EndReason, Frame, LinkSettings, Part, Role
+from warren.mirror.ports import REFUSALS, EndReason, Frame, LinkSettings, Part, Role
 
 log = logging.getLogger("warren.cluster")
 
@@ -34,18 +34,7 @@ LARGE_PART = 4096
 CLOSE_GRACE_S = 1.0
 """Time a peer has to take our last words."""
 
-LAST_WORDS = frozenset(
-    {
-        EndReason.WRONG_CLUSTER,
-        EndReason.DUPLICATE_NAME,
-        EndReason.NO_COMMON_VERSION,
-        EndReason.OURSELVES,
-        EndReason.ANOTHER_NODE,
-        EndReason.ALREADY_LINKED,
-        EndReason.FORGOTTEN,
-        EndReason.STOPPED,
-    }
-)
+LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED}
 """Ends of which the peer is told; the others end at once, whatever is still to be written."""
 
 

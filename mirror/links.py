@@ -43,6 +43,7 @@ from warren.mirror.ports import (
     Identity,
     LinkSettings,
     LinkUser,
+    NodeLinks,
     Part,
     Role,
 )
@@ -74,7 +75,7 @@ class Dialling:
             self.timer = None
 
 
-class Links:
+class Links(NodeLinks):
     """The links of one node. `connect` and the others are for after `start`.
 
     `rng` spreads dialling; `random_octets` makes nonces and must be unforeseeable. Raises
@@ -331,12 +332,19 @@ class Links:
         dial.add_done_callback(self._dials.discard)
 
     async def _connect(self, socket: LinkSocket, host: str, port: int) -> None:
+        connected = False
         try:
             async with asyncio.timeout(self._settings.handshake_s):
                 await self._loop.create_connection(lambda: socket, host, port)
+            connected = True
         except (OSError, ValueError, OverflowError) as error:
             reason = str(error) or type(error).__name__
             socket.end(EndReason.UNREACHABLE, f"{host}:{port}: {reason}")
+        finally:
+            if not connected:
+                # Cancelled in the turn in which it was made, uvloop reports it made and never lost.
+                socket.abort()
+                self.closed(socket)
 
     def _stop_dialling(self, node: str, linked: LinkSocket) -> None:
         """There is a link: no other is wanted, and the next wait is a short one again."""

@@ -71,6 +71,8 @@ class EndReason(StrEnum):
     OURSELVES = "ourselves"
     ANOTHER_NODE = "another_node"
     ALREADY_LINKED = "already_linked"
+    REFUSED = "refused"
+    """For a reason of the peer's that we do not know."""
 
     # Of a link that was up.
     CONNECTION_LOST = "connection_lost"
@@ -85,7 +87,22 @@ class EndReason(StrEnum):
     FAULT = "fault"
 
 
+REFUSALS = frozenset(
+    {
+        EndReason.WRONG_CLUSTER,
+        EndReason.DUPLICATE_NAME,
+        EndReason.NO_COMMON_VERSION,
+        EndReason.OURSELVES,
+        EndReason.ANOTHER_NODE,
+        EndReason.ALREADY_LINKED,
+    }
+)
+"""Why a node that knows the secret gets no link."""
+
+
 class Role(Enum):
+    """Which side of a connection."""
+
     DIALLER = b"dialler"
     ACCEPTOR = b"acceptor"
 
@@ -150,7 +167,8 @@ class NodeLinks(Protocol):
     def send(self, node: str, kind: int, *parts: Part) -> bool:
         """Send the parts as one frame; False when the link is down.
 
-        True says that the frame is on its way, not that it arrives.
+        True says that the frame is on its way, not that it arrives. Raises ValueError for a kind
+        that is not the user's and for more than `FRAME_BYTES_MAX` octets.
         """
         ...
 

@@ -49,3 +49,12 @@ def test_many_peers_together_have_a_limit_too(
         clock.advance(WINDOW_S)
     left_out = f"link_lines_left_out lines={9 * LINES_MAX}"
     assert caplog.messages == (["knocked"] * LINES_MAX + [left_out]) * 2 + ["knocked"] * LINES_MAX
+
+
+def test_what_is_not_wanted_takes_no_line_away_from_what_is(
+    limited: LimitedLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(LINES_MAX):
+        limited.event(logging.DEBUG, "passed", str(number))
+    limited.event(logging.INFO, "knocked", "bob")
+    assert caplog.messages == ["knocked"]

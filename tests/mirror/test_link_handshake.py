@@ -16,7 +16,7 @@ from warren.mirror.link_handshake import (
     Identified,
     Step,
 )
-from warren.mirror.link_records import RECORD_BYTES_MAX, Acceptance, Sealer, check_identity
+from warren.mirror.link_records import RECORD_BYTES_MAX, Acceptance, Refusal, Sealer, check_identity
 from warren.mirror.ports import EndReason, Role
 
 OTHER_SECRET = b"the secret of this clusteR"
@@ -321,3 +321,9 @@ def test_a_record_does_not_open_twice_nor_in_the_other_direction() -> None:
     assert opener.open(sealed) == Acceptance(3)
     assert opener.open(sealed) is None
     assert Sealer(b"k" * 32, Role.DIALLER).open(sealed) is None
+
+
+@pytest.mark.parametrize("reason", ["out_of_apples", "silent", ""])
+def test_a_reason_for_refusing_that_is_none_of_ours_is_a_refusal_all_the_same(reason: str) -> None:
+    assert Refusal(reason, "bob").known_reason() is EndReason.REFUSED
+    assert Refusal("wrong_cluster", "bob").known_reason() is EndReason.WRONG_CLUSTER

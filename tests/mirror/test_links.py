@@ -10,6 +10,7 @@ import pytest
 from link_nodes import QUICK, HandPeer, LinkNode, on_loop, until
 from link_pipe import identity
 
+from warren.mirror.link_socket import CLOSE_GRACE_S
 from warren.mirror.ports import FRAME_BYTES_MAX, EndReason, Identity, LinkSettings
 
 
@@ -168,6 +169,21 @@ async def test_a_node_may_be_forgotten_while_it_is_being_dialled() -> None:
             ann.links.forget("bob")
             await until(lambda: not ann.links._sockets and not ann.links._dials)
         await until(lambda: not bob.links._sockets)
+
+
+@on_loop
+async def test_a_node_may_stop_at_any_moment_of_dialling_and_need_not_wait() -> None:
+    async with LinkNode("bob") as bob:
+        for turns in range(40):
+            async with LinkNode("ann") as ann:
+                ann.dials(bob)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                began = asyncio.get_running_loop().time()
+                await ann.links.stop()
+                assert not ann.links._sockets
+                assert asyncio.get_running_loop().time() - began < CLOSE_GRACE_S, turns
+            await until(lambda: not bob.links._sockets)
 
 
 @on_loop
