@@ -29,7 +29,7 @@ from warren.core.ports import Commit, Precondition, Write
 from warren.mirror.batch_writer import BatchWriter, Decision, WriterSuperseded
 from warren.mirror.cluster_log import logger
 from warren.mirror.definition_codec import Keys, UnreadableDefinition
-from warren.mirror.definition_history import DefinitionHistory, HistoryStream, Revision
+from warren.mirror.definition_history import DefinitionHistory, HistoryStream, Progress, Revision
 from warren.mirror.etcd import (
     EtcdClient,
     EtcdCompacted,
@@ -244,6 +244,14 @@ class ClusterMetadata(SharedDefinitions):
         loop = asyncio.get_running_loop()
         works = (self._carry(), self._follow(), self._look_after())
         self._tasks += [loop.create_task(work) for work in works]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """None of the tasks ends by itself but that of a writer that is superseded."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("cluster_metadata_failed", exc_info=error)
+            self._lost("fault", error)
 
     def _wake(self) -> None:
         self._work.set()
@@ -286,28 +294,30 @@ class ClusterMetadata(SharedDefinitions):
 
     async def _follow(self) -> None:
         """Apply the history, from where it is, for ever."""
-        loop = asyncio.get_running_loop()
+        clock = asyncio.get_running_loop().time
         pause_s = 0.0
         while True:
-            started = loop.time()
+            begun_at, begun_from = clock(), self._revision
             try:
-                async with self._history.after(max(self._revision, self._passed)) as stream:
-                    self._stream = stream
-                    self._found("watch")
-                    while True:
-                        await self._apply_all(await stream.next_revisions())
+                await self._follow_stream()
             except EtcdCompacted:
                 await self._reload_if_possible()
             except EtcdError as error:
-                # A connection that broke once is no news.
-                if pause_s:
+                # A stream that breaks is no news; that there is no other one is.
+                if self._stream is None:
                     self._lost("watch", error)
-            finally:
-                self._stream = None
-            if loop.time() - started > RETRY_MAX_S:
+            self._stream = None
+            if self._revision > begun_from or clock() > begun_at + RETRY_MAX_S:
                 pause_s = 0.0
             await asyncio.sleep(pause_s)
             pause_s = _longer(pause_s)
+
+    async def _follow_stream(self) -> None:
+        async with self._history.after(max(self._revision, self._passed)) as stream:
+            self._stream = stream
+            self._found("watch")
+            while True:
+                await self._apply_all(await stream.next_revisions())
 
     async def _apply_all(self, revisions: Sequence[Revision]) -> None:
         changes = 0
@@ -353,29 +363,35 @@ class ClusterMetadata(SharedDefinitions):
 
     async def _look_after(self) -> None:
         """Notice, while nothing is written, that etcd is lost or that the watch has stalled."""
-        expected = now = 0
+        progress = Progress(0, 0)
+        stream, applied = self._stream, self._revision
         while True:
             await asyncio.sleep(self._check_interval_s)
-            if self._revision < expected and self._stream is not None:
+            if self._revision >= progress.changed_at:
+                # What was there at the check before has had time to come.
+                self._pass(progress.now)
+            elif stream is not None and (stream, applied) == (self._stream, self._revision):
                 log_event(
                     logger,
                     logging.WARNING,
                     "cluster_watch_stalled",
-                    applied=self._revision,
-                    expected=expected,
+                    applied=applied,
+                    expected=progress.changed_at,
                 )
-                self._stream.close()
-            elif self._revision >= expected:
-                # What was there at the check before has had time to come.
-                self._passed = max(self._passed, now)
-                if self._passed - self._replica_revision > REPLICA_LAG_MAX:
-                    self._save(self._passed, ())
+                stream.close()
+            stream, applied = self._stream, self._revision
             try:
-                expected, now = await self._history.progress(self._revision)
+                progress = await self._history.progress(applied)
             except EtcdError as error:
                 self._lost("check", error)
             else:
                 self._found("check")
+
+    def _pass(self, revision: int) -> None:
+        """Nothing but what is applied has changed up to this revision."""
+        self._passed = max(self._passed, revision)
+        if self._passed - self._replica_revision > REPLICA_LAG_MAX:
+            self._save(max(self._passed, self._revision), ())
 
     def _save(self, revision: int, changes: Sequence[Change]) -> None:
         if self._replica is not None:
@@ -386,7 +402,7 @@ class ClusterMetadata(SharedDefinitions):
         """etcd's identity and the cluster's own: a replica is of both."""
         return f"{self._history.etcd_cluster:x}/{self._cluster_id}"
 
-    def _lost(self, work: str, error: Exception) -> None:
+    def _lost(self, work: str, error: BaseException) -> None:
         was_reachable = self.reachable
         self._failing.add(work)
         if was_reachable:

@@ -304,7 +304,10 @@ class WatchStream:
         """Raises `EtcdUnreachable` when the stream has ended, `EtcdCompacted`, `EtcdRefused`."""
         if self._response.status != 200:
             raise _refusal(self._response.status, await self._response.read())
-        line = msgspec.json.decode(await self._line(), type=WatchLine, strict=False)
+        try:
+            line = msgspec.json.decode(await self._line(), type=WatchLine, strict=False)
+        except msgspec.MsgspecError as error:
+            raise EtcdUnreachable(f"the watch sent what is not etcd's: {error}") from None
         if line.error is not None:
             raise _failure(line.error, self._response.status)
         answer = line.result

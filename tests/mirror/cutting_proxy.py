@@ -40,10 +40,9 @@ class CuttingProxy:
     async def __aexit__(self, *error: object) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.refuse = True
         self.cut()
+        await asyncio.gather(*self._tasks)
 
     def cut(self) -> None:
         """Cut the connections there are."""
@@ -59,15 +58,21 @@ class CuttingProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        try:
+            await self._serve(reader, writer)
+        finally:
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         number = self.connections
-        if self.refuse:
-            writer.transport.abort()
-            return
         try:
             etcd_reader, etcd_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:
-            writer.transport.abort()
+            return
+        if self.refuse:
+            etcd_writer.transport.abort()
             return
         self._open |= {writer, etcd_writer}
         ends = (
@@ -75,16 +80,11 @@ class CuttingProxy:
             self._pass_on(number, etcd_reader, writer, lambda: self.lose_answer, answers=True),
         )
         tasks = [asyncio.ensure_future(end) for end in ends]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in tasks:
-                each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for each_writer in (writer, etcd_writer):
-                each_writer.transport.abort()
-                self._open.discard(each_writer)
-            self._tasks.discard(task)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for each in (writer, etcd_writer):
+            each.transport.abort()
+            self._open.discard(each)
+        await asyncio.wait(tasks)
 
     async def _pass_on(
         self,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cutting_proxy import CuttingProxy
-from etcd_server import EtcdServer, until
+from etcd_server import PATIENCE_S, EtcdServer, until
 from metadata_contract import MetadataContract, Opened, keys, vhost
 from metadata_history import Writers, check, final_table
 
@@ -98,9 +98,9 @@ async def done(commit: Any) -> None:
     await until(lambda: commit.done)
 
 
-async def settled(*stores: ClusterMetadata) -> None:
+async def settled(*stores: ClusterMetadata, patience_s: float = PATIENCE_S) -> None:
     """All is decided, and all stores have come equally far."""
-    await until(lambda: all(store.uncommitted() is None for store in stores))
+    await until(lambda: all(store.uncommitted() is None for store in stores), patience_s)
     await until(lambda: len({store.revision for store in stores}) == 1)
 
 
@@ -204,7 +204,8 @@ class TestManyWriters:
                     await asyncio.sleep(random.random() * 0.01)
             for proxy in proxies.values():
                 proxy.lose_request = proxy.lose_answer = 0.0
-            await settled(*stores.values())
+            # Not by chance, between two checks that close the watch again: soon.
+            await settled(*stores.values(), patience_s=5.0)
             history = await cluster.history()
             outcomes = check(writers.made, history)
             assert outcomes["visible"] > 50 and outcomes["refused"] > 5
@@ -247,10 +248,7 @@ class TestLargeTransactions:
                 for number in range(8)
             ]
             together = store.transact(
-                [
-                    Write(("vhost", f"together {number}"), vhost("d" * 300_000))
-                    for number in range(8)
-                ]
+                [Write(("vhost", f"joint {number}"), vhost("d" * 300_000)) for number in range(8)]
             )
             await done(together)
             assert all(commit.visible for commit in commits) and len(keys(store)) == 16
