@@ -1,1 +1,1 @@
-"""Replication of queues between nodes. Empty until clustering is built."""
+"""Replication of queues between nodes: gm, the guaranteed multicast over a ring."""
