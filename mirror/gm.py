@@ -152,7 +152,7 @@ class Member:
         self._timers: dict[int, Callable[[], None]] = {}
         self._timers_set = 0
         self._asked: MemberId | None = None
-        self._is_creator = False
+        self._unreachable: set[MemberId] = set()
         self._flush_is_due = False
 
     @property
@@ -375,20 +375,23 @@ class Member:
     # Joining
 
     def _choose(self, record: GroupRecord | None) -> None:
-        """Make the group, or ask one of its members to be let in."""
+        """Make the group, or ask one of its members to be let in.
+
+        A member that cannot be reached from here is not declared dead as long as there is
+        another: its neighbours know better.
+        """
         self.record = record
-        alive = alive_members(record)
-        if self.me in alive and self._is_creator:
+        present = [member for member in alive_members(record) if member not in self._unreachable]
+        if record is not None and alive_members(record) == (self.me,):
             self._enter_alone(record)
         elif is_known(record, self.me):
             # Who let this member in has died, and perhaps what it knew with it.
             self._stop(StopReason.JOIN_LOST)
-        elif not alive:
-            self._is_creator = True
-            self._access.change(record, partial(with_only, member=self.me), self._choose)
+        elif not present:
+            found = partial(with_only, member=self.me, lost=self._unreachable)
+            self._access.change(record, found, self._choose)
         else:
-            self._is_creator = False
-            self._asked = self._rng.choice(alive)
+            self._asked = self._rng.choice(present)
             self._links.watch({self._asked})
             version = 0 if record is None else record.version
             self._send(self._asked, AddOnRight(self.epoch, version))
@@ -397,11 +400,11 @@ class Member:
         if self.phase is JOINING and self._asked is None:
             self._access.read(self._choose)
 
-    def _enter_alone(self, record: GroupRecord | None) -> None:
-        assert alive_members(record) == (self.me,), record
-        assert record is not None
+    def _enter_alone(self, record: GroupRecord) -> None:
+        """Begin with nothing: nobody else is left that could know anything."""
         self.phase = JOINED
         self._view = view_of(record, self.me)
+        self._owned = self._view.aliases | {self.me}
         self._circulation.keep(self._view.members)
         self._effects.append(Joined(self._view.members))
 
@@ -453,13 +456,14 @@ class Member:
         if tell:
             self._tell_members(old.members)
         relinked = self._links.relink(old, new)
+        if relinked.right and not self._is_alone:
+            self._send_catchup()
         if self._is_alone:
             self._confirm(self._circulation.settle_alone())
-            return
-        if relinked.right:
-            self._send_catchup()
-        # Nobody waits for the next message to learn of this version.
-        self._check_neighbours({new.left} if relinked.right else {new.left, new.right})
+        # Nobody waits for the next message to learn of this version, least of all a former
+        # neighbour that was declared dead and is not.
+        told = {new.left, old.left, old.right} | (set() if relinked.right else {new.right})
+        self._check_neighbours(told - {self.me})
 
     def _tell_members(self, before: tuple[MemberId, ...]) -> None:
         births = tuple(member for member in self._view.members if member not in before)
@@ -507,7 +511,8 @@ class Member:
         if self.phase is JOINING:
             self._asked = None
             self._links.watch(set())
-            self._access.change(self.record, partial(with_dead, dead=peer), self._choose)
+            self._unreachable.add(peer)
+            self._access.read(self._choose)
         else:
             self._change(partial(with_dead, dead=peer))
 
@@ -540,7 +545,15 @@ class Member:
             raise Inconsistent(f"told of version {message.version}, the store has {record.version}")
 
     def _let_in(self, sender: MemberId, message: AddOnRight) -> None:
-        self._change(partial(with_right_of, left=self.me, new=sender))
+        change = partial(self._change_as_member, partial(with_right_of, left=self.me, new=sender))
+        self._access.change(self.record, change, partial(self._welcome, sender, message))
+
+    def _welcome(self, sender: MemberId, message: AddOnRight, record: GroupRecord | None) -> None:
+        """Seeing itself as its left neighbour, this member sends the joiner its catchup."""
+        self._learn(record)
+        if self.phase is not STOPPED and self._view.right != sender:
+            # Let in by another one it asked before, or declared dead meanwhile.
+            self._refuse(sender, message)
 
     def _refuse(self, sender: MemberId, message: AddOnRight) -> None:
         self._send(sender, NotReady(self.epoch, self._view.version))

@@ -81,9 +81,11 @@ def is_known(record: GroupRecord | None, member: MemberId) -> bool:
 # Changes of a record
 
 
-def with_only(record: GroupRecord | None, member: MemberId) -> GroupRecord | None:
-    """A group of that member alone, in place of none or of one whose members are all dead."""
-    if alive_members(record):
+def with_only(
+    record: GroupRecord | None, member: MemberId, lost: Collection[MemberId] = ()
+) -> GroupRecord | None:
+    """A group of that member alone, in place of none or of one with nobody but dead and lost."""
+    if set(alive_members(record)).difference(lost):
         return record
     return GroupRecord(1 if record is None else record.version + 1, (_alive(member),))
 

@@ -317,6 +317,8 @@ class Process:
     def _look_at(self, sender: MemberId, catchup: Catchup) -> None:
         """Note what a joiner begins with, and what rare things a catchup brings."""
         member, seen = self.member, self.world.seen
+        if catchup.epoch < member.epoch:
+            return
         if member.phase is JOINING and self.base is None and sender == member._asked:
             self.base = {known.member: known.last_pub for known in catchup.known}
             seen["joined while messages were on their way"] += any(
