@@ -252,10 +252,9 @@ class Member:
         if message.epoch > self._epoch_seen:
             self._epoch_seen = message.epoch
             self._effects.append(EpochSeen(message.epoch))
-        if message.epoch < self.epoch:
+        if message.epoch < self.epoch and not isinstance(message, NotReady):
             self.ignored.earlier_epoch += 1
-            if isinstance(message, AddOnRight):
-                self._refuse(sender, message)
+            self._fence_off(sender, message)
         else:
             self._inbox.append(partial(self._process, sender, message))
         return self._turn()
@@ -535,6 +534,13 @@ class Member:
         if not isinstance(message, AddOnRight) and not is_alive(self.record, sender):
             self._send(sender, CheckNeighbours(self.epoch, self._view.version))
 
+    def _fence_off(self, sender: MemberId, message: Message) -> None:
+        """Who waits for an answer is not left waiting by the fence."""
+        if isinstance(message, AddOnRight):
+            self._refuse(sender, message)
+        elif isinstance(message, Catchup) and sender == self._asked and self.phase is JOINING:
+            self._stop(StopReason.JOIN_LOST)
+
     def _catch_up_with(self, message: Message, record: GroupRecord | None) -> None:
         if record is not None and is_alive(record, self.me):
             self._check_version(record, message)
@@ -545,6 +551,10 @@ class Member:
             raise Inconsistent(f"told of version {message.version}, the store has {record.version}")
 
     def _let_in(self, sender: MemberId, message: AddOnRight) -> None:
+        if message.epoch > self.epoch:
+            # It would not take the catchup.
+            self._refuse(sender, message)
+            return
         change = partial(self._change_as_member, partial(with_right_of, left=self.me, new=sender))
         self._access.change(self.record, change, partial(self._welcome, sender, message))
 
