@@ -31,6 +31,9 @@ from warren.mirror.view import MemberId
 NONE = -1
 """No number: the publishes of a member count from 0, versions of a group from 1."""
 
+ANY = (1 << 62) - 1
+"""As `catchup_above`: no catchup sent so far will do."""
+
 FRAME_BYTES_MAX = 256 << 20
 """A catchup holds what its sender holds, which `gm.Limits` bounds well below this."""
 

@@ -27,7 +27,11 @@ class Relinked(NamedTuple):
 
 
 class RingLinks:
-    """`catchup_version` is that of the last catchup sent to the present right neighbour."""
+    """`catchup_version` is that of the last catchup sent to the present right neighbour.
+
+    While the link waits, `wanted_above` says which catchups of the left one do not count: it sends
+    another if its last one is not above it.
+    """
 
     def __init__(self, me: MemberId, effects: list[Effect]) -> None:
         self._me = me
@@ -36,6 +40,7 @@ class RingLinks:
         self.position = NONE
         self.catchup_version = NONE
         self.catchup_above = NONE
+        self.wanted_above = NONE
         self._expected: int | None = None
         self.suspects: set[MemberId] = set()
 
@@ -64,7 +69,7 @@ class RingLinks:
         self.watch({new.left, new.right} - {self._me})
         relinked = Relinked(old.left != new.left, old.right != new.right)
         if relinked.left:
-            self.catchup_above = old.version
+            self.catchup_above = self.wanted_above = old.version
             self._expected = None
         if relinked.right:
             self.catchup_version = NONE
@@ -87,6 +92,7 @@ class RingLinks:
         """Whether nothing is missing before the activity."""
         if activity.position != self._expected:
             self._expected = None
+            self.wanted_above = activity.version
             return False
         self._expected += 1
         return True
