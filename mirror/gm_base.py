@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     the member says that it is congested, until it holds a quarter.
     """
 
-    held_bytes_max: int = 64 << 20
+    held_bytes_max: int = 32 << 20
     flush_bytes: int = 128 << 10
     suspicion_s: float = 0.1
     """Between the news that a neighbour is down and declaring it dead: a broken link often is the

@@ -68,6 +68,8 @@ class History:
         self._last_round()
         self.check_rest()
         self.check_ends()
+        for fault in self.world.store.faults:
+            self.seen[f"store: {fault}"] += 1
 
     def add(self, node: str) -> Process:
         """A process on that node that joins the group."""

@@ -30,7 +30,6 @@ class Scheduler:
         self.now = 0.0
         self.trace = 0
         self.events = 0
-        self.after_each: Callable[[], None] | None = None
         self._queue: list[tuple[float, int, Event]] = []
         self._made = 0
 
@@ -48,12 +47,17 @@ class Scheduler:
     def run(self, until: float = float("inf")) -> None:
         """Let everything happen that is due up to that time."""
         while self._queue and self._queue[0][0] <= until:
-            self.now, _, event = heapq.heappop(self._queue)
-            self.events += 1
-            if self.events > EVENTS_MAX:
-                raise AssertionError(f"events go on after {EVENTS_MAX}")
-            event()
-            if self.after_each is not None:
-                self.after_each()
+            self.step()
         if until != float("inf"):
             self.now = max(self.now, until)
+
+    def step(self) -> bool:
+        """Let the next thing happen; False if there is none."""
+        if not self._queue:
+            return False
+        self.now, _, event = heapq.heappop(self._queue)
+        self.events += 1
+        if self.events > EVENTS_MAX:
+            raise AssertionError(f"events go on after {EVENTS_MAX}")
+        event()
+        return True
