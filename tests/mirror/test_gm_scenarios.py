@@ -317,6 +317,15 @@ def test_gs17_what_is_left_of_an_earlier_link_is_ignored() -> None:
     assert member.ignored.earlier_link == 2
 
 
+def test_gs17_a_neighbour_that_waits_gets_another_catchup() -> None:
+    member = between(A, B, C)
+    assert member.receive(C, CheckNeighbours(1, 3, NONE)) == []
+    assert member.receive(C, CheckNeighbours(1, 3, 2)) == []
+    for above in (3, ANY):
+        (sent,) = member.receive(C, CheckNeighbours(1, 3, above))
+        assert isinstance(sent, Send) and isinstance(sent.message, Catchup) and sent.to == C
+
+
 def test_gs17_after_a_gap_nothing_is_accepted_before_a_catchup() -> None:
     member = between(A, B, C)
     (ask,) = member.receive(A, Activity(1, 3, 2, (Entry(A, 1, (b"1",), NONE),)))

@@ -161,6 +161,25 @@ class History:
 
         self.scheduler.after(self.random.uniform(0.005, 0.06), crash_asked)
 
+    def _join_many(self) -> None:
+        """Several join at once, and one of them hears everything late."""
+        for node in NODES:
+            if self.random.random() < 0.5:
+                self._join(node)
+        self._slow()
+        self._storm()
+
+    def _join_and_die(self) -> None:
+        """Somebody comes between two, where what was sent is slow, and dies."""
+        self._slow()
+        self._storm()
+        node = self._free_node()
+        if node is not None:
+            joiner = self.add(node)
+            self.scheduler.after(
+                self.random.uniform(0.03, 0.12), lambda: joiner.is_over or joiner.end(None)
+            )
+
     def _leave(self) -> None:
         process = self.random.choice(self.live)
         process.event(process.member.leave)
@@ -229,7 +248,7 @@ class History:
 
     def _slow(self) -> None:
         process = self.random.choice(self.live)
-        self.world.network.slow_down(process.address, self.random.uniform(0.01, 0.1))
+        self.world.network.slow_down(process.address, self.random.uniform(0.01, 0.2))
 
     def _store_fails(self) -> None:
         self.world.store.failure_chance = 0.8
@@ -354,6 +373,8 @@ FAULTS = (
     "crash_neighbours",
     "crash_left_of_joiner",
     "crash_left_of_joiner",
+    "join_many",
+    "join_and_die",
     "leave",
     "drain_all",
     "break_connection",
