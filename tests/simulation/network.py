@@ -41,13 +41,15 @@ class Endpoint(Protocol):
 class Connection:
     """`on_way[address]` is what has not arrived there, with the time at which it may."""
 
-    __slots__ = ("ends", "is_broken", "last_due", "on_way")
+    __slots__ = ("ends", "is_broken", "on_way")
 
     def __init__(self, one: Address, other: Address) -> None:
         self.ends = (one, other)
         self.is_broken = False
         self.on_way: dict[Address, deque[Any]] = {one: deque(), other: deque()}
-        self.last_due: dict[Address, float] = {one: 0.0, other: 0.0}
+
+    def sender_to(self, to: Address) -> Address:
+        return self.ends[0] if self.ends[1] == to else self.ends[1]
 
 
 class _Down:
@@ -70,6 +72,7 @@ class Network:
         self._stalled: set[Address] = set()
         self._slow: dict[Address, float] = {}
         self._held_back: dict[tuple[Connection, Address], None] = {}
+        self._last_due: dict[tuple[Address, Address], float] = {}
 
     def attach(self, endpoint: Endpoint) -> None:
         assert endpoint.address not in self._endpoints, endpoint.address
@@ -166,15 +169,17 @@ class Network:
 
     def _put(self, connection: Connection, to: Address, parcel: Any) -> None:
         due = self._scheduler.now + self._delay() + self._slow.get(to, 0.0)
-        due = max(due, connection.last_due[to])
-        connection.last_due[to] = due
+        # What is left of an earlier connection comes before what a later one carries.
+        direction = connection.sender_to(to), to
+        due = max(due, self._last_due.get(direction, 0.0))
+        self._last_due[direction] = due
         connection.on_way[to].append((due, parcel))
         self._scheduler.at(due, lambda: self._arrive(connection, to))
 
     def _arrive(self, connection: Connection, to: Address) -> None:
         """Hand over what is due, as far as it can get through."""
         on_way = connection.on_way[to]
-        sender = connection.ends[0] if connection.ends[1] == to else connection.ends[1]
+        sender = connection.sender_to(to)
         while on_way and on_way[0][0] <= self._scheduler.now:
             endpoint = self._endpoints.get(to)
             if endpoint is None:
