@@ -4,7 +4,7 @@ Keys: ("vhost", name) · ("user", name) · ("permission", user, vhost) ·
 ("topic_permission", user, vhost, exchange) · ("exchange", vhost, name) · ("queue", vhost, name) ·
 ("binding", vhost, source, kind, destination, routing_key, fingerprint) ·
 ("policy", vhost, name) · ("operator_policy", vhost, name) · ("parameter", component, vhost, name) ·
-("global_parameter", name).
+("global_parameter", name) · ("group", name).
 
 `arguments` are tables in the plain form of `field.to_plain`.
 """
@@ -85,6 +85,21 @@ class GlobalParameterRecord(msgspec.Struct, frozen=True):
     value: Any
 
 
+class GroupMemberRecord(msgspec.Struct, frozen=True):
+    """One member of a group that multicasts; `incarnation` tells its lives on one node apart."""
+
+    node: str
+    incarnation: int
+    alive: bool = True
+
+
+class GroupRecord(msgspec.Struct, frozen=True):
+    """Who is in a group, in the order of its ring. `version` counts the changes, from 1."""
+
+    version: int
+    members: tuple[GroupMemberRecord, ...]
+
+
 RECORD_TYPES: Mapping[str, type[msgspec.Struct]] = {
     "vhost": VirtualHostRecord,
     "user": UserRecord,
@@ -97,4 +112,5 @@ RECORD_TYPES: Mapping[str, type[msgspec.Struct]] = {
     "operator_policy": PolicyRecord,
     "parameter": ParameterRecord,
     "global_parameter": GlobalParameterRecord,
+    "group": GroupRecord,
 }
