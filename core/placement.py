@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from warren.core.field import Table
+from warren.core.moving import Moving
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 
@@ -32,6 +33,10 @@ class Placement(Protocol):
         """What stands for a queue that another node has."""
         ...
 
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        """A queue has another leader; this object takes the place of the one before."""
+        ...
+
 
 class OneNode:
     """There is but one node, and it has every queue."""
@@ -51,3 +56,6 @@ class OneNode:
         settings: QueueSettings,
     ) -> Queue:
         raise AssertionError(f"queue {name!r} is nowhere else")
+
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        raise AssertionError(f"queue {queue.name!r} was nowhere else")

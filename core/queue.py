@@ -22,6 +22,7 @@ from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
+from warren.core.moving import Moving
 from warren.core.ports import Clock, Commit, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -76,6 +77,10 @@ class QueueOwner(Protocol):
         """Delete the queue and its bindings."""
         ...
 
+    def renew_queue(self, queue: Queue) -> None:
+        """The leader of the queue, at another node, has forgotten us: begin anew with it."""
+        ...
+
 
 class Queue:
     """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive.
@@ -112,6 +117,7 @@ class Queue:
         "got_no_ack",
         "got_nothing",
         "left_ready",
+        "mirrored",
         "name",
         "published",
         "queue_id",
@@ -150,6 +156,8 @@ class Queue:
         self.deleted = False
         # How many messages were ready when it was deleted.
         self.left_ready = 0
+        # Whether another node may take the place of its leader.
+        self.mirrored = False
         # Counted since the queue is here; `stats` says what becomes of them.
         self.published = 0
         self.acked = 0
@@ -174,6 +182,10 @@ class Queue:
     def __len__(self) -> int:
         """Ready messages."""
         return self.backing.length
+
+    @property
+    def vhost_name(self) -> str:
+        return self._vhost.name
 
     @property
     def survives(self) -> bool:
@@ -211,8 +223,9 @@ class Queue:
                 ready.rotate(-1)
         else:
             backing.publish(envelope, body, None, confirms, publish_seq)
-        if confirms is not None and backing.defers_confirms and envelope.persistent:
-            return PENDING
+        if confirms is not None and backing.defers_confirms:
+            if envelope.persistent or backing.defers_transient:
+                return PENDING
         return SETTLED
 
     def _publish_by_rules(
@@ -257,8 +270,9 @@ class Queue:
                 self._has_expiring = True
                 self._arm_expiry()
             self._drop_excess()
-        if confirms is not None and backing.defers_confirms and envelope.persistent:
-            return PENDING
+        if confirms is not None and backing.defers_confirms:
+            if envelope.persistent or backing.defers_transient:
+                return PENDING
         return SETTLED
 
     # Consuming
@@ -495,6 +509,40 @@ class Queue:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.cancelled()
+
+    # Moving to another leader
+
+    def is_led_as(self, leader: str, epoch: int, here: bool) -> bool:
+        """Whether this is what stands for the queue while it is led so."""
+        return here
+
+    def move_out(self) -> Moving:
+        """Another object takes the place of this one: end, and hand over what goes with it."""
+        self.deleted = True
+        self._stop_unused_timer()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        consumers = [consumer for consumer in self.consumers if consumer.is_local]
+        self.consumers.clear()
+        self.backing.delete()
+        return Moving(consumers, [])
+
+    def succeeded_by(self, queue: Queue) -> None:
+        """That object takes the place of this one."""
+
+    def move_in(self, consumers: Iterable[Consumer]) -> None:
+        """Go on serving consumers of the object before."""
+        for consumer in consumers:
+            if consumer.wants_cancel:
+                consumer.cancelled()
+                continue
+            consumer.move_to(self)
+            try:
+                self.add_consumer(consumer)
+            except AccessRefused:
+                consumer.cancelled()
+        self.deliver()
 
     def stop(self) -> None:
         """The node stops, and the queue is to be found as it is when it starts again."""

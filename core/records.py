@@ -52,7 +52,10 @@ class ExchangeRecord(msgspec.Struct, frozen=True):
 class QueueRecord(msgspec.Struct, frozen=True):
     """`queue_id` is what the storage knows the queue by.
 
-    `leader` is the node that has it; empty where there is but one.
+    `leader` is the node that has it; empty where there is but one. `mirrors` are the nodes that
+    have a copy, the oldest first, and `in_sync` those whose copy is whole. `epoch` counts how
+    often it was given another leader, and `promoted` says why the last time. `down`: its leader
+    has stopped in order, and only a mirror in sync may take its place.
     """
 
     auto_delete: bool
@@ -61,6 +64,11 @@ class QueueRecord(msgspec.Struct, frozen=True):
     durable: bool = True
     exclusive: bool = False
     leader: str = ""
+    mirrors: list[str] = []
+    in_sync: list[str] = []
+    epoch: int = 0
+    promoted: str = ""
+    down: bool = False
 
 
 class BindingRecord(msgspec.Struct, frozen=True):

@@ -88,20 +88,21 @@ async def _serve(config: Config, output: LogOutput) -> None:
     # A start may take long, and a SIGHUP that nobody expects ends the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
     running = await RunningNode.start(config)
+    _catch_signals(running, output)
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
     print(f"warren {running.node.name} ready: amqp {ports}{tls}{http}", flush=True)
-    while not await _until_it_stops(running, output):
+    while not await _until_it_stops(running):
         # Without a say in what the cluster decides, a node must not serve anybody.
         log_event(log, logging.WARNING, "node_pausing", reason="the cluster's store is lost")
         again = running.as_before(config)
         await running.stop()
         running = await RunningNode.start(again)
+        _catch_signals(running, output)
 
 
-async def _until_it_stops(running: RunningNode, output: LogOutput) -> bool:
-    """Serve until somebody asks the node to stop (and stop it), or until it has to pause."""
+def _catch_signals(running: RunningNode, output: LogOutput) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.stop_wanted.set)
@@ -111,6 +112,10 @@ async def _until_it_stops(running: RunningNode, output: LogOutput) -> bool:
         running.reload_certificates()
 
     loop.add_signal_handler(signal.SIGHUP, hang_up)
+
+
+async def _until_it_stops(running: RunningNode) -> bool:
+    """Serve until somebody asks the node to stop (and stop it), or until it has to pause."""
     ports = ", ".join(str(port) for port in running.amqp_ports)
     log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
     if not await running.stop_or_pause():

@@ -13,12 +13,16 @@ from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
 
 
 def of_node(store: MetadataStore, node: str) -> list[Write]:
-    """What goes with a node that is down: its queues that do not last, and what leads to them."""
+    """What goes with a node that is down: its queues that do not last, and what leads to them.
+
+    A queue with mirrors gets another leader.
+    """
     gone = {
         stored.key
         for stored in store.records(("queue",))
         if isinstance(stored.record, QueueRecord)
         and stored.record.leader == node
+        and not stored.record.mirrors
         and (stored.record.exclusive or not stored.record.durable)
     }
     return [Write(key, None) for key in (*sorted(gone), *_bindings_to(store, gone))] if gone else []

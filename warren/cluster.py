@@ -14,13 +14,14 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from random import SystemRandom
 
 from warren import __version__
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.alarms import Alarms
+from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.placement import Placement
@@ -34,12 +35,13 @@ from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.links import Links
 from warren.mirror.member_directory import UnreadableMembership
 from warren.mirror.membership import Membership, MembershipRefused
+from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
 from warren.mirror.ports import PROTOCOL_VERSION, Identity, LinkSettings
 from warren.mirror.post import Post
 from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
-from warren.mirror.remote_queues import RemoteQueues
+from warren.mirror.remote_queues import RemoteQueues, origin_name
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata_replica import LmdbReplica
@@ -186,7 +188,20 @@ class Cluster:
 
     def placement(self, alarms: Alarms) -> Placement:
         self._remote_queues = RemoteQueues(
-            self.post, self.calls, self._clock, lambda flow: alarms.set_flow(flow, "nodes")
+            self.post,
+            self.calls,
+            self._clock,
+            lambda flow: alarms.set_flow(flow, "nodes"),
+            origin_name(self._node_name, self._links.identity.incarnation),
+        )
+        self.mirroring = Mirroring(
+            self._node_name,
+            self.post,
+            self.calls,
+            self.metadata,
+            self._clock,
+            SystemRandom(),
+            self.running,
         )
         return ClusterPlacement(
             self._node_name,
@@ -194,13 +209,22 @@ class Cluster:
             self._remote_queues,
             self.running,
             SystemRandom(),
+            self.mirroring,
             self._config.queue_master_locator,
         )
 
+    def backing_queues(
+        self, new: Callable[[BackingSpec], BackingQueue]
+    ) -> Callable[[BackingSpec], BackingQueue]:
+        """What makes the backing queues of the node: a mirror that takes the lead has its own."""
+        self._new_backing = new
+        return lambda spec: self.mirroring.backing(spec) or new(spec)
+
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
-        QueueHost(node, self.post, self.calls)
+        QueueHost(node, self.post, self.calls, self.mirroring)
         AlarmNews(node.alarms, self.post)
+        self.mirroring.attach(node, self._new_backing)
         await self._links.start()
         self.post.open(self._links)
         self.membership.on_node_up = self._node_up

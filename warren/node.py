@@ -176,6 +176,10 @@ class RunningNode:
                 limits=Limits(config.store_file_bytes_max, config.embed_below),
             )
             new_backing_queue = messages.backing_queues(pager)
+        placement = None
+        if cluster is not None:
+            placement = cluster.placement(alarms)
+            new_backing_queue = cluster.backing_queues(new_backing_queue)
         node = Node(
             name,
             clock=clock,
@@ -189,7 +193,7 @@ class RunningNode:
             new_token=_new_token,
             new_backing_queue=new_backing_queue,
             server_properties=_server_properties(),
-            placement=None if cluster is None else cluster.placement(alarms),
+            placement=placement,
         )
         listener = Listener(
             node,

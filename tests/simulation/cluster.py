@@ -17,19 +17,21 @@ from random import Random
 from typing import Any
 
 from manual_clock import ManualClock
-from shared_metadata import SharedHistory
+from shared_metadata import SharedHistory, SimulatedMetadataStore
 
 sys.path.append(str(Path(__file__).parent.parent / "amqp"))
 
 from pipe import Broker
 
+from warren.core.memory_queue import MemoryQueue
 from warren.core.placement import Placement
 from warren.mirror.calls import Calls
+from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
 from warren.mirror.ports import EndReason, Frame, Identity, LinkUser, Part
 from warren.mirror.post import Post
 from warren.mirror.queue_host import QueueHost
-from warren.mirror.remote_queues import RemoteQueues
+from warren.mirror.remote_queues import RemoteQueues, origin_name
 
 
 class FakeLinks:
@@ -71,26 +73,46 @@ class ClusterNode(Broker):
         self.post.open(self.links)
         self.calls = Calls(self.post)
         self.remote_queues: RemoteQueues
+        self.mirroring: Mirroring
         super().__init__(
             clock=cluster.clock,
             name=name,
             metadata=cluster.history.open(name),
             new_placement=self._placement,
+            new_backing_queue=lambda spec: self.mirroring.backing(spec) or MemoryQueue(),
             **more,
         )
-        self.host = QueueHost(self.node, self.post, self.calls)
+        self.host = QueueHost(self.node, self.post, self.calls, self.mirroring)
+        self.mirroring.attach(self.node, lambda spec: MemoryQueue())
 
     def _placement(self, _: Broker) -> Placement:
         self.remote_queues = RemoteQueues(
-            self.post, self.calls, self.clock, lambda flow: self.alarms.set_flow(flow)
+            self.post,
+            self.calls,
+            self.clock,
+            lambda flow: self.alarms.set_flow(flow, "nodes"),
+            origin_name(self.name, 1),
+        )
+        self.mirroring = Mirroring(
+            self.name,
+            self.post,
+            self.calls,
+            self.metadata,
+            self.clock,
+            self._random,
+            self._running,
         )
         return ClusterPlacement(
             self.name,
             self.metadata,
             self.remote_queues,
-            lambda: [self.name, *self.links.up],
+            self._running,
             self._random,
+            self.mirroring,
         )
+
+    def _running(self) -> list[str]:
+        return [self.name, *self.links.up]
 
 
 class Cluster:
@@ -102,6 +124,7 @@ class Cluster:
         self._delay = delay
         self._on_way: dict[tuple[str, str], deque[Frame]] = {}
         self.nodes = {}
+        self.dead: set[str] = set()
         for name in names:
             self.nodes[name] = ClusterNode(self, name, **more)
             self.clock.advance(10)
@@ -131,6 +154,16 @@ class Cluster:
             links = self.nodes[node].links
             del links.up[peer]
             links.user.on_down(peer, EndReason.CONNECTION_LOST)
+
+    def kill(self, name: str) -> None:
+        """The node dies; nothing that it has on its way arrives, and it does nothing more."""
+        store = self.nodes[name].metadata
+        assert isinstance(store, SimulatedMetadataStore)
+        store.break_off()
+        store.close()
+        for other in list(self.nodes[name].links.up):
+            self.cut(name, other)
+        self.dead.add(name)
 
     def settle(self) -> None:
         self.clock.settle()
