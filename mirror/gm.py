@@ -28,16 +28,7 @@ from functools import partial
 from typing import Any
 
 from warren.core.records import GroupRecord
-from warren.mirror.gm_base import (
-    DRAINING,
-    JOINED,
-    JOINING,
-    NEW,
-    STOPPED,
-    Ignored,
-    Limits,
-    Phase,
-)
+from warren.mirror.gm_base import DRAINING, JOINED, JOINING, NEW, Phase
 from warren.mirror.gm_effects import (
     Confirmed,
     Congestion,
@@ -58,18 +49,6 @@ from warren.mirror.gm_messages import (
 )
 from warren.mirror.member_state import cost
 from warren.mirror.view import MemberId, is_alive
-
-__all__ = [
-    "DRAINING",
-    "JOINED",
-    "JOINING",
-    "NEW",
-    "STOPPED",
-    "Ignored",
-    "Limits",
-    "Member",
-    "Phase",
-]
 
 
 class Member(JoiningMember):

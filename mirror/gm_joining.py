@@ -66,6 +66,8 @@ class JoiningMember(RingMember):
 
     def _not_ready(self, sender: MemberId, message: NotReady) -> None:
         if sender == self._asked:
+            # Others are evicted only by who reaches nobody at all.
+            self._unreachable.clear()
             self._asked = None
             self._links.watch(set())
             self._set_timer(self._choose_again, self._retry_delay())

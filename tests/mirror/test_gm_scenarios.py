@@ -12,8 +12,8 @@ from gm_group import Group
 from gm_process import GROUP, Process
 
 from warren.core.records import GroupMemberRecord, GroupRecord
-from warren.mirror.gm import Limits, Member
-from warren.mirror.gm_base import JOINED, JOINING
+from warren.mirror.gm import Member
+from warren.mirror.gm_base import JOINED, JOINING, Limits
 from warren.mirror.gm_effects import (
     Confirmed,
     Deliver,

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parent))
 from gm_process import GROUP, Process, World, alive, link_is_whole
 from scheduler import Scheduler
 
-from warren.mirror.gm import Limits
+from warren.mirror.gm_base import Limits
 from warren.mirror.gm_effects import StopReason
 from warren.mirror.view import MemberId, alive_members
 

@@ -16,8 +16,8 @@ from shared_store import Answer, Outcome, SharedStore
 
 from warren.core.records import GroupRecord
 from warren.mirror.catch_up import missed
-from warren.mirror.gm import Limits, Member
-from warren.mirror.gm_base import DRAINING, JOINED, JOINING
+from warren.mirror.gm import Member
+from warren.mirror.gm_base import DRAINING, JOINED, JOINING, Limits
 from warren.mirror.gm_effects import (
     Demonitor,
     Effect,
