@@ -154,28 +154,26 @@ class Member(JoiningMember):
         return self._turn()
 
     def record_read(self, request: int, record: GroupRecord | None) -> list[Effect]:
-        self._access.record_read(request, record)
-        return self._turn()
+        return self._turn(partial(self._access.record_read, request, record))
 
     def transaction_committed(self, request: int) -> list[Effect]:
-        self._access.committed(request)
-        return self._turn()
+        return self._turn(partial(self._access.committed, request))
 
     def transaction_refused(self, request: int, record: GroupRecord | None) -> list[Effect]:
         """Somebody was first; this is the record now."""
-        self._access.refused(request, record)
-        return self._turn()
+        return self._turn(partial(self._access.refused, request, record))
 
     def store_unavailable(self, request: int) -> list[Effect]:
         """No answer to the request will come; whether a transaction was written is not known."""
-        self._access.unavailable(request)
-        return self._turn()
+        return self._turn(partial(self._access.unavailable, request))
 
     # A turn
 
-    def _turn(self) -> list[Effect]:
+    def _turn(self, first: Callable[[], None] | None = None) -> list[Effect]:
         """Do what can be done, and return what has to be."""
         try:
+            if first is not None:
+                first()
             while not self._access.is_busy:
                 if self._erase_settled():
                     continue

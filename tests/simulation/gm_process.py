@@ -102,7 +102,7 @@ class Process:
     def down(self, peer: Any) -> None:
         self.event(self.member.peer_down, peer)
 
-    def broadcast(self, confirm: bool, size: int = 0) -> bool:
+    def broadcast(self, confirm: bool) -> bool:
         """Broadcast the next number, as long as the member wants to be fed."""
         member = self.member
         if self.is_over or member.congested:
@@ -110,7 +110,7 @@ class Process:
             return False
         alone = member.view.right == self.address
         number = member.circulation.last_broadcast + 1
-        payload = ALONE if alone else b"%d" % number + b" " * size
+        payload = ALONE if alone else b"%d" % number
         before = self.member.held_bytes, len(self.own)
         try:
             effects = (

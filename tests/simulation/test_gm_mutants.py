@@ -138,7 +138,7 @@ def process_later_versions_at_once(patch: Patch) -> None:
 def process_while_the_store_is_asked(patch: Patch) -> None:
     turn = Member._turn
 
-    def hasty(self: Any) -> Any:
+    def hasty(self: Any, first: Any = None) -> Any:
         if self._access.is_busy and self.phase is JOINED:
             waiting = list(self._inbox)
             self._inbox.clear()
@@ -147,7 +147,7 @@ def process_while_the_store_is_asked(patch: Patch) -> None:
                 if type(message).__name__ == "Activity" and message.version <= self._view.version:
                     continue
                 self._inbox.append(item)
-        return turn(self)
+        return turn(self, first)
 
     patch.setattr(Member, "_turn", hasty)
 
