@@ -257,8 +257,9 @@ class Member(JoiningMember):
         """Who waits for an answer is not left waiting by the fence."""
         if isinstance(message, AddOnRight):
             self._refuse(sender, message)
-        elif isinstance(message, Catchup) and sender == self._asked and self.phase is JOINING:
-            self._stop(StopReason.JOIN_LOST)
+        elif isinstance(message, Catchup) and self.phase is JOINING:
+            if self._is_answer(sender, message):
+                self._stop(StopReason.JOIN_LOST)
 
     def _catch_up_with(self, message: Message, record: GroupRecord | None) -> None:
         if record is not None and is_alive(record, self.me):

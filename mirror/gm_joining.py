@@ -73,8 +73,17 @@ class JoiningMember(RingMember):
             self._set_timer(self._choose_again, self._retry_delay())
 
     def _first_catchup(self, sender: MemberId, message: Catchup) -> None:
-        if sender == self._asked:
+        if self._is_answer(sender, message):
             self._access.read(partial(self._enter, sender, message))
+
+    def _is_answer(self, sender: MemberId, catchup: Catchup) -> bool:
+        """Whether the catchup is from whom this member asked, and later than the question.
+
+        One that is not is left from the time when this member was let in before, declared dead and
+        erased, without knowing of it.
+        """
+        asked_in = 0 if self.record is None else self.record.version
+        return sender == self._asked and catchup.version > asked_in
 
     def _enter(self, left: MemberId, catchup: Catchup, record: GroupRecord | None) -> None:
         """Begin with what the member knows that let this one in."""

@@ -697,3 +697,14 @@ def test_a_hint_of_a_later_version_makes_a_member_look() -> None:
     assert member.record_changed(4) == [ReadRecord(3)]
     effects = member.record_read(3, record(4, A, B, C, dead=(B,)))
     assert effects[-1] == Stopped(StopReason.LOST_MEMBERSHIP)
+
+
+def test_a_joiner_ignores_what_was_sent_before_it_asked() -> None:
+    """It was let in before, declared dead and erased; a catchup of that time is on its way."""
+    member = Member(C, 1, Random(1))
+    member.start()
+    member.record_read(1, record(7, A, B))
+    asked = member._asked
+    assert asked
+    assert member.receive(asked, Catchup(1, 5, 0, ())) == []
+    assert member.receive(asked, Catchup(1, 8, 5, ())) == [ReadRecord(2)]

@@ -16,6 +16,7 @@ from shared_store import Answer, Outcome, SharedStore
 
 from warren.core.records import GroupRecord
 from warren.mirror.catch_up import missed
+from warren.mirror.circulation import Circulation
 from warren.mirror.gm import Member
 from warren.mirror.gm_base import DRAINING, JOINED, JOINING, Limits
 from warren.mirror.gm_effects import (
@@ -31,7 +32,7 @@ from warren.mirror.gm_effects import (
     Transact,
 )
 from warren.mirror.gm_errors import BroadcastRefused, Congested, Inconsistent
-from warren.mirror.gm_messages import NONE, Catchup, Frame, decode, encode
+from warren.mirror.gm_messages import NONE, Catchup, Frame, Known, decode, encode
 from warren.mirror.handout import Handout
 from warren.mirror.view import MemberId, Members
 
@@ -67,6 +68,7 @@ class Process:
         self.address = me
         self.site = me.node
         self.member = Member(me, world.epoch, world.scheduler.random, world.limits, strict=True)
+        self.member.circulation.load = self._note_base  # type: ignore[method-assign]
         self.handout = Handout(self, self.carry_out)
         self.is_over = False
         self.reason: StopReason | None = None
@@ -316,22 +318,24 @@ class Process:
                 ].is_settled
 
     def _look_at(self, sender: MemberId, catchup: Catchup) -> None:
-        """Note what a joiner begins with, and what rare things a catchup brings."""
+        """Note what rare things a catchup brings."""
         member, seen = self.member, self.world.seen
         if catchup.epoch < member.epoch:
             return
-        if member.phase is JOINING and self.base is None and sender == member._asked:
-            self.base = {known.member: known.last_pub for known in catchup.known}
-            seen["joined while messages were on their way"] += any(
-                known.pending for known in catchup.known
-            )
-        elif self.is_joined and sender == member.view.left and not member.is_pending:
+        if self.is_joined and sender == member.view.left and not member.is_pending:
             if catchup.version > member._links.catchup_above and member._links.is_waiting:
                 owned = member.view.aliases | {self.address}
                 for entry in missed(member.circulation.states, catchup.known, owned):
                     whose = "returned" if entry.member in owned else "missed"
                     seen[f"catch-up with {whose} publishes"] += bool(entry.pubs)
                     seen[f"catch-up with {whose} acks"] += entry.acked != NONE
+
+    def _note_base(self, known: Iterable[Known]) -> None:
+        """G4: none of what a member begins with is delivered to it, and all that follows is."""
+        self.base = {of.member: of.last_pub for of in known}
+        waiting = any(of.pending for of in known)
+        self.world.seen["joined while messages were on their way"] += waiting
+        Circulation.load(self.member.circulation, known)
 
     def _note(self, text: str) -> None:
         self.world.scheduler.note(f"{self.address} {text}")
