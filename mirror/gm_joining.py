@@ -22,6 +22,7 @@ from warren.mirror.view import (
     MemberId,
     View,
     alive_members,
+    between,
     is_alive,
     is_known,
     view_of,
@@ -87,9 +88,10 @@ class JoiningMember(RingMember):
 
     def _enter(self, left: MemberId, catchup: Catchup, record: GroupRecord | None) -> None:
         """Begin with what the member knows that let this one in."""
-        if record is None or not is_alive(record, self.me):
+        if not self._was_let_in_by(left, record):
             self._stop(StopReason.JOIN_LOST)
             return
+        assert record is not None
         self._check_version(record, catchup)
         self.phase = JOINED
         self.record = record
@@ -106,6 +108,16 @@ class JoiningMember(RingMember):
             # Its left neighbour's catchup may have come, and been ignored, before it had joined.
             self._links.wanted_above = ANY
             self._check_neighbours({self._view.left})
+
+    def _was_let_in_by(self, left: MemberId, record: GroupRecord | None) -> bool:
+        """Whether nobody stands between the two but who came later.
+
+        Somebody else may have let this member in, although it had given up asking that one; and
+        when that one died, its left neighbour became this member's, and sent a catchup.
+        """
+        if record is None or not is_alive(record, self.me) or not is_known(record, left):
+            return False
+        return not any(is_known(self.record, other) for other in between(record, left, self.me))
 
     def _give_up_asking(self, peer: MemberId) -> None:
         self._asked = None

@@ -708,3 +708,16 @@ def test_a_joiner_ignores_what_was_sent_before_it_asked() -> None:
     assert asked
     assert member.receive(asked, Catchup(1, 5, 0, ())) == []
     assert member.receive(asked, Catchup(1, 8, 5, ())) == [ReadRecord(2)]
+
+
+def test_a_joiner_does_not_begin_with_the_knowledge_of_who_did_not_let_it_in() -> None:
+    """Its first question was answered late, by one that died then; this is its left neighbour."""
+    member = Member(D, 1, Random(1))
+    member.start()
+    member.record_read(1, record(3, A, B))
+    left = member._asked
+    assert left
+    first = B if left == A else A
+    member.receive(left, Catchup(1, 5, 0, ()))
+    effects = member.record_read(2, record(5, left, first, D, dead=(first,)))
+    assert effects[-1] == Stopped(StopReason.JOIN_LOST)
