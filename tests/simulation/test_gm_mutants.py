@@ -28,6 +28,7 @@ from warren.mirror.gm_effects import Deliver, StopReason
 from warren.mirror.gm_messages import NONE, Entry
 from warren.mirror.record_access import RecordAccess
 from warren.mirror.ring_links import RingLinks
+from warren.mirror.view import is_alive
 
 SEEDS_MAX = 3000
 Patch = pytest.MonkeyPatch
@@ -179,6 +180,7 @@ def begin_with_anybodys_knowledge(patch: Patch) -> None:
 
     patch.setattr(Member, "_stop", stay)
     patch.setattr(Member, "_first_catchup", first)
+    patch.setattr(Member, "_was_let_in_by", lambda self, left, record: is_alive(record, self.me))
 
 
 def take_an_unknown_outcome_for_success(patch: Patch) -> None:
