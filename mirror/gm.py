@@ -28,16 +28,7 @@ from functools import partial
 from typing import Any
 
 from warren.core.records import GroupRecord
-from warren.mirror.gm_base import (
-    DRAINING,
-    JOINED,
-    JOINING,
-    NEW,
-    STOPPED,
-    Ignored,
-    Limits,
-    Phase,
-)
+from warren.mirror.gm_base import DRAINING, JOINED, JOINING, NEW, Phase
 from warren.mirror.gm_effects import (
     Confirmed,
     Congestion,
@@ -58,18 +49,6 @@ from warren.mirror.gm_messages import (
 )
 from warren.mirror.member_state import cost
 from warren.mirror.view import MemberId, is_alive
-
-__all__ = [
-    "DRAINING",
-    "JOINED",
-    "JOINING",
-    "NEW",
-    "STOPPED",
-    "Ignored",
-    "Limits",
-    "Member",
-    "Phase",
-]
 
 
 class Member(JoiningMember):
@@ -175,28 +154,26 @@ class Member(JoiningMember):
         return self._turn()
 
     def record_read(self, request: int, record: GroupRecord | None) -> list[Effect]:
-        self._access.record_read(request, record)
-        return self._turn()
+        return self._turn(partial(self._access.record_read, request, record))
 
     def transaction_committed(self, request: int) -> list[Effect]:
-        self._access.committed(request)
-        return self._turn()
+        return self._turn(partial(self._access.committed, request))
 
     def transaction_refused(self, request: int, record: GroupRecord | None) -> list[Effect]:
         """Somebody was first; this is the record now."""
-        self._access.refused(request, record)
-        return self._turn()
+        return self._turn(partial(self._access.refused, request, record))
 
     def store_unavailable(self, request: int) -> list[Effect]:
         """No answer to the request will come; whether a transaction was written is not known."""
-        self._access.unavailable(request)
-        return self._turn()
+        return self._turn(partial(self._access.unavailable, request))
 
     # A turn
 
-    def _turn(self) -> list[Effect]:
+    def _turn(self, first: Callable[[], None] | None = None) -> list[Effect]:
         """Do what can be done, and return what has to be."""
         try:
+            if first is not None:
+                first()
             while not self._access.is_busy:
                 if self._erase_settled():
                     continue
@@ -280,8 +257,9 @@ class Member(JoiningMember):
         """Who waits for an answer is not left waiting by the fence."""
         if isinstance(message, AddOnRight):
             self._refuse(sender, message)
-        elif isinstance(message, Catchup) and sender == self._asked and self.phase is JOINING:
-            self._stop(StopReason.JOIN_LOST)
+        elif isinstance(message, Catchup) and self.phase is JOINING:
+            if self._is_answer(sender, message):
+                self._stop(StopReason.JOIN_LOST)
 
     def _catch_up_with(self, message: Message, record: GroupRecord | None) -> None:
         if record is not None and is_alive(record, self.me):

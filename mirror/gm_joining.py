@@ -22,6 +22,7 @@ from warren.mirror.view import (
     MemberId,
     View,
     alive_members,
+    between,
     is_alive,
     is_known,
     view_of,
@@ -66,19 +67,31 @@ class JoiningMember(RingMember):
 
     def _not_ready(self, sender: MemberId, message: NotReady) -> None:
         if sender == self._asked:
+            # Others are evicted only by who reaches nobody at all.
+            self._unreachable.clear()
             self._asked = None
             self._links.watch(set())
             self._set_timer(self._choose_again, self._retry_delay())
 
     def _first_catchup(self, sender: MemberId, message: Catchup) -> None:
-        if sender == self._asked:
+        if self._is_answer(sender, message):
             self._access.read(partial(self._enter, sender, message))
+
+    def _is_answer(self, sender: MemberId, catchup: Catchup) -> bool:
+        """Whether the catchup is from whom this member asked, and later than the question.
+
+        One that is not is left from the time when this member was let in before, declared dead and
+        erased, without knowing of it.
+        """
+        asked_in = 0 if self.record is None else self.record.version
+        return sender == self._asked and catchup.version > asked_in
 
     def _enter(self, left: MemberId, catchup: Catchup, record: GroupRecord | None) -> None:
         """Begin with what the member knows that let this one in."""
-        if record is None or not is_alive(record, self.me):
+        if not self._was_let_in_by(left, record):
             self._stop(StopReason.JOIN_LOST)
             return
+        assert record is not None
         self._check_version(record, catchup)
         self.phase = JOINED
         self.record = record
@@ -95,6 +108,16 @@ class JoiningMember(RingMember):
             # Its left neighbour's catchup may have come, and been ignored, before it had joined.
             self._links.wanted_above = ANY
             self._check_neighbours({self._view.left})
+
+    def _was_let_in_by(self, left: MemberId, record: GroupRecord | None) -> bool:
+        """Whether nobody stands between the two but who came later.
+
+        Somebody else may have let this member in, although it had given up asking that one; and
+        when that one died, its left neighbour became this member's, and sent a catchup.
+        """
+        if record is None or not is_alive(record, self.me) or not is_known(record, left):
+            return False
+        return not any(is_known(self.record, other) for other in between(record, left, self.me))
 
     def _give_up_asking(self, peer: MemberId) -> None:
         self._asked = None

@@ -80,6 +80,13 @@ def is_known(record: GroupRecord | None, member: MemberId) -> bool:
     return record is not None and any(id_of(other) == member for other in record.members)
 
 
+def between(record: GroupRecord, left: MemberId, right: MemberId) -> Members:
+    """Who stands between two members, going from the left one to the right."""
+    members = [id_of(member) for member in record.members]
+    start, end = members.index(left) + 1, members.index(right)
+    return tuple(members[start:end] if start <= end else members[start:] + members[:end])
+
+
 # Changes of a record
 
 

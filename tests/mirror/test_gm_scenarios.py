@@ -12,8 +12,8 @@ from gm_group import Group
 from gm_process import GROUP, Process
 
 from warren.core.records import GroupMemberRecord, GroupRecord
-from warren.mirror.gm import Limits, Member
-from warren.mirror.gm_base import JOINED, JOINING
+from warren.mirror.gm import Member
+from warren.mirror.gm_base import JOINED, JOINING, Limits
 from warren.mirror.gm_effects import (
     Confirmed,
     Deliver,
@@ -28,7 +28,16 @@ from warren.mirror.gm_effects import (
     Transact,
 )
 from warren.mirror.gm_errors import Congested, Inconsistent, NotJoined, Stopping
-from warren.mirror.gm_messages import ANY, NONE, Activity, Catchup, CheckNeighbours, Entry, Known
+from warren.mirror.gm_messages import (
+    ANY,
+    NONE,
+    Activity,
+    Catchup,
+    CheckNeighbours,
+    Entry,
+    Known,
+    NotReady,
+)
 from warren.mirror.handout import Handout
 from warren.mirror.view import MemberId, Members
 
@@ -624,3 +633,91 @@ def test_the_first_member_makes_the_group() -> None:
     assert member.start() == [ReadRecord(1)]
     assert member.record_read(1, None) == [Transact(2, 0, record(1, A))]
     assert member.transaction_committed(2) == [Joined((A,))]
+
+
+def asks(effects: list[Effect]) -> MemberId:
+    """Whom a joiner asks."""
+    (ask,) = effects_of(effects, Send)
+    assert isinstance(ask, Send)
+    return ask.to
+
+
+def test_a_joiner_asks_another_one_before_it_evicts_anybody() -> None:
+    member = Member(C, 1, Random(1))
+    member.start()
+    first = asks(member.record_read(1, record(2, A, B)))
+    assert member.peer_down(first) and member.timer_fired(1)[-1] == ReadRecord(2)
+    second = asks(member.record_read(2, record(2, A, B)))
+    assert {first, second} == {A, B}
+    member.peer_down(second)
+    member.timer_fired(2)
+    assert member.record_read(3, record(2, A, B)) == [Transact(4, 2, record(3, C))]
+
+
+def test_a_joiner_that_reaches_somebody_evicts_nobody() -> None:
+    member = Member(C, 1, Random(1))
+    member.start()
+    first = asks(member.record_read(1, record(2, A, B)))
+    member.peer_down(first)
+    member.timer_fired(1)
+    second = asks(member.record_read(2, record(2, A, B)))
+    member.receive(second, NotReady(1, 2))
+    assert member.timer_fired(2) == [ReadRecord(3)]
+    third = asks(member.record_read(3, record(2, A, B)))
+    member.peer_down(third)
+    member.timer_fired(3)
+    assert asks(member.record_read(4, record(2, A, B))) not in {third}
+
+
+def test_a_joiner_let_in_by_one_that_died_joins_anew() -> None:
+    member = Member(C, 1, Random(1))
+    member.start()
+    member.record_read(1, record(2, A))
+    member.peer_down(A)
+    member.timer_fired(1)
+    effects = member.record_read(2, record(4, A, C, B, dead=(A,)))
+    assert effects[-1] == Stopped(StopReason.JOIN_LOST)
+
+
+def test_late_answers_and_timers_do_nothing() -> None:
+    member = between(A, B, C)
+    assert member.record_read(1, None) == []
+    assert member.transaction_refused(2, None) == []
+    assert member.store_unavailable(1) == []
+    assert member.timer_fired(99) == []
+    member.leave()
+    assert member.receive(A, CheckNeighbours(1, 9)) == []
+    assert member.leave() == []
+
+
+def test_a_hint_of_a_later_version_makes_a_member_look() -> None:
+    member = between(A, B, C)
+    assert member.record_changed(3) == []
+    assert member.record_changed(2) == []
+    assert member.record_changed(4) == [ReadRecord(3)]
+    effects = member.record_read(3, record(4, A, B, C, dead=(B,)))
+    assert effects[-1] == Stopped(StopReason.LOST_MEMBERSHIP)
+
+
+def test_a_joiner_ignores_what_was_sent_before_it_asked() -> None:
+    """It was let in before, declared dead and erased; a catchup of that time is on its way."""
+    member = Member(C, 1, Random(1))
+    member.start()
+    member.record_read(1, record(7, A, B))
+    asked = member._asked
+    assert asked
+    assert member.receive(asked, Catchup(1, 5, 0, ())) == []
+    assert member.receive(asked, Catchup(1, 8, 5, ())) == [ReadRecord(2)]
+
+
+def test_a_joiner_does_not_begin_with_the_knowledge_of_who_did_not_let_it_in() -> None:
+    """Its first question was answered late, by one that died then; this is its left neighbour."""
+    member = Member(D, 1, Random(1))
+    member.start()
+    member.record_read(1, record(3, A, B))
+    left = member._asked
+    assert left
+    first = B if left == A else A
+    member.receive(left, Catchup(1, 5, 0, ()))
+    effects = member.record_read(2, record(5, left, first, D, dead=(first,)))
+    assert effects[-1] == Stopped(StopReason.JOIN_LOST)

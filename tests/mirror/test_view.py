@@ -10,6 +10,7 @@ from warren.core.records import RECORD_TYPES, GroupMemberRecord, GroupRecord
 from warren.mirror.view import (
     MemberId,
     alive_members,
+    between,
     id_of,
     view_of,
     with_dead,
@@ -62,6 +63,14 @@ def test_each_dead_member_has_exactly_one_heir_and_neighbours_agree(group: Group
     for member, view in views.items():
         assert views[view.right].left == member
         assert views[view.left].right == member
+
+
+def test_who_stands_between_two_is_counted_to_the_right() -> None:
+    group = record(A, B, C, D)
+    assert between(group, A, C) == (B,)
+    assert between(group, C, B) == (D, A)
+    assert between(group, A, B) == between(group, D, A) == ()
+    assert between(group, A, A) == (B, C, D)
 
 
 def test_a_change_that_changes_nothing_returns_the_record_itself() -> None:

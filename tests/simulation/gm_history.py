@@ -20,14 +20,15 @@ from random import Random
 
 sys.path.append(str(Path(__file__).parent))
 
-from gm_process import GROUP, Process, World, alive, link_is_whole
+from gm_faults import FAULTS, NODES, Faults
+from gm_links import link_is_whole
+from gm_process import GROUP, Process, World, alive
 from scheduler import Scheduler
 
-from warren.mirror.gm import Limits
+from warren.mirror.gm_base import Limits
 from warren.mirror.gm_effects import StopReason
 from warren.mirror.view import MemberId, alive_members
 
-NODES = ("a", "b", "c", "d", "e", "f", "g")
 FAULTY_S = 0.6
 """For so long things go wrong; afterwards everything is healed."""
 
@@ -49,7 +50,7 @@ class History:
         self.processes: list[Process] = []
         self.confirms = 0
         self._incarnations: Counter[str] = Counter()
-        self._is_healed = False
+        self.faults = Faults(self)
 
     @property
     def live(self) -> list[Process]:
@@ -92,26 +93,26 @@ class History:
         members = random.randint(2, 5)
         spread_s = random.choice((0.0, 0.0, 0.1))
         for node in NODES[:members]:
-            after(random.uniform(0, spread_s), lambda node=node: self._join(node))
+            after(random.uniform(0, spread_s), lambda node=node: self.join(node))
         for _ in range(random.randint(2, 9)):
-            after(random.uniform(0.05, FAULTY_S), self._storm)
+            after(random.uniform(0.05, FAULTY_S), self.storm)
         for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4))):
             fault = random.choice(FAULTS)
-            after(random.uniform(0.0, FAULTY_S), lambda fault=fault: self._hit(fault))
+            after(random.uniform(0.0, FAULTY_S), lambda fault=fault: self.faults.hit(fault))
         for _ in range(random.choice((0, 1, 2))):
-            after(random.uniform(0.05, FAULTY_S), lambda: self._join(self._free_node()))
+            after(random.uniform(0.05, FAULTY_S), lambda: self.join(self.free_node()))
         for _ in range(3):
             after(random.uniform(0.1, FAULTY_S), self._check_links)
 
-    def _free_node(self) -> str | None:
+    def free_node(self) -> str | None:
         taken = {process.site for process in self.live}
         return next((node for node in NODES if node not in taken), None)
 
-    def _join(self, node: str | None) -> None:
+    def join(self, node: str | None) -> None:
         if node is not None and not any(process.site == node for process in self.live):
             self.add(node)
 
-    def _storm(self) -> None:
+    def storm(self) -> None:
         """Some members broadcast some messages."""
         random, joined = self.random, self.joined
         for _ in range(random.randint(1, 4) if joined else 0):
@@ -119,158 +120,7 @@ class History:
             for _ in range(random.randint(1, 3)):
                 process.broadcast(random.random() < 0.5)
 
-    def _hit(self, fault: str) -> None:
-        if self.live and not self._is_healed:
-            self.seen[f"fault: {fault}"] += 1
-            getattr(self, f"_{fault}")()
-
-    def _crash(self) -> None:
-        self.random.choice(self.live).end(None)
-
-    def _crash_in_effect(self) -> None:
-        self.random.choice(self.live).steps_left = self.random.randint(1, 12)
-
-    def _crash_two(self) -> None:
-        for process in self.random.sample(self.live, min(2, len(self.live))):
-            process.end(None)
-
-    def _crash_neighbours(self) -> None:
-        """Two that stand side by side."""
-        joined = self.joined
-        if joined:
-            first = self.random.choice(joined)
-            right = first.member.view.right
-            first.end(None)
-            for process in alive(joined):
-                if process.address == right:
-                    process.end(None)
-
-    def _crash_left_of_joiner(self) -> None:
-        """Somebody joins, and whom it asks crashes in one of its next effects."""
-        node = self._free_node()
-        if node is None:
-            return
-        joiner = self.add(node)
-
-        def crash_asked() -> None:
-            for process in self.live:
-                if process.address == joiner.member._asked:
-                    process.steps_left = self.random.randint(1, 9)
-            for process in self.joined:
-                process.broadcast(False)
-
-        self.scheduler.after(self.random.uniform(0.005, 0.06), crash_asked)
-
-    def _join_many(self) -> None:
-        """Several join at once, and one of them hears everything late."""
-        for node in NODES:
-            if self.random.random() < 0.5:
-                self._join(node)
-        self._slow()
-        self._storm()
-
-    def _join_and_die(self) -> None:
-        """Somebody comes between two, where what was sent is slow, and dies."""
-        self._slow()
-        self._storm()
-        node = self._free_node()
-        if node is not None:
-            joiner = self.add(node)
-            self.scheduler.after(
-                self.random.uniform(0.03, 0.12), lambda: joiner.is_over or joiner.end(None)
-            )
-
-    def _leave(self) -> None:
-        process = self.random.choice(self.live)
-        process.event(process.member.leave)
-
-    def _drain_all(self) -> None:
-        """The group is to stop: all members are told, as they get to know it."""
-        for process in self.joined:
-
-            def drain(process: Process = process) -> None:
-                if process.is_joined:
-                    process.event(process.member.stop_when_drained)
-
-            self.scheduler.after(self.random.uniform(0, 0.05), drain)
-
-    def _break_connection(self) -> None:
-        pairs = self.world.network.connections()
-        if pairs:
-            self.world.network.break_connection(*self.random.choice(pairs))
-
-    def _break_with_traffic(self) -> None:
-        """A connection breaks while much is on its way, and is made anew at once."""
-        for process in self.joined:
-            process.broadcast(False)
-            process.event(process.member.flush)
-        self._break_connection()
-        for process in self.joined:
-            process.broadcast(False)
-
-    def _one_way(self) -> None:
-        one, other = self.random.sample(NODES[:5], 2)
-        self._block([(one, other)])
-
-    def _cut_pair(self) -> None:
-        one, other = self.random.sample(NODES[:5], 2)
-        self._block([(one, other), (other, one)])
-
-    def _split(self) -> None:
-        nodes = list(NODES)
-        self.random.shuffle(nodes)
-        at = self.random.randint(1, len(nodes) - 1)
-        pairs = [(one, other) for one in nodes[:at] for other in nodes[at:]]
-        self._block(pairs + [(other, one) for one, other in pairs])
-
-    def _flap(self) -> None:
-        one, other = self.random.sample(NODES[:5], 2)
-        for _ in range(3):
-            self.scheduler.after(
-                self.random.uniform(0, 0.1), lambda: self._block([(one, other), (other, one)])
-            )
-
-    def _block(self, pairs: list[tuple[str, str]]) -> None:
-        network = self.world.network
-        for one, other in pairs:
-            network.block(one, other)
-            self.scheduler.after(
-                self.random.uniform(0.01, 0.4),
-                lambda one=one, other=other: network.unblock(one, other),
-            )
-
-    def _stall(self) -> None:
-        process = self.random.choice(self.live)
-        self.world.network.stall(process.address)
-        self.scheduler.after(
-            self.random.uniform(0.01, 0.2), lambda: self.world.network.resume(process.address)
-        )
-
-    def _slow(self) -> None:
-        process = self.random.choice(self.live)
-        self.world.network.slow_down(process.address, self.random.uniform(0.01, 0.2))
-
-    def _store_fails(self) -> None:
-        self.world.store.failure_chance = 0.8
-
-        def works() -> None:
-            self.world.store.failure_chance = 0.0
-
-        self.scheduler.after(self.random.uniform(0.05, 0.2), works)
-
-    def _raise_epoch(self) -> None:
-        """Somebody learns of a new epoch; the others are told, or see it in its frames."""
-        self.world.epoch += 1
-        epoch = self.world.epoch
-        for process in self.live:
-            if self.random.random() < 0.6:
-                self.scheduler.after(
-                    self.random.uniform(0, 0.05),
-                    lambda process=process: process.event(process.member.set_epoch, epoch),
-                )
-
     def _heal(self) -> None:
-        self._is_healed = True
         self.world.network.heal()
         self.world.store.failure_chance = 0.0
         for process in self.live:
@@ -282,7 +132,7 @@ class History:
         """What lost its membership comes back under a new id, as the layer above would see to."""
         if reason in REJOIN and len(self.processes) < 3 * MEMBERS_MAX:
             self.scheduler.after(
-                self.random.uniform(0.0, 0.05), lambda: self._join(process.address.node)
+                self.random.uniform(0.0, 0.05), lambda: self.join(process.address.node)
             )
 
     def _last_round(self) -> None:
@@ -361,33 +211,6 @@ class History:
                 if sender in process.ever_known
             }
             assert len(set(ends.values())) == 1, f"messages of {sender} end at {ends}"
-
-
-FAULTS = (
-    "crash",
-    "crash",
-    "crash_in_effect",
-    "crash_in_effect",
-    "crash_in_effect",
-    "crash_two",
-    "crash_neighbours",
-    "crash_left_of_joiner",
-    "crash_left_of_joiner",
-    "join_many",
-    "join_and_die",
-    "leave",
-    "drain_all",
-    "break_connection",
-    "break_with_traffic",
-    "one_way",
-    "cut_pair",
-    "split",
-    "flap",
-    "stall",
-    "slow",
-    "store_fails",
-    "raise_epoch",
-)
 
 
 def run(seed: int, seen: Counter[str]) -> History:

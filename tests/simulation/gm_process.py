@@ -16,8 +16,9 @@ from shared_store import Answer, Outcome, SharedStore
 
 from warren.core.records import GroupRecord
 from warren.mirror.catch_up import missed
-from warren.mirror.gm import Limits, Member
-from warren.mirror.gm_base import DRAINING, JOINED, JOINING
+from warren.mirror.circulation import Circulation
+from warren.mirror.gm import Member
+from warren.mirror.gm_base import DRAINING, JOINED, JOINING, Limits
 from warren.mirror.gm_effects import (
     Demonitor,
     Effect,
@@ -31,7 +32,7 @@ from warren.mirror.gm_effects import (
     Transact,
 )
 from warren.mirror.gm_errors import BroadcastRefused, Congested, Inconsistent
-from warren.mirror.gm_messages import NONE, Catchup, Frame, decode, encode
+from warren.mirror.gm_messages import NONE, Catchup, Frame, Known, decode, encode
 from warren.mirror.handout import Handout
 from warren.mirror.view import MemberId, Members
 
@@ -67,6 +68,7 @@ class Process:
         self.address = me
         self.site = me.node
         self.member = Member(me, world.epoch, world.scheduler.random, world.limits, strict=True)
+        self.member.circulation.load = self._note_base  # type: ignore[method-assign]
         self.handout = Handout(self, self.carry_out)
         self.is_over = False
         self.reason: StopReason | None = None
@@ -102,7 +104,7 @@ class Process:
     def down(self, peer: Any) -> None:
         self.event(self.member.peer_down, peer)
 
-    def broadcast(self, confirm: bool, size: int = 0) -> bool:
+    def broadcast(self, confirm: bool) -> bool:
         """Broadcast the next number, as long as the member wants to be fed."""
         member = self.member
         if self.is_over or member.congested:
@@ -110,7 +112,7 @@ class Process:
             return False
         alone = member.view.right == self.address
         number = member.circulation.last_broadcast + 1
-        payload = ALONE if alone else b"%d" % number + b" " * size
+        payload = ALONE if alone else b"%d" % number
         before = self.member.held_bytes, len(self.own)
         try:
             effects = (
@@ -316,22 +318,24 @@ class Process:
                 ].is_settled
 
     def _look_at(self, sender: MemberId, catchup: Catchup) -> None:
-        """Note what a joiner begins with, and what rare things a catchup brings."""
+        """Note what rare things a catchup brings."""
         member, seen = self.member, self.world.seen
         if catchup.epoch < member.epoch:
             return
-        if member.phase is JOINING and self.base is None and sender == member._asked:
-            self.base = {known.member: known.last_pub for known in catchup.known}
-            seen["joined while messages were on their way"] += any(
-                known.pending for known in catchup.known
-            )
-        elif self.is_joined and sender == member.view.left and not member.is_pending:
+        if self.is_joined and sender == member.view.left and not member.is_pending:
             if catchup.version > member._links.catchup_above and member._links.is_waiting:
                 owned = member.view.aliases | {self.address}
                 for entry in missed(member.circulation.states, catchup.known, owned):
                     whose = "returned" if entry.member in owned else "missed"
                     seen[f"catch-up with {whose} publishes"] += bool(entry.pubs)
                     seen[f"catch-up with {whose} acks"] += entry.acked != NONE
+
+    def _note_base(self, known: Iterable[Known]) -> None:
+        """G4: none of what a member begins with is delivered to it, and all that follows is."""
+        self.base = {of.member: of.last_pub for of in known}
+        waiting = any(of.pending for of in known)
+        self.world.seen["joined while messages were on their way"] += waiting
+        Circulation.load(self.member.circulation, known)
 
     def _note(self, text: str) -> None:
         self.world.scheduler.note(f"{self.address} {text}")
@@ -346,53 +350,6 @@ EFFECTS: dict[type, Callable[[Process, Any], None]] = {
     SetTimer: Process._set_timer,
     EpochSeen: Process._epoch_seen,
 }
-
-
-def link_is_whole(left: Process, right: Process) -> bool:
-    """G12: what the left one knows is what the right one knows and what is on its way to it.
-
-    False when there is no such link at the moment; raises when something is missing.
-    """
-    links, network = right.member._links, right.world.network
-    if left.member.view.right != right.address or right.member.view.left != left.address:
-        return False
-    if links.is_waiting or left.member.epoch < right.member.epoch:
-        return False
-    frames = [item.args for item in right.member._inbox if item.func == right.member._process]
-    messages = [message for sender, message in frames if sender == left.address]
-    on_way = [decode(item) for item in network.on_way(left.address, right.address) if _is(item)]
-    messages += [frame.message for frame in on_way]
-    expected = links._expected
-    states = right.member.circulation.states
-    owned = right.member.view.aliases | {right.address}
-    shadow = {
-        member: [state.acked if member in owned else state.last_pub, state.acked]
-        for member, state in states.items()
-    }
-    for message in messages:
-        if isinstance(message, Catchup):
-            return False
-        for entry in getattr(message, "entries", ()):
-            assert expected is not None
-            if message.position != expected:
-                return False
-            if entry.member in shadow:
-                shadow[entry.member][0] += len(entry.pubs)
-                if entry.acked != NONE:
-                    shadow[entry.member][1] = entry.acked
-        expected = expected + 1 if hasattr(message, "entries") else expected
-    if expected != left.member._links.position + 1:
-        return False
-    for member, (last_pub, acked) in shadow.items():
-        state = left.member.circulation.states.get(member)
-        if state is not None:
-            assert state.last_pub == last_pub, (left.address, right.address, member, last_pub)
-            assert member in owned or state.acked == acked, (left.address, member, acked)
-    return True
-
-
-def _is(parcel: object) -> bool:
-    return isinstance(parcel, bytes)
 
 
 def alive(processes: Iterable[Process]) -> list[Process]:

@@ -29,6 +29,8 @@ ONCE_FAILED = {
     2407: "the joiner's epoch rose before its catchup came, which it ignored and waited",
     103526: "a catchup that came to a member still joining was ignored and never sent again",
     110166: "as 103526",
+    4002600: "a joiner that was let in, declared dead and erased took a catchup of that time",
+    5026094: "a joiner let in late by one that had died began with the knowledge of another",
     115880: "as 103526: a dead member's messages never went round, so it was never erased",
 }
 

@@ -28,6 +28,7 @@ from warren.mirror.gm_effects import Deliver, StopReason
 from warren.mirror.gm_messages import NONE, Entry
 from warren.mirror.record_access import RecordAccess
 from warren.mirror.ring_links import RingLinks
+from warren.mirror.view import is_alive
 
 SEEDS_MAX = 3000
 Patch = pytest.MonkeyPatch
@@ -138,7 +139,7 @@ def process_later_versions_at_once(patch: Patch) -> None:
 def process_while_the_store_is_asked(patch: Patch) -> None:
     turn = Member._turn
 
-    def hasty(self: Any) -> Any:
+    def hasty(self: Any, first: Any = None) -> Any:
         if self._access.is_busy and self.phase is JOINED:
             waiting = list(self._inbox)
             self._inbox.clear()
@@ -147,7 +148,7 @@ def process_while_the_store_is_asked(patch: Patch) -> None:
                 if type(message).__name__ == "Activity" and message.version <= self._view.version:
                     continue
                 self._inbox.append(item)
-        return turn(self)
+        return turn(self, first)
 
     patch.setattr(Member, "_turn", hasty)
 
@@ -179,6 +180,7 @@ def begin_with_anybodys_knowledge(patch: Patch) -> None:
 
     patch.setattr(Member, "_stop", stay)
     patch.setattr(Member, "_first_catchup", first)
+    patch.setattr(Member, "_was_let_in_by", lambda self, left, record: is_alive(record, self.me))
 
 
 def take_an_unknown_outcome_for_success(patch: Patch) -> None:
