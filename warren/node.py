@@ -248,6 +248,7 @@ class RunningNode:
             listeners=listeners,
             stop=self.stop_wanted.set,
             suspend_listeners=self._listener.suspend,
+            cluster=self.cluster,
         )
         self.management = management
         await management.start()
