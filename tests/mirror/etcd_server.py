@@ -40,8 +40,8 @@ class EtcdServer:
     """`url` stays the same over restarts on the same data."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
         client_port, peer_port = _free_ports(2)
         self.port = client_port
         self.url = f"http://127.0.0.1:{client_port}"
@@ -62,11 +62,11 @@ class EtcdServer:
 
     def launch(self) -> None:
         """Start it without waiting."""
-        with open(self._directory / "log", "ab") as log:
+        with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [
                     find_etcd(),
-                    *("--data-dir", str(self._directory / "data")),
+                    *("--data-dir", str(self.directory / "data")),
                     *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
                     *("--listen-peer-urls", self._peer_url),
                     *("--initial-advertise-peer-urls", self._peer_url),
@@ -80,7 +80,7 @@ class EtcdServer:
     def wait_until_healthy(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_healthy():
-            assert time.monotonic() < deadline, (self._directory / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, (self.directory / "log").read_text()[-2000:]
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -93,7 +93,7 @@ class EtcdServer:
     def lose_data(self) -> None:
         """While it is down."""
         assert self._process is None
-        shutil.rmtree(self._directory / "data")
+        shutil.rmtree(self.directory / "data")
 
     def stand_still(self) -> None:
         """Keeps its connections and says nothing."""
