@@ -15,6 +15,7 @@ from warren.mgmt.machine import Machine, look, open_files
 from warren.mgmt.sorted_queues import SortedQueues
 
 if TYPE_CHECKING:
+    from warren.cluster import Cluster
     from warren.mgmt.statistics.sampler import Statistics
     from warren.persist.storage import Storage
 
@@ -51,6 +52,9 @@ class ManagedNode:
     stop: Callable[[], None]
     suspend_listeners: Callable[[bool], None]
     """Accept no new clients (True), or accept them again."""
+
+    cluster: Cluster | None = None
+    """The cluster the node is in; None for a node that is alone."""
 
     listeners: list[OpenListener] = field(default_factory=list)
     suspended: bool = False

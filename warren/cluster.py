@@ -33,7 +33,7 @@ from warren.mirror.calls import Calls
 from warren.mirror.cluster_metadata import ClusterMetadata
 from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.links import Links
-from warren.mirror.member_directory import UnreadableMembership
+from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
 from warren.mirror.membership import Membership, MembershipRefused
 from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
@@ -42,6 +42,7 @@ from warren.mirror.post import Post
 from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
 from warren.mirror.remote_queues import RemoteQueues, origin_name
+from warren.mirror.secret_proof import is_secret_of
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata_replica import LmdbReplica
@@ -109,6 +110,7 @@ class Cluster:
         try:
             expected = _known_cluster(directory)
             membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
+            await _expect_secret(config, etcd, secret, node_name)
             if expected is None and own_definitions:
                 _expect_new(membership, node_name)
             if directory is not None:
@@ -289,6 +291,8 @@ async def _open_membership(
     """Raises `EtcdError` when etcd cannot be reached however often it was tried."""
     for attempt in range(1, config.start_attempts + 1):
         try:
+            if expected is not None:
+                await _expect_members(config, etcd, node_name, expected)
             return await Membership.open(
                 etcd,
                 config.etcd_prefix,
@@ -307,6 +311,28 @@ async def _open_membership(
                 log_event(log, logging.WARNING, "cluster_store_unreachable", reason=error)
             await asyncio.sleep(config.start_pause_s)
     raise AssertionError("at least one attempt is made")
+
+
+async def _expect_members(
+    config: ClusterConfig, etcd: EtcdClient, node_name: str, expected: str
+) -> None:
+    """Refuse an etcd that knows nobody: all definitions, and with them all messages, would go."""
+    if not (await MemberDirectory(etcd, config.etcd_prefix).look()).members:
+        raise ClusterRefused(
+            f"node {node_name} is a member of cluster {expected}, and etcd has no cluster below"
+            f" {config.etcd_prefix}: check the endpoints, the key prefix and the cluster name."
+            " If etcd has lost its data, restore it, or start with an empty data directory"
+        )
+
+
+async def _expect_secret(
+    config: ClusterConfig, etcd: EtcdClient, secret: bytes, node_name: str
+) -> None:
+    if not await is_secret_of(etcd, config.etcd_prefix, secret, secrets.token_hex(16)):
+        raise ClusterRefused(
+            f"node {node_name} has another secret than the nodes of the cluster that are up;"
+            " give it theirs"
+        )
 
 
 def _expect_new(membership: Membership, node_name: str) -> None:

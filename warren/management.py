@@ -24,6 +24,7 @@ from warren.persist.storage import Storage
 log = logging.getLogger("warren.http")
 
 if TYPE_CHECKING:
+    from warren.cluster import Cluster
     from warren.mgmt.http.server import ManagementServer
 
 CONTROL_SOCKET = "control.sock"
@@ -44,6 +45,7 @@ class Management:
         listeners: list[OpenListener],
         stop: Callable[[], None],
         suspend_listeners: Callable[[bool], None],
+        cluster: Cluster | None = None,
     ) -> None:
         statistics = Statistics(node, config.stats_interval_ms / 1000)
         self.managed = ManagedNode(
@@ -56,6 +58,7 @@ class Management:
             data_directory=data_directory,
             stop=stop,
             suspend_listeners=suspend_listeners,
+            cluster=cluster,
             listeners=listeners,
         )
         statistics.managed = self.managed

@@ -252,6 +252,7 @@ class RunningNode:
             listeners=listeners,
             stop=self.stop_wanted.set,
             suspend_listeners=self._listener.suspend,
+            cluster=self.cluster,
         )
         self.management = management
         await management.start()

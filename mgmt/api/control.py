@@ -123,6 +123,19 @@ async def status(request: ApiRequest) -> Any:
     }
 
 
+async def cluster(request: ApiRequest) -> Any:
+    """The members of the cluster; `linked` are those that this node can talk to, it included."""
+    managed = request.managed
+    here = managed.cluster
+    if here is None:
+        return {"name": cluster_name(managed), "members": [managed.name], "linked": [managed.name]}
+    return {
+        "name": cluster_name(managed),
+        "members": sorted(here.membership.members()),
+        "linked": sorted(here.running()),
+    }
+
+
 def _alarms(managed: ManagedNode) -> list[Any]:
     return managed.node.alarms.in_effect()
 
@@ -302,6 +315,7 @@ def _local(path: str, method: str, handler: Callable[[ApiRequest], Any], summary
 
 ENDPOINTS = [
     Endpoint("/control/status", {"GET": status}, Right.MONITOR, "The node as `ctl status` has it"),
+    _local("cluster", "GET", cluster, "Members of the cluster"),
     _local("memory-watermark", "PUT", put_memory_watermark, "Set the memory watermark"),
     _local("disk-free-limit", "PUT", put_disk_free_limit, "Set the limit of free disk space"),
     _local("log-level", "PUT", put_log_level, "Log less or more"),

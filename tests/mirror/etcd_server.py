@@ -41,9 +41,9 @@ class EtcdServer:
 
     def __init__(self, directory: Path, tls: Sequence[str] = ()) -> None:
         """`tls` are options of etcd; files in them are in the directory."""
-        self._directory = directory
+        self.directory = directory
         self._tls = tls
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         client_port, peer_port, health_port = _free_ports(3)
         self.port = client_port
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{client_port}"
@@ -65,11 +65,11 @@ class EtcdServer:
 
     def launch(self) -> None:
         """Start it without waiting."""
-        with open(self._directory / "log", "ab") as log:
+        with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [
                     find_etcd(),
-                    *("--data-dir", str(self._directory / "data")),
+                    *("--data-dir", str(self.directory / "data")),
                     *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
                     *("--listen-peer-urls", self._peer_url),
                     *("--initial-advertise-peer-urls", self._peer_url),
@@ -78,7 +78,7 @@ class EtcdServer:
                     *("--heartbeat-interval", "20", "--election-timeout", "200"),
                     *self._tls,
                 ],
-                cwd=self._directory,
+                cwd=self.directory,
                 stdout=log,
                 stderr=log,
             )
@@ -86,7 +86,7 @@ class EtcdServer:
     def wait_until_healthy(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_healthy():
-            assert time.monotonic() < deadline, (self._directory / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, (self.directory / "log").read_text()[-2000:]
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -99,7 +99,7 @@ class EtcdServer:
     def lose_data(self) -> None:
         """While it is down."""
         assert self._process is None
-        shutil.rmtree(self._directory / "data")
+        shutil.rmtree(self.directory / "data")
 
     def stand_still(self) -> None:
         """Keeps its connections and says nothing."""

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 if str(HERE) not in sys.path:
     sys.path.append(str(HERE))
 
+from running_cluster import RunningCluster  # noqa: E402
 from server_process import PATIENCE_S, ServerProcess  # noqa: E402
 
 from warren import Broker  # noqa: E402
@@ -91,3 +92,26 @@ def no_clients(until: Callable[..., None]) -> Callable[[Broker], None]:
         until(lambda: broker.call(lambda node: len(node.clients)) == 0)
 
     return wait
+
+
+@pytest.fixture
+def start_cluster(tmp_path: Path) -> Iterator[Callable[..., RunningCluster]]:
+    """Starts a cluster of nodes of these names, and ends all its processes."""
+    clusters: list[RunningCluster] = []
+
+    def start(*names: str, more: str = "") -> RunningCluster:
+        directory = tmp_path / f"cluster-{len(clusters)}"
+        directory.mkdir()
+        clusters.append(RunningCluster(directory, *names, more=more))
+        clusters[-1].start()
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.end()
+
+
+@pytest.fixture
+def running_cluster(start_cluster: Callable[..., RunningCluster]) -> RunningCluster:
+    """Nodes a, b and c."""
+    return start_cluster("a", "b", "c")

@@ -1,0 +1,237 @@
+"""A cluster of real processes: an etcd and nodes that can be killed, stopped and started again.
+
+    cluster = RunningCluster(directory, "a", "b", "c")
+    cluster["a"].kill()
+
+Nodes keep their data directories and, once they have been started, their ports.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
+
+sys.path.append(str(Path(__file__).parent.parent / "mirror"))
+
+from etcd_server import EtcdServer
+from server_process import PATIENCE_S
+
+from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
+from warren.mgmt.ctl.errors import CtlError
+
+SECRET = "a secret of the tests"
+LEASE_TTL_S = 2
+"""The shortest there is, so that tests need not wait for long."""
+
+READY = re.compile(r"ready: amqp (\d+).*http (\d+)")
+
+
+class ClusterProcess:
+    """One node of the cluster; `start` it."""
+
+    def __init__(self, name: str, directory: Path, config: str) -> None:
+        self.name = f"{name}@127.0.0.1"
+        self.data_directory = directory / name
+        self.config = config
+        self.amqp_port = self.http_port = 0
+        self._directory = directory
+        self._log = directory / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connections: list[pika.BlockingConnection] = []
+
+    # Its process
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it without waiting."""
+        config = self._directory / f"{self._log.stem}.conf"
+        config.write_text(self.config, encoding="utf-8")
+        command = [sys.executable, "-P", "-m", "warren", "server", "--config", str(config)]
+        command += ["--data-dir", str(self.data_directory), "--node-name", self.name]
+        command += ["--amqp", f"127.0.0.1:{self.amqp_port}"]
+        command += ["--http", f"127.0.0.1:{self.http_port}"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=self._directory, stdout=subprocess.PIPE, stderr=log, bufsize=0
+            )
+        return self._process
+
+    def wait_until_ready(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        line = self._process.stdout.readline().decode() if readable else ""
+        ports = READY.search(line)
+        assert ports is not None, self.log
+        self.amqp_port, self.http_port = int(ports[1]), int(ports[2])
+
+    def start(self) -> None:
+        """Return when it serves clients."""
+        self.launch()
+        self.wait_until_ready()
+
+    def fails(self) -> str:
+        """Start it, expecting that it ends by itself with exit code 1; what it says then."""
+        size = self._log.stat().st_size if self._log.exists() else 0
+        process = self.launch()
+        assert process.wait(PATIENCE_S) == 1
+        self._forget()
+        lines = self._log.read_text("utf-8")[size:].splitlines()
+        said = [line for line in lines if line.startswith("warren: ")]
+        assert len(said) == 1 and "Traceback" not in "\n".join(lines), lines
+        return said[0]
+
+    def stop(self) -> None:
+        """As SIGTERM does."""
+        assert self._process is not None
+        self._process.terminate()
+        assert self._process.wait(PATIENCE_S) == 0, self.log
+        self._forget()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._forget()
+
+    def stand_still(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text("utf-8")
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def _forget(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+
+    # Its users
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.amqp_port}/%2F"
+
+    def connect(self) -> pika.BlockingConnection:
+        """A client, which is closed in the end if it is open then."""
+        connection = pika.BlockingConnection(pika.URLParameters(f"{self.url}?heartbeat=0"))
+        self._connections.append(connection)
+        return connection
+
+    def close_connections(self) -> None:
+        for connection in self._connections:
+            if connection.is_open:
+                with suppress(AMQPError):
+                    connection.close()
+
+    def asks(self, *path: str, **query: str) -> Any:
+        """The answer of its HTTP API, by way of the control socket."""
+        client = ControlClient(LocalTarget(self.data_directory), PATIENCE_S)
+        try:
+            return client.get(*path, **query)
+        finally:
+            client.close()
+
+    def linked(self) -> set[str]:
+        """The nodes it can talk to; none while it does not serve."""
+        try:
+            return set(self.asks("control", "cluster")["linked"])
+        except CtlError:
+            return set()
+
+
+class RunningCluster:
+    """All nodes are up and linked when it has been started."""
+
+    def __init__(self, directory: Path, *names: str, more: str = "") -> None:
+        self.etcd = EtcdServer(directory / "etcd")
+        self._directory = directory
+        self.config = (
+            f"cluster_formation.etcd.endpoints.1 = {self.etcd.url}\n"
+            f"cluster.secret = {SECRET}\n"
+            f"cluster.lease_ttl = {LEASE_TTL_S}\n"
+            "cluster_formation.discovery_retry_limit = 3\n"
+            "cluster_formation.discovery_retry_interval = 100\n"
+            "distribution.listener.interface = 127.0.0.1\n"
+            "distribution.listener.port_range.min = 0\n" + more
+        )
+        self.nodes = {name: self.new_node(name) for name in names}
+        self.all_nodes: list[ClusterProcess]
+
+    def __getitem__(self, name: str) -> ClusterProcess:
+        return self.nodes[name]
+
+    def new_node(self, name: str, config: str | None = None) -> ClusterProcess:
+        """A further node, not started; it is ended with the others."""
+        node = ClusterProcess(name, self._directory, self.config if config is None else config)
+        self.all_nodes = [*getattr(self, "all_nodes", []), node]
+        return node
+
+    def start(self) -> None:
+        self.etcd.start()
+        for node in self.nodes.values():
+            node.launch()
+        for node in self.nodes.values():
+            node.wait_until_ready()
+        self.wait_until_linked(*self.nodes)
+
+    def wait_until_linked(self, *names: str) -> None:
+        """Until each of these nodes is linked with exactly the others of them."""
+        wanted = {self.nodes[name].name for name in names}
+        for name in names:
+            wait_until(lambda: self.nodes[name].linked() == wanted)  # noqa: B023
+
+    def end(self) -> None:
+        for node in self.all_nodes:
+            if node.is_up:
+                node.close_connections()
+            node.kill()
+        self.etcd.kill()
+
+
+def wait_until(condition: Any, patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.02)
+
+
+def take(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
+    """Consume so many messages, acknowledging them."""
+    bodies: list[bytes] = []
+    for method, _, body in channel.consume(queue, inactivity_timeout=PATIENCE_S):
+        assert body is not None, f"{count - len(bodies)} messages did not come"
+        channel.basic_ack(method.delivery_tag)
+        bodies.append(body)
+        if len(bodies) == count:
+            break
+    channel.cancel()
+    return bodies
+
+
+def publish(channel: BlockingChannel, queue: str, bodies: Iterable[bytes]) -> None:
+    """Persistent; with confirms where they were selected."""
+    lasting = pika.BasicProperties(delivery_mode=2)
+    for body in bodies:
+        channel.basic_publish("", queue, body, lasting, mandatory=True)
