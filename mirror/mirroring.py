@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection
 from random import Random
 from typing import cast
 
+import msgspec
+
 from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
 from warren.core.errors import NotFound, PreconditionFailed
@@ -34,7 +36,7 @@ from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
-from warren.mirror.replicas import Copies, Wanted, wanted_mirrors
+from warren.mirror.replicas import WHEN_SYNCED, Copies, Wanted, wanted_mirrors
 from warren.mirror.view import alive_members
 
 log = logging.getLogger("warren.queue")
@@ -107,6 +109,21 @@ class Mirroring:
                 one.put_all_back()
                 one.backing.count_as_delivered()
         return copy.mirror.levels[level].backing
+
+    def stop_leading(self) -> None:
+        """The node stops in order: mirrors may take the lead at once, where that loses nothing.
+
+        Without a mirror in sync a queue waits for this node to come back, unless its policy wants
+        it to go on at any price.
+        """
+        for led in list(self._led.values()):
+            led.leader.flush()
+            if led.wanted.promote_on_shutdown == WHEN_SYNCED:
+                self.write_record(led.key, _down)
+            led.leader.fenced = True
+            led.member.leave()
+        for copy in list(self._copies.values()):
+            copy.member.leave()
 
     def led(self, queue_id: int) -> LedQueue | None:
         """What is known of the mirrors of a queue of this node; None if it has none."""
@@ -234,7 +251,10 @@ class Mirroring:
             led.leader.add_mirror(mirror)
         led.member = self._groups.join(queue.queue_id, record.epoch, led)
         if record.mirrors:
-            self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+            # Who was away with us cannot have taken our place.
+            alone = not set(record.mirrors) & set(self._running())
+            delay_s = 0.0 if alone else RECLAIM_S
+            self._clock.call_later(delay_s, lambda: self._reclaim(led))
         else:
             led.member.start()
         return led
@@ -541,3 +561,10 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         if copy is not None:
             copy.slice_came(number, content)
+
+
+def _down(record: QueueRecord) -> QueueRecord | None:
+    """Nobody but a mirror in sync may take the place of the leader, which stops."""
+    return (
+        None if record.in_sync or not record.mirrors else msgspec.structs.replace(record, down=True)
+    )

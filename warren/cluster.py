@@ -15,6 +15,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from random import SystemRandom
 
 from warren import __version__
@@ -48,6 +49,9 @@ from warren.persist.group_commit import SyncThread
 from warren.persist.metadata_replica import LmdbReplica
 
 log = logging.getLogger("warren.cluster")
+
+STOP_PATIENCE_S = 2.0
+"""How long a node that stops waits for the shared definitions to take what it still has to say."""
 
 CLUSTER_FILE = "cluster.json"
 """In the data directory: which cluster the node is a member of."""
@@ -258,6 +262,16 @@ class Cluster:
             writes = leftovers.of_node(self.metadata, name)
             if writes:
                 self.metadata.transact(writes)
+
+    async def stop_serving(self) -> None:
+        """The clients are gone: let the mirrors of our queues take the lead."""
+        self.mirroring.stop_leading()
+        commit = self.metadata.uncommitted()
+        if commit is not None and self.metadata.reachable:
+            decided = asyncio.Event()
+            commit.then(decided.set)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(decided.wait(), STOP_PATIENCE_S)
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""

@@ -320,6 +320,8 @@ class RunningNode:
             self.node.alarms.set_flow(True)
             await self.messages.settle(STOP_GRACE_S)
         await self._listener.stop(STOP_GRACE_S)
+        if self.cluster is not None:
+            await self.cluster.stop_serving()
         self.node.stop()
         if self.messages is not None:
             self.messages.stop()

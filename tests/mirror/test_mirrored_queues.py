@@ -230,3 +230,69 @@ def test_consumers_that_ask_for_it_are_cancelled_at_failover(cluster: Cluster) -
     cluster.kill("a")
     cluster.clock.advance(5)
     assert c.receives(commands.Basic.Cancel).consumer_tag == "c"
+
+
+def test_a_leader_that_stops_in_order_hands_over(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.selects_confirms()
+    b.publishes("ha", b"kept", delivery_mode=2)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 1
+    cluster["a"].mirroring.stop_leading()
+    cluster.kill("a")
+    cluster.clock.advance(3)
+    assert record(cluster, "ha").leader != "a"
+    got = b.gets("ha")
+    assert got is not None and got.body == b"kept"
+
+
+def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Cluster) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").in_sync == []
+    cluster["a"].mirroring.stop_leading()
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").leader == "a"
+    assert record(cluster, "later").down
+
+
+def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leader(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(5)
+    a.publishes("later", b"everywhere", delivery_mode=2)
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").leader in ("b", "c")
+    assert "not in sync" in record(cluster, "later").promoted
+    got = b.gets("later")
+    assert got is not None and got.body == b"everywhere"
+
+
+def test_with_when_synced_nobody_takes_the_lead_over_an_unsynchronised_queue(
+    cluster: Cluster,
+) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    definition = {"ha-mode": "all", "ha-promote-on-failure": "when-synced"}
+    cluster["a"].node.policies.set("/", "l", "^later", definition, 0, "queues")
+    cluster.clock.advance(5)
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").leader == "a"
