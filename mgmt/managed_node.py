@@ -16,6 +16,7 @@ from warren.mgmt.sorted_queues import SortedQueues
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
+    from warren.mgmt.peers import Peers
     from warren.mgmt.statistics.sampler import Statistics
     from warren.persist.storage import Storage
 
@@ -55,6 +56,9 @@ class ManagedNode:
 
     cluster: Cluster | None = None
     """The cluster the node is in; None for a node that is alone."""
+
+    peers: Peers | None = None
+    """The management of the other nodes of the cluster."""
 
     listeners: list[OpenListener] = field(default_factory=list)
     suspended: bool = False

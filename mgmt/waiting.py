@@ -21,6 +21,12 @@ async def done(commit: Commit) -> None:
     await reached.wait()
 
 
+async def visible(commit: Commit) -> None:
+    """Return when the commit can be seen, or is refused; at once on a single node."""
+    if not commit.visible:
+        await done(commit)
+
+
 async def durable(store: MetadataStore) -> None:
     """Return when all that was written to the store is on disk."""
     commit = store.uncommitted()

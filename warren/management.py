@@ -75,6 +75,9 @@ class Management:
         """Raises OSError for addresses and files, `ssl.SSLError`."""
         config = self.managed.config
         self.managed.statistics.start()
+        if self.managed.cluster is not None:
+            module = await asyncio.to_thread(import_module, "warren.mgmt.api.endpoints")
+            self.managed.peers = module.peers(self.managed, self.managed.cluster)
         if config.control_socket and self.managed.data_directory is not None:
             self._directory_fd = os.open(self.managed.data_directory, os.O_PATH)
             await self._listeners.listen_locally(control_socket(self._directory_fd))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
@@ -16,12 +16,16 @@ from warren.mgmt.api.changes import audit
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import NotAuthorised, ObjectNotFound
-from warren.mgmt.http.listing import Listing, Row, answer, answer_row
+from warren.mgmt.http.listing import NAMED_ROWS, Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.peers import from_any, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import node_connections
 
+T = TypeVar("T")
+
 CLOSE_REASON = "Closed via management plugin"
+OF_USER = "/connections/username/{user}"
 PROTOCOL = "AMQP 0-9-1"
 
 
@@ -181,7 +185,42 @@ async def list_connections(request: ApiRequest) -> Any:
         name=lambda connection: connection.peer.name,
         order=_address,
     )
-    return await answer(request, visible_connections(request), listing)
+    connections = visible_connections(request)
+    peers = peers_of(request)
+    if peers is None:
+        return await answer(request, connections, listing)
+    of_vhost = "vhost" in request.http.match_info
+    others = await peers.rows(
+        request, "/vhosts/{vhost}/connections" if of_vhost else "/connections"
+    )
+    all_of_them: list[Connection | Row] = [*connections, *others]
+    return await answer(request, all_of_them, _with_rows(listing))
+
+
+def _with_rows(listing: Listing[T]) -> Listing[T | Row]:
+    """The same for things of this node together with the rows that other nodes have made."""
+    order = listing.order
+    assert order is not None
+    return Listing(
+        row=lambda one: one if isinstance(one, dict) else listing.row(one),
+        name=lambda one: one["name"] if isinstance(one, dict) else listing.name(one),
+        order=lambda one: _order_of(one) if isinstance(one, dict) else order(one),
+    )
+
+
+def _order_of(row: Row) -> tuple[str | int, ...]:
+    """By what a row of another node stands in the order of this node's things."""
+    peer = row.get("connection_details", row)
+    address = peer["peer_host"], peer["peer_port"]
+    return address if peer is row else (*address, row["number"])
+
+
+def _is_here(request: ApiRequest) -> bool:
+    """Whether the connection in the path is one of this node, or nobody else is to be asked."""
+    name = request.name("connection")
+    return peers_of(request) is None or any(
+        name in (one.peer.name, one.pid) for one in node_connections(request.node)
+    )
 
 
 def connection_of(request: ApiRequest) -> Connection:
@@ -197,10 +236,15 @@ def connection_of(request: ApiRequest) -> Connection:
 
 
 async def get_connection(request: ApiRequest) -> Any:
+    if not _is_here(request):
+        return answer_row(request, await from_any(request, "/connections/{connection}"))
     return answer_row(request, ConnectionRows(request).row(connection_of(request)))
 
 
 async def close_connection(request: ApiRequest) -> None:
+    if not _is_here(request):
+        await from_any(request, "/connections/{connection}", method="DELETE")
+        return
     connection = connection_of(request)
     if not request.caller.is_administrator and connection.user_name != request.caller.name:
         raise NotAuthorised("User not authorised to access object")
@@ -214,6 +258,9 @@ def _close(request: ApiRequest, connection: Connection) -> None:
 
 
 async def list_channels_of_connection(request: ApiRequest) -> Any:
+    if not _is_here(request):
+        path = "/connections/{connection}/channels"
+        return await answer(request, await from_any(request, path), NAMED_ROWS)
     channels = list(connection_of(request).channels.values())
     return await answer(request, channels, _channel_listing(request))
 
@@ -226,7 +273,7 @@ def _connections_of_user(request: ApiRequest) -> list[Connection]:
 
 
 async def list_connections_of_user(request: ApiRequest) -> Any:
-    return [
+    rows = [
         {
             "name": connection.peer.name,
             "vhost": connection.vhost.name if connection.vhost is not None else None,
@@ -235,6 +282,10 @@ async def list_connections_of_user(request: ApiRequest) -> Any:
         }
         for connection in _connections_of_user(request)
     ]
+    peers = peers_of(request)
+    if peers is not None:
+        rows += await peers.rows(request, OF_USER)
+    return rows
 
 
 async def close_connections_of_user(request: ApiRequest) -> None:
@@ -242,6 +293,10 @@ async def close_connections_of_user(request: ApiRequest) -> None:
         raise NotAuthorised("User not authorised to access object")
     for connection in _connections_of_user(request):
         _close(request, connection)
+    peers = peers_of(request)
+    if peers is not None:
+        parts = dict(request.http.match_info)
+        await peers.ask_all(request, OF_USER, parts, method="DELETE")
 
 
 def _channel_listing(request: ApiRequest) -> Listing[Channel]:
@@ -258,7 +313,13 @@ def _channels(request: ApiRequest) -> Iterator[Channel]:
 
 
 async def list_channels(request: ApiRequest) -> Any:
-    return await answer(request, _channels(request), _channel_listing(request))
+    peers = peers_of(request)
+    if peers is None:
+        return await answer(request, _channels(request), _channel_listing(request))
+    of_vhost = "vhost" in request.http.match_info
+    others = await peers.rows(request, "/vhosts/{vhost}/channels" if of_vhost else "/channels")
+    channels: list[Channel | Row] = [*_channels(request), *others]
+    return await answer(request, channels, _with_rows(_channel_listing(request)))
 
 
 async def get_channel(request: ApiRequest) -> Any:
@@ -270,13 +331,13 @@ async def get_channel(request: ApiRequest) -> Any:
                 if not caller.is_monitor and connection.user_name != caller.name:
                     raise NotAuthorised("User not authorised to access object")
                 return answer_row(request, ChannelRows(request).full_row(channel))
-    raise ObjectNotFound()
+    return answer_row(request, await from_any(request, "/channels/{channel}"))
 
 
 ENDPOINTS = [
     Endpoint("/connections", {"GET": list_connections}, summary="Connections"),
     Endpoint(
-        "/connections/username/{user}",
+        OF_USER,
         {"GET": list_connections_of_user, "DELETE": close_connections_of_user},
         summary="Connections of a user",
     ),

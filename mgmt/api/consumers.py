@@ -11,8 +11,9 @@ from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ObjectNotFound
-from warren.mgmt.http.listing import Listing, Row, answer
+from warren.mgmt.http.listing import Listing, Row, answer, answer_rows
 from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.peers import peers_of
 
 
 class ListedConsumer(NamedTuple):
@@ -49,7 +50,7 @@ def _activity(queue: Queue, active: bool) -> str:
 
 def _channel_details(consumer: Consumer, node: str) -> dict[str, Any]:
     if not isinstance(consumer, ChannelConsumer):
-        return {}
+        return _of_other_node(consumer)
     channel = consumer.channel
     connection = channel.connection
     return {
@@ -60,6 +61,16 @@ def _channel_details(consumer: Consumer, node: str) -> dict[str, Any]:
         "peer_host": connection.peer.host,
         "peer_port": connection.peer.port,
         "user": connection.user_name,
+    }
+
+
+def _of_other_node(consumer: Consumer) -> dict[str, Any]:
+    client = consumer.traced_as()
+    return {
+        "name": f"{client.connection} ({client.channel})",
+        "number": client.channel,
+        "connection_name": client.connection,
+        "user": client.user,
     }
 
 
@@ -78,13 +89,21 @@ async def list_consumers(request: ApiRequest) -> Any:
             raise ObjectNotFound()
         # Of a virtual host that is not one's own there is nothing to see, as in RabbitMQ.
         vhosts = [vhost for vhost in vhosts if vhost.name == name]
+    alone = request.managed.peers is None
     listed = [
         ListedConsumer(vhost, consumer, request.node.name)
         for vhost in vhosts
         for queue in vhost.queues.values()
         for consumer in queue.consumers
+        # Those of other nodes' clients are shown by these nodes.
+        if isinstance(consumer, ChannelConsumer) or alone
     ]
-    return await answer(request, listed, CONSUMERS)
+    peers = peers_of(request)
+    if peers is None:
+        return await answer(request, listed, CONSUMERS)
+    path = "/consumers/{vhost}" if "vhost" in request.http.match_info else "/consumers"
+    rows = [consumer_row(*one) for one in listed] + await peers.rows(request, path)
+    return await answer_rows(request, rows)
 
 
 ENDPOINTS = [

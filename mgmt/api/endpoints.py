@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warren.mgmt.api import (
     auth_attempts,
@@ -29,6 +29,28 @@ from warren.mgmt.api import (
 )
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.managed_node import ManagedNode
+from warren.mgmt.peers import Peers
+
+if TYPE_CHECKING:
+    from warren.cluster import Cluster
+
+
+def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
+    """The other nodes, with what they may ask this one for."""
+    return Peers(
+        managed,
+        cluster,
+        [
+            *overview.ENDPOINTS,
+            *queues.ENDPOINTS,
+            *queues.FOR_NODES,
+            *exchanges.ENDPOINTS,
+            *connections.ENDPOINTS,
+            *consumers.ENDPOINTS,
+            *control.ENDPOINTS,
+        ],
+    )
 
 
 def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:

@@ -9,6 +9,7 @@ from typing import Any
 from warren import __version__
 from warren.amqp.sasl import offered
 from warren.core.backing_queue import QUEUE_BYTES
+from warren.core.errors import BrokerError
 from warren.core.exchange import EXCHANGE_TYPES
 from warren.core.parameters import CLUSTER_NAME
 from warren.core.records import GlobalParameterRecord
@@ -19,6 +20,7 @@ from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import chosen_columns, columns_of
 from warren.mgmt.http.request import ApiRequest, demanded
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
+from warren.mgmt.peers import Peers, added, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import node_connections
 
@@ -86,6 +88,8 @@ def exchange_types() -> list[dict[str, Any]]:
 
 async def overview(request: ApiRequest) -> Any:
     managed, node = request.managed, request.node
+    peers = peers_of(request)
+    others = await peers.ask_all(request, "/overview") if peers is not None else {}
     shown, churn, totals = _shown(request)
     vhosts = request.seen_vhosts()
     connections = [
@@ -128,7 +132,19 @@ async def overview(request: ApiRequest) -> Any:
         "listeners": listeners(managed) if request.caller.is_monitor else [],
         "contexts": contexts(managed) if request.caller.is_monitor else [],
     }
+    for other in others.values():
+        _add_node(row, other)
     return chosen_columns(row, columns_of(request))
+
+
+def _add_node(row: dict[str, Any], other: dict[str, Any]) -> None:
+    """Add what is each node's own to the overview of the cluster; definitions are shared."""
+    for name in ("message_stats", "churn_rates", "queue_totals"):
+        row[name] = added(row[name], other[name])
+    for name in ("channels", "connections", "consumers"):
+        row["object_totals"][name] += other["object_totals"][name]
+    for name in ("listeners", "contexts"):
+        row[name] += other[name]
 
 
 def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -169,6 +185,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         samples,
         stats_json.wall_offset_s(request),
     )
+    peers = managed.peers
     local = {alarm.resource.value for alarm in node.alarms.local()}
     disk = managed.disk
     return {
@@ -192,7 +209,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "rates_mode": managed.config.rates_mode,
         "net_ticktime": 60,
         "partitions": [],
-        "cluster_links": [],
+        "cluster_links": [{"name": name} for name in peers.linked()] if peers is not None else [],
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
             {"name": name, "description": name, "enabled": True}
@@ -214,7 +231,23 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
 
 
 async def list_nodes(request: ApiRequest) -> Any:
-    return [chosen_columns(node_row(request), columns_of(request))]
+    """All members, those that do not run as well; what others say is asked of them."""
+    peers = peers_of(request)
+    if peers is None:
+        return [chosen_columns(node_row(request), columns_of(request))]
+    others = await peers.ask_all(request, "/nodes")
+    rows = []
+    for name in peers.members():
+        if name == request.node.name:
+            rows.append(node_row(request))
+        else:
+            rows.append(others[name][0] if name in others else down_row(name))
+    return [chosen_columns(row, columns_of(request)) for row in rows]
+
+
+def down_row(name: str) -> dict[str, Any]:
+    """A member that does not run, or does not answer."""
+    return {"name": name, "type": "disc", "running": False, "partitions": [], "cluster_links": []}
 
 
 def check_node(request: ApiRequest) -> None:
@@ -222,8 +255,26 @@ def check_node(request: ApiRequest) -> None:
         raise ObjectNotFound()
 
 
+def _elsewhere(request: ApiRequest) -> Peers | None:
+    """Whom to ask about the node in the path, if it is another one. Raises `ObjectNotFound`."""
+    name = request.name("node")
+    if name == request.node.name:
+        return None
+    peers = peers_of(request)
+    if peers is None or name not in peers.members():
+        raise ObjectNotFound()
+    return peers
+
+
 async def get_node(request: ApiRequest) -> Any:
-    check_node(request)
+    peers = _elsewhere(request)
+    if peers is not None:
+        name = request.name("node")
+        try:
+            row = await peers.ask(name, request, "/nodes/{node}", {"node": name})
+        except BrokerError:
+            row = down_row(name)
+        return chosen_columns(row, columns_of(request))
     row = node_row(request)
     if request.query_flag("memory"):
         row["memory"] = memory_breakdown(request.managed)
@@ -274,13 +325,22 @@ def vhost_bytes(managed: ManagedNode, name: str) -> int:
 
 
 async def get_memory(request: ApiRequest) -> Any:
-    check_node(request)
-    return {"memory": memory_breakdown(request.managed)}
+    return {"memory": await _memory(request)}
+
+
+async def _memory(request: ApiRequest) -> dict[str, Any]:
+    """Of the node in the path, which has to run."""
+    peers = _elsewhere(request)
+    if peers is None:
+        return memory_breakdown(request.managed)
+    name = request.name("node")
+    answer = await peers.ask(name, request, "/nodes/{node}/memory", {"node": name})
+    memory: dict[str, Any] = answer["memory"]
+    return memory
 
 
 async def get_relative_memory(request: ApiRequest) -> Any:
-    check_node(request)
-    memory = memory_breakdown(request.managed)
+    memory = await _memory(request)
     total = memory["total"]["rss"] or 1
     shares = {
         name: round(100 * value / total, 2)

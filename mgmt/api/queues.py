@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,20 +14,23 @@ from warren.amqp.connection import Connection
 from warren.amqp.consumer import ChannelConsumer
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.backing_queue import BackingQueueStatus
-from warren.core.errors import PreconditionFailed
+from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
 from warren.core.queue import Queue
+from warren.core.records import QueueRecord
 from warren.core.topology_access import check_queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
-from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
-from warren.mgmt.http.listing import Listing, Row, answer, answer_row
+from warren.mgmt.http.listing import Listing, Row, answer, answer_row, column_of
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, demanded
+from warren.mgmt.http.slices import chunks
+from warren.mgmt.peers import Peers, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.sampler import Statistics, node_connections
 from warren.mgmt.waiting import taken, through
@@ -41,10 +46,28 @@ CLIENTS_LOOKED_AT_MAX = 100
 
 CLASSIC = "classic"
 
+DEFINED = ("name", "vhost", "durable", "auto_delete", "type", "node")
+"""Columns that every node knows of every queue."""
+
+
+ASKED_VALUES_MAX = 5000
+"""Queues of which another node is asked for one column at once."""
+
+OF_NODES = "/nodes-queues"
+"""Where a node is asked for rows of queues that it has, by another node only."""
+
 
 class ListedQueue(NamedTuple):
     vhost: VirtualHost
     queue: Queue
+
+
+def leader_of(request: ApiRequest, listed: ListedQueue) -> str:
+    """The node that has the queue."""
+    if listed.queue.is_here:
+        return request.node.name
+    stored = request.node.metadata.get(("queue", listed.vhost.name, listed.queue.name))
+    return stored.record.leader if stored and isinstance(stored.record, QueueRecord) else ""
 
 
 class QueueRows:
@@ -102,6 +125,10 @@ class QueueRows:
             "deliveries": [],
         }
 
+    def down_row(self, listed: ListedQueue) -> Row:
+        """A queue whose node cannot be asked."""
+        return {**self.basics(listed), **self._policy(listed), "state": "down"}
+
     def basics(self, listed: ListedQueue) -> Row:
         vhost, queue = listed
         return {
@@ -112,7 +139,7 @@ class QueueRows:
             "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive_owner is not None,
             "arguments": to_json(queue.arguments),
-            "node": self._node.name,
+            "node": leader_of(self._request, listed),
         }
 
     def _shown(self, queue: Queue) -> stats_json.Shown:
@@ -240,7 +267,105 @@ def _backing_status(status: BackingQueueStatus) -> Row:
     }
 
 
+class QueuesElsewhere:
+    """Rows and columns of a list of queues some of which other nodes have."""
+
+    def __init__(self, request: ApiRequest, peers: Peers, own: QueueRows) -> None:
+        self._request = request
+        self._peers = peers
+        self._own = own
+
+    async def rows(self, queues: list[ListedQueue]) -> list[Row]:
+        found = await self._ask(queues, None)
+        cheap = self._request.query_flag("disable_stats")
+        make = self._own.cheap_row if cheap else self._own.row
+        rows: list[Row] = []
+        async for chunk in chunks(queues):
+            for listed in chunk:
+                if listed.queue.is_here:
+                    rows.append(make(listed))
+                else:
+                    rows.append(found.get(_path(listed)) or self._own.down_row(listed))
+        return rows
+
+    async def values(
+        self, queues: Sequence[ListedQueue], column: str
+    ) -> Callable[[ListedQueue], Any]:
+        """What finds that column of each queue, which the other nodes were asked for."""
+        own = column_of(_local_listing(self._request), column)
+        if column in DEFINED:
+            return own
+        found: dict[tuple[str, str], Any] = {}
+        for start in range(0, len(queues), ASKED_VALUES_MAX):
+            part = queues[start : start + ASKED_VALUES_MAX]
+            found.update(await self._ask(part, column))
+
+        def value(listed: ListedQueue) -> Any:
+            return own(listed) if listed.queue.is_here else found.get(_path(listed))
+
+        return value
+
+    async def _ask(
+        self, queues: Sequence[ListedQueue], column: str | None
+    ) -> dict[tuple[str, str], Any]:
+        """Rows, or one column, of those that other nodes have; without what nobody answered."""
+        wanted: dict[str, list[tuple[str, str]]] = {}
+        for listed in queues:
+            if not listed.queue.is_here:
+                wanted.setdefault(leader_of(self._request, listed), []).append(_path(listed))
+        asked = await asyncio.gather(
+            *(self._asked(node, paths, column) for node, paths in wanted.items())
+        )
+        return {
+            path: answer
+            for paths, answers in zip(wanted.values(), asked, strict=True)
+            for path, answer in zip(paths, answers, strict=False)
+        }
+
+    async def _asked(
+        self, node: str, paths: list[tuple[str, str]], column: str | None
+    ) -> list[Any]:
+        body = {"queues": paths, "column": column}
+        try:
+            answers = await self._peers.ask(node, self._request, OF_NODES, method="POST", body=body)
+        except (ApiError, BrokerError):
+            return []
+        return answers if isinstance(answers, list) else []
+
+
+def _path(listed: ListedQueue) -> tuple[str, str]:
+    return listed.vhost.name, listed.queue.name
+
+
+async def rows_for_node(request: ApiRequest) -> Any:
+    """Rows, or one column, of the queues in the body; null for those that are not here."""
+    if not request.passed:
+        raise ObjectNotFound()
+    paths, column = demanded(await request.body(), "queues", "column")
+    listing = _local_listing(request)
+    make = listing.row if column is None else column_of(listing, column)
+    answers: list[Any] = []
+    async for chunk in chunks(paths):
+        for vhost_name, name in chunk:
+            vhost = request.node.vhosts.get(vhost_name)
+            queue = vhost.queues.get(name) if vhost is not None else None
+            here = vhost is not None and queue is not None and queue.is_here
+            answers.append(make(ListedQueue(vhost, queue)) if here else None)  # type: ignore[arg-type]
+    return answers
+
+
 def _listing(request: ApiRequest) -> Listing[ListedQueue]:
+    local = _local_listing(request)
+    peers = peers_of(request)
+    if peers is None:
+        return local
+    elsewhere = QueuesElsewhere(request, peers, QueueRows(request))
+    cheap = request.query_flag("disable_stats")
+    defined_only = cheap and not request.query_flag("enable_queue_totals")
+    return replace(local, rows=None if defined_only else elsewhere.rows, values=elsewhere.values)
+
+
+def _local_listing(request: ApiRequest) -> Listing[ListedQueue]:
     rows = QueueRows(request)
     cheap = request.query_flag("disable_stats")
     return Listing(
@@ -257,7 +382,7 @@ def _listing(request: ApiRequest) -> Listing[ListedQueue]:
             "durable": lambda listed: listed.queue.durable,
             "auto_delete": lambda listed: listed.queue.auto_delete,
             "type": lambda listed: CLASSIC,
-            "node": lambda listed: None,
+            "node": lambda listed: leader_of(request, listed),
         },
     )
 
@@ -286,7 +411,16 @@ def queue_of(request: ApiRequest) -> ListedQueue:
 
 
 async def get_queue(request: ApiRequest) -> Any:
-    return answer_row(request, QueueRows(request).full_row(queue_of(request)))
+    listed = queue_of(request)
+    peers = peers_of(request)
+    if listed.queue.is_here or peers is None:
+        return answer_row(request, QueueRows(request).full_row(listed))
+    parts = dict(request.http.match_info)
+    try:
+        row = await peers.ask(leader_of(request, listed), request, "/queues/{vhost}/{queue}", parts)
+    except BrokerError:
+        row = QueueRows(request).down_row(listed)
+    return answer_row(request, row)
 
 
 async def put_queue(request: ApiRequest) -> Reply:
@@ -347,6 +481,8 @@ async def act(request: ApiRequest) -> None:
     described = f"queue '{queue.name}' in vhost '{vhost.name}'"
     raise PreconditionFailed(f"{described} is not mirrored, there is nothing to synchronise")
 
+
+FOR_NODES = [Endpoint(OF_NODES, {"POST": rows_for_node}, summary="Rows for another node")]
 
 ENDPOINTS = [
     Endpoint("/queues", {"GET": list_queues}, summary="All queues"),

@@ -15,6 +15,7 @@ from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Righ
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded, text
+from warren.mgmt.waiting import visible
 
 Named = tuple[str, UserRecord]
 
@@ -62,14 +63,15 @@ async def put_user(request: ApiRequest) -> Reply:
     limits = validate_user_limits(body.get("limits") or {})
     new = request.node.metadata.get(("user", name)) is None
     if password is not None and text(body, "password"):
-        access.put_user(name, tags, password=password)
+        commit = access.put_user(name, tags, password=password)
     else:
-        access.put_user(
+        commit = access.put_user(
             name,
             tags,
             password_hash=items.password_hash(body.get("password_hash") or "", name),
             hashing_algorithm=text(body, "hashing_algorithm", DEFAULT_ALGORITHM),
         )
+    await visible(commit)
     if limits:
         access.set_user_limits(name, limits)
     audit(request, "user_created" if new else "user_changed", user=name, tags=",".join(tags))

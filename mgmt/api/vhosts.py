@@ -18,6 +18,7 @@ from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_ro
 from warren.mgmt.http.request import ApiRequest, boolean, text
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.history import Window
+from warren.mgmt.waiting import visible
 
 QUEUE_TYPES = ("classic", "quorum", "stream")
 NO_QUEUE_TYPE = "undefined"
@@ -121,10 +122,10 @@ async def put_vhost(request: ApiRequest) -> Reply:
         text(body, "description"), tags(body.get("tags", ""), f"vhost '{name}'"), kind
     )
     node, caller = request.node, request.caller
-    node.add_vhost(name, record)
+    await visible(node.add_vhost(name, record))
     if existing is None and not caller.local:
         node.access.set_permissions(caller.name, name, EVERYTHING, EVERYTHING, EVERYTHING)
-    if tracing is not None:
+    if tracing is not None and name in node.vhosts:
         node.trace(name, tracing)
     audit(request, "vhost_created" if existing is None else "vhost_changed", vhost=name)
     await durable(request)

@@ -21,6 +21,7 @@ from warren.core.limits import effective, validate_user_limits
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.password import DEFAULT_ALGORITHM, OLDEST_ALGORITHM
+from warren.core.ports import Commit
 from warren.core.records import VirtualHostRecord
 from warren.core.validation import NoSuchVhost
 from warren.core.vhost import VirtualHost
@@ -43,7 +44,8 @@ FIRST_WITH_SHA256 = (3, 6)
 
 DESTINATIONS = ("queue", "exchange")
 
-Import: TypeAlias = Callable[[Item], None]
+Import: TypeAlias = Callable[[Item], Commit | None]
+"""None where there is nothing to do."""
 
 
 class Importer:
@@ -53,6 +55,7 @@ class Importer:
         self, node: Node, definitions: Item, vhost: str | None, acting_user: str | None
     ) -> None:
         self.bindings_ignored = 0
+        self._new_vhosts: set[str] = set()
         self._node = node
         self._only_vhost = vhost
         self._acting_user = acting_user
@@ -62,9 +65,9 @@ class Importer:
         """The function that imports one item of the section; raises `DefinitionsRefused`."""
         do: Import = getattr(self, f"_import_{section}")
 
-        def import_item(item: Item) -> None:
+        def import_item(item: Item) -> Commit | None:
             try:
-                do(item)
+                return do(item)
             except DefinitionsRefused:
                 raise
             except BrokerError as error:
@@ -111,7 +114,7 @@ class Importer:
 
     # Users and virtual hosts
 
-    def _import_users(self, item: Item) -> None:
+    def _import_users(self, item: Item) -> Commit:
         name = items.text(item, "name", "user")
         where = f"user '{name}'"
         if "tags" not in item:
@@ -120,22 +123,25 @@ class Importer:
         if "password" in item and "password_hash" in item:
             reason = "both_password_and_password_hash_are_provided"
             raise InvalidUser(f"{where}: {reason}", reason)
-        limits = validate_user_limits(item.get("limits", {}))
+        validate_user_limits(item.get("limits", {}))
         access = self._node.access
         if "password" in item:
-            access.put_user(name, tags, password=items.text(item, "password", where))
-        else:
-            algorithm = item.get("hashing_algorithm") or self._default_algorithm
-            access.put_user(
-                name,
-                tags,
-                password_hash=items.password_hash(item.get("password_hash", ""), name),
-                hashing_algorithm=str(algorithm),
-            )
-        if limits:
-            access.set_user_limits(name, limits)
+            return access.put_user(name, tags, password=items.text(item, "password", where))
+        algorithm = item.get("hashing_algorithm") or self._default_algorithm
+        return access.put_user(
+            name,
+            tags,
+            password_hash=items.password_hash(item.get("password_hash", ""), name),
+            hashing_algorithm=str(algorithm),
+        )
 
-    def _import_vhosts(self, item: Item) -> None:
+    def _import_user_limits(self, item: Item) -> Commit | None:
+        """What follows once the user is there."""
+        limits = validate_user_limits(item.get("limits", {}))
+        name = items.text(item, "name", "user")
+        return self._node.access.set_user_limits(name, limits) if limits else None
+
+    def _import_vhosts(self, item: Item) -> Commit:
         name = items.name(item, "name", "vhost")
         where = f"vhost '{name}'"
         metadata = item.get("metadata", {})
@@ -146,7 +152,9 @@ class Importer:
         assert isinstance(record, VirtualHostRecord)
         said = {**metadata, **item}
         kind = metadata.get("default_queue_type")
-        self._node.add_vhost(
+        if stored is None:
+            self._new_vhosts.add(name)
+        return self._node.add_vhost(
             name,
             msgspec.structs.replace(
                 record,
@@ -155,19 +163,23 @@ class Importer:
                 default_queue_type=kind if isinstance(kind, str) else record.default_queue_type,
             ),
         )
-        if stored is None:
-            self._let_in_acting_user(name)
-        if "tracing" in item:
-            self._node.trace(name, items.flag(item, "tracing", where))
 
-    def _let_in_acting_user(self, vhost: str) -> None:
+    def _import_in_vhosts(self, item: Item) -> Commit | None:
+        """What follows once the virtual host is there."""
+        name = items.name(item, "name", "vhost")
+        if "tracing" in item:
+            self._node.trace(name, items.flag(item, "tracing", f"vhost '{name}'"))
+        return self._let_in_acting_user(name) if name in self._new_vhosts else None
+
+    def _let_in_acting_user(self, vhost: str) -> Commit | None:
         user = self._acting_user
-        if user is not None and self._node.metadata.get(("user", user)) is not None:
-            self._node.access.set_permissions(user, vhost, ".*", ".*", ".*")
+        if user is None or self._node.metadata.get(("user", user)) is None:
+            return None
+        return self._node.access.set_permissions(user, vhost, ".*", ".*", ".*")
 
     # Permissions
 
-    def _import_permissions(self, item: Item) -> None:
+    def _import_permissions(self, item: Item) -> Commit:
         user = items.text(item, "user", "permissions")
         where = f"permissions of user '{user}'"
         vhost = items.text(item, "vhost", where)
@@ -175,13 +187,13 @@ class Importer:
             items.text(item, key, where) for key in ("configure", "write", "read")
         )
         try:
-            self._node.access.set_permissions(user, vhost, configure, write, read)
+            return self._node.access.set_permissions(user, vhost, configure, write, read)
         except NoSuchUser:
             raise NoSuchUserYet(user) from None
         except NoSuchVhost:
             raise NoSuchVhostYet(vhost) from None
 
-    def _import_topic_permissions(self, item: Item) -> None:
+    def _import_topic_permissions(self, item: Item) -> Commit:
         user = items.text(item, "user", "topic permissions")
         where = f"topic permissions of user '{user}'"
         vhost = items.text(item, "vhost", where)
@@ -189,7 +201,7 @@ class Importer:
             items.text(item, key, where) for key in ("exchange", "write", "read")
         )
         try:
-            self._node.access.set_topic_permissions(user, vhost, exchange, write, read)
+            return self._node.access.set_topic_permissions(user, vhost, exchange, write, read)
         except NoSuchUser:
             raise NoSuchUserYet(user) from None
         except NoSuchVhost:
@@ -197,20 +209,21 @@ class Importer:
 
     # Parameters and policies
 
-    def _import_global_parameters(self, item: Item) -> None:
+    def _import_global_parameters(self, item: Item) -> Commit | None:
         name = items.text(item, "name", "global parameter")
         if "value" not in item:
             raise InvalidItem(f"global parameter '{name}' has no value")
-        if name != IMPORTED_HASH:
-            self._node.global_parameters.set(name, item["value"])
+        if name == IMPORTED_HASH:
+            return None
+        return self._node.global_parameters.set(name, item["value"])
 
-    def _import_policies(self, item: Item) -> None:
+    def _import_policies(self, item: Item) -> Commit:
         vhost = self._vhost(item, "policy")
         if "name" not in item:
             raise InvalidItem(f"policy in virtual host '{vhost.name}' has undefined name")
         name = items.text(item, "name", "policy")
         try:
-            self._node.policies.set(
+            return self._node.policies.set(
                 vhost.name,
                 name,
                 item.get("pattern"),
@@ -221,7 +234,7 @@ class Importer:
         except BrokerError as error:
             raise _not_valid(error, f"{vhost.name}/{name}") from error
 
-    def _import_parameters(self, item: Item) -> None:
+    def _import_parameters(self, item: Item) -> Commit:
         component = items.text(item, "component", "parameter")
         where = f"parameter of component '{component}'"
         vhost = self._vhost(item, where)
@@ -233,23 +246,23 @@ class Importer:
         if component == "operator_policy":
             value = _with_definition_as_object(value)
         try:
-            self._node.parameters.set(component, vhost.name, name, value)
+            return self._node.parameters.set(component, vhost.name, name, value)
         except BrokerError as error:
             raise _not_valid(error, path) from error
 
     # What messages pass through
 
-    def _import_exchanges(self, item: Item) -> None:
+    def _import_exchanges(self, item: Item) -> Commit | None:
         vhost = self._vhost(item, "exchange")
         name = items.name(item, "name", "exchange", may_be_empty=True)
         where = f"exchange '{name}' in vhost '{vhost.name}'"
         if name in vhost.exchanges or _reserved("exchange", vhost.name, name):
-            return
+            return None
         kind = items.text(item, "type", where)
         arguments = items.arguments(item, where)
         vhost.check_exchange_type(kind)
         vhost.check_exchange_arguments(name, arguments)
-        vhost.declare_exchange(
+        return vhost.declare_exchange(
             name,
             kind,
             durable=items.flag(item, "durable", where),
@@ -258,13 +271,13 @@ class Importer:
             arguments=arguments,
         )
 
-    def _import_queues(self, item: Item) -> None:
+    def _import_queues(self, item: Item) -> Commit | None:
         vhost = self._vhost(item, "queue")
         name = items.name(item, "name", "queue")
         if name in vhost.queues or _reserved("queue", vhost.name, name):
-            return
+            return None
         where = f"queue '{name}' in vhost '{vhost.name}'"
-        vhost.declare_queue(
+        return vhost.declare_queue(
             name,
             durable=items.flag(item, "durable", where),
             exclusive_owner=None,
@@ -272,7 +285,7 @@ class Importer:
             arguments=items.arguments(item, where),
         )
 
-    def _import_bindings(self, item: Item) -> None:
+    def _import_bindings(self, item: Item) -> Commit | None:
         source = items.name(item, "source", "binding", may_be_empty=True)
         where = f"binding of exchange '{source}'"
         destination = items.name(item, "destination", where, may_be_empty=True)
@@ -283,13 +296,14 @@ class Importer:
         binding = Binding(source, kind, destination, routing_key, items.arguments(item, where))
         try:
             if not source:
-                return
-            self._vhost(item, where).bind(binding, None)
+                return None
+            return self._vhost(item, where).bind(binding, None)
         except BrokerError as error:
             if not self.bindings_ignored:
                 # Further ones are only counted.
                 log_event(log, logging.WARNING, "binding_ignored", reason=error.text)
             self.bindings_ignored += 1
+            return None
 
 
 def _default_algorithm(definitions: Item) -> str:

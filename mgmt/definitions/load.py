@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.ports import Clock, MetadataStore
+from warren.core.ports import Clock, Commit, MetadataStore
 from warren.core.validation import NoSuchVhost
 from warren.mgmt.definitions import items
 from warren.mgmt.definitions.errors import DefinitionsRefused
 from warren.mgmt.definitions.importer import Import, Importer
 from warren.mgmt.definitions.items import Item
-from warren.mgmt.waiting import durable
+from warren.mgmt.waiting import durable, visible
 
 log = logging.getLogger("warren.definitions")
 
@@ -75,8 +75,13 @@ async def import_definitions(
     importer = Importer(node, definitions, vhost, acting_user)
     slices = _Slices(node.clock, node.metadata)
     try:
-        for section in ("users", "vhosts"):
-            await slices.each(found.get(section, []), importer.of(section))
+        for section, what in (
+            ("users", "users"),
+            ("users", "user_limits"),
+            ("vhosts", "vhosts"),
+            ("vhosts", "in_vhosts"),
+        ):
+            await slices.each(found.get(section, []), importer.of(what))
         importer.check_queue_limits(found.get("queues", []))
         for section in OF_NODE[2:]:
             await slices.each(found.get(section, []), importer.of(section))
@@ -100,12 +105,18 @@ class _Slices:
         self._uncommitted = 0
 
     async def each(self, work: list[Item], do: Import) -> None:
+        """Import the items; on return they can be seen."""
+        unseen: list[tuple[Item, Commit]] = []
         for item in work:
-            do(item)
+            commit = do(item)
+            if commit is not None and not commit.visible:
+                unseen.append((item, commit))
             self._uncommitted += 1
             if self._uncommitted >= UNCOMMITTED_MAX:
                 await durable(self._store)
                 self._uncommitted = 0
+                await _until_seen(unseen, do)
+                unseen = []
             elif self._clock.now() - self._began >= SLICE_S:
                 await asyncio.sleep(0)
             else:
@@ -114,3 +125,13 @@ class _Slices:
             # to the collector, which waits for 100,000 objects, it would stop the node for 40.
             gc.collect(1)
             self._began = self._clock.now()
+        await _until_seen(unseen, do)
+
+
+async def _until_seen(unseen: list[tuple[Item, Commit]], do: Import) -> None:
+    """Wait for the other nodes; what one of them was faster to change is imported anew."""
+    for item, first in unseen:
+        commit: Commit | None = first
+        while commit is not None:
+            await visible(commit)
+            commit = do(item) if commit.refused else None

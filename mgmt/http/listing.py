@@ -8,7 +8,7 @@ there is a way (`Listing.keys`).
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,9 @@ T = TypeVar("T")
 
 PAGE_SIZE_MAX = 500
 DEFAULT_PAGE_SIZE = 100
+ASKED_AT_ONCE = 500
+"""Rows for which other nodes are asked together: as many as the longest page has."""
+
 PAGINATION_INVALID = "Pagination parameters are invalid"
 
 Row = dict[str, Any]
@@ -40,6 +43,10 @@ class Listing(Generic[T]):
     paged: bool = True
     order: Callable[[T], Any] | None = None
     """By what they stand in order, where they do not come in it."""
+    rows: Callable[[list[T]], Awaitable[list[Row]]] | None = None
+    """Makes the rows of several at once, where other nodes have to be asked."""
+    values: Callable[[Sequence[T], str], Awaitable[Callable[[T], Any]]] | None = None
+    """Finds a column of all of them in such a case, to sort by it."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +148,18 @@ def answer_row(request: ApiRequest, row: Row) -> Row:
 
 _ROWS: Listing[Row] = Listing(row=lambda row: row, name=lambda row: "", paged=False)
 
+NAMED_ROWS: Listing[Row] = Listing(row=lambda row: row, name=lambda row: str(row["name"]))
+"""Of a list that is paged and was made of the rows of several nodes."""
+
 
 async def _all(
     request: ApiRequest, items: Iterable[T], listing: Listing[T]
 ) -> AsyncIterator[list[Row]]:
     columns = columns_of(request)
+    if listing.rows is not None:
+        async for chunk in chunks(items, ASKED_AT_ONCE):
+            yield [chosen_columns(row, columns) for row in await listing.rows(chunk)]
+        return
     async for chunk in chunks(items):
         yield [chosen_columns(listing.row(item), columns) for item in chunk]
 
@@ -162,10 +176,18 @@ async def _sorted(
         if listing.order is not None:
             return await first_sorted(items, listing.order, reverse=reverse, count=count)
         return items[::-1] if reverse else items
-    value = listing.keys.get(column) or _from_row(listing.row, column)
+    if listing.values is not None:
+        value = await listing.values(items, column)
+    else:
+        value = column_of(listing, column)
     return await first_sorted(
         items, lambda item: sort_key(value(item)), reverse=reverse, count=count
     )
+
+
+def column_of(listing: Listing[T], column: str) -> Callable[[T], Any]:
+    """What finds one column of a thing; its path may lead into the row."""
+    return listing.keys.get(column) or _from_row(listing.row, column)
 
 
 def _from_row(row: Callable[[T], Row], column: str) -> Callable[[T], Any]:

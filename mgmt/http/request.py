@@ -36,9 +36,15 @@ LINE_MAX = 80
 
 
 class ApiRequest:
-    """`managed` is the node that is asked, `caller` who asks."""
+    """`managed` is the node that is asked, `caller` who asks.
 
-    def __init__(self, managed: ManagedNode, caller: Caller, http: web.Request) -> None:
+    `passed`: another node passed it on, and is to be answered by this one alone.
+    """
+
+    def __init__(
+        self, managed: ManagedNode, caller: Caller, http: web.Request, *, passed: bool = False
+    ) -> None:
+        self.passed = passed
         self.managed = managed
         self.node: Node = managed.node
         self.caller = caller

@@ -1,0 +1,267 @@
+"""Asks the management of the other nodes of a cluster, and answers theirs.
+
+What is asked is an endpoint of the API, or one of those that only nodes know (`FOR_NODES`), with
+who asks for it: a node answers a passed request for itself alone. Whoever logged in was checked by
+the node that was asked first, and rights are checked again here, by definitions that are shared.
+
+A node that does not answer in `ASK_S` is left out, so that a list is there when a node is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+from aiohttp import web
+
+from warren.core.access import User
+from warren.core.errors import BrokerError, NotFound
+from warren.core.log_line import event_line
+from warren.core.waiting import Event, Waiting
+from warren.mgmt.http.caller import Caller
+from warren.mgmt.http.endpoint import Endpoint
+from warren.mgmt.http.errors import ApiError, ObjectNotFound
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.waiting import through
+
+if TYPE_CHECKING:
+    from warren.cluster import Cluster
+    from warren.mgmt.managed_node import ManagedNode
+
+log = logging.getLogger("warren.http")
+
+QUESTION = "management"
+ASK_S = 5.0
+"""How long another node may take to answer; people wait for it."""
+
+PAGING = ("page", "page_size", "name", "use_regex", "sort", "sort_reverse", "columns")
+"""What the node that was asked first does with all rows."""
+
+PASSED_HEADERS = ("X-Vhost", "X-Reason")
+
+
+class Question(msgspec.Struct, frozen=True, array_like=True):
+    """A request as it goes to another node."""
+
+    method: str
+    path: str
+    parts: dict[str, str]
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+    user: str
+    tags: list[str]
+    local: bool
+    address: str
+
+
+class Refusal(NamedTuple):
+    """An `ApiError` on its way back."""
+
+    status: int
+    error: str
+    reason: Any
+
+
+class _PassedHttp:
+    """What `ApiRequest` looks at of a request, for one that came from another node."""
+
+    def __init__(self, question: Question) -> None:
+        self.method = question.method
+        self.path = question.path
+        self.raw_path = ""
+        self.match_info = question.parts
+        self.query = question.query
+        self.headers = question.headers
+        self._body = question.body
+
+    async def read(self) -> bytes:
+        return msgspec.json.encode(self._body)
+
+
+class Peers:
+    """The other nodes, as management asks them. `endpoints` are those that they may ask for."""
+
+    def __init__(
+        self, managed: ManagedNode, cluster: Cluster, endpoints: Iterable[Endpoint]
+    ) -> None:
+        self._managed = managed
+        self._cluster = cluster
+        self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
+        cluster.calls.serve(QUESTION, self._asked)
+
+    def linked(self) -> list[str]:
+        """The other nodes that can be asked."""
+        return sorted(set(self._cluster.running()) - {self._managed.name})
+
+    def members(self) -> list[str]:
+        """All nodes of the cluster, this one included, whether they run or not."""
+        return sorted({self._managed.name, *self._cluster.membership.members()})
+
+    # Asking
+
+    async def ask(
+        self,
+        node: str,
+        request: ApiRequest,
+        path: str,
+        parts: Mapping[str, str] | None = None,
+        *,
+        method: str = "GET",
+        body: Any = None,
+    ) -> Any:
+        """What another node answers for itself.
+
+        Raises `ApiError` as it was refused there, `BrokerError` when nobody answers.
+        """
+        caller = request.caller
+        question = Question(
+            method,
+            path,
+            dict(parts or {}),
+            {name: value for name, value in request.http.query.items() if name not in PAGING},
+            {
+                name: request.http.headers[name]
+                for name in PASSED_HEADERS
+                if name in request.http.headers
+            },
+            body,
+            caller.name,
+            sorted(caller.user.tags),
+            caller.local,
+            caller.address,
+        )
+        call = self._cluster.calls.ask(node, QUESTION, msgspec.to_builtins(question))
+
+        async def answered() -> Any:
+            return await call
+
+        try:
+            answer, refusal = await asyncio.wait_for(through(answered()), ASK_S)
+        except TimeoutError:
+            raise NotFound(f"node '{node}' did not answer in {ASK_S:g} seconds") from None
+        if refusal is not None:
+            raise ApiError(*Refusal(*refusal))
+        return answer
+
+    async def ask_all(
+        self,
+        request: ApiRequest,
+        path: str,
+        parts: Mapping[str, str] | None = None,
+        *,
+        method: str = "GET",
+        body: Any = None,
+    ) -> dict[str, Any]:
+        """What the other nodes answer, by their names; without those that refuse or are silent."""
+        nodes = self.linked()
+        answers = await asyncio.gather(
+            *(self.ask(node, request, path, parts, method=method, body=body) for node in nodes),
+            return_exceptions=True,
+        )
+        found = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, ApiError | BrokerError):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            found[node] = answer
+        return found
+
+    async def rows(self, request: ApiRequest, path: str) -> list[dict[str, Any]]:
+        """The rows of a list that the other nodes have."""
+        found = await self.ask_all(request, path, dict(request.http.match_info))
+        return [row for rows in found.values() for row in rows]
+
+    # Being asked
+
+    def _asked(self, node: str, *question: Any) -> Waiting[Any]:
+        return _from_asyncio(self._answer(question[0]))
+
+    async def _answer(self, asked: Any) -> tuple[Any, Refusal | None]:
+        try:
+            question = msgspec.convert(asked, Question)
+        except msgspec.ValidationError as error:
+            raise NotFound(f"a question that cannot be read: {error}") from None
+        endpoint = self._endpoints.get(question.path)
+        handler = endpoint.methods.get(question.method) if endpoint is not None else None
+        if endpoint is None or handler is None:
+            raise NotFound(f"no node of this version answers '{question.path}'")
+        caller = Caller(
+            User(question.user, frozenset(question.tags)), question.address, question.local
+        )
+        http = cast(web.Request, _PassedHttp(question))
+        try:
+            endpoint.right_for(question.method).check(caller)
+            request = ApiRequest(self._managed, caller, http, passed=True)
+            return await _whole(await handler(request)), None
+        except ApiError as error:
+            return None, Refusal(error.status, error.error, error.reason)
+
+
+def peers_of(request: ApiRequest) -> Peers | None:
+    """Whom to ask as well; None for a node that is alone, and for a request that was passed on."""
+    return None if request.passed else request.managed.peers
+
+
+async def from_any(request: ApiRequest, path: str, *, method: str = "GET") -> Any:
+    """The answer of the one other node that has what the path names. Raises `ObjectNotFound`.
+
+    A refusal is passed on, for the thing is there and the caller may not see it.
+    """
+    peers = peers_of(request)
+    refused: ApiError | None = None
+    parts = dict(request.http.match_info)
+    for node in peers.linked() if peers is not None else ():
+        assert peers is not None
+        try:
+            return await peers.ask(node, request, path, parts, method=method)
+        except ApiError as error:
+            if error.status != 404:
+                refused = error
+        except BrokerError:
+            continue
+    raise refused or ObjectNotFound()
+
+
+def added(one: Any, other: Any) -> Any:
+    """Figures of two nodes together: numbers are added, place by place, name by name."""
+    match one, other:
+        case (None, _) | (_, None):
+            return other if one is None else one
+        case bool(), _:
+            return one
+        case int() | float(), int() | float():
+            return one + other
+        case dict(), dict():
+            return {
+                name: (
+                    one.get(name) if name == "timestamp" else added(one.get(name), other.get(name))
+                )
+                for name in {**one, **other}
+            }
+        case list(), list():
+            return [added(a, b) for a, b in zip(one, other, strict=False)]
+    return one
+
+
+async def _whole(answer: Any) -> Any:
+    if isinstance(answer, AsyncIterator):
+        return [row async for rows in answer for row in rows]
+    return answer
+
+
+async def _from_asyncio(work: Awaitable[Any]) -> Any:
+    """Runs on the loop what may wait for anything, for somebody who waits without one."""
+    finished = Event()
+    task: asyncio.Task[Any] = asyncio.ensure_future(cast(Any, work))
+    task.add_done_callback(lambda _: finished.happen())
+    await finished
+    error = task.exception()
+    if error is not None and not isinstance(error, BrokerError):
+        log.error("%s", event_line("passed_request_failed"), exc_info=error)
+        raise NotFound("the node could not answer")
+    return task.result()

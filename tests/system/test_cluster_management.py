@@ -1,0 +1,224 @@
+"""The HTTP API and `warren ctl` in a cluster: every node answers for all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pika
+import pytest
+from pika.exceptions import AMQPError
+from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
+
+from warren.mgmt.ctl.control_client import ControlClient, LocalTarget, RemoteTarget
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    """Nodes a, b and c, which all tests here share; each leaves them as it found them."""
+    cluster = RunningCluster(tmp_path_factory.mktemp("cluster"), "a", "b", "c")
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
+
+
+@pytest.fixture
+def connections(cluster: RunningCluster) -> Iterator[dict[str, pika.BlockingConnection]]:
+    """A client of each node; what it declares is deleted."""
+    opened = {name: node.connect() for name, node in cluster.nodes.items()}
+    yield opened
+    for connection in opened.values():
+        with suppress(AMQPError):
+            connection.close()
+    for row in cluster["a"].asks("queues", columns="name,vhost"):
+        changes(cluster["a"], "DELETE", "queues", row["vhost"], row["name"])
+    wait_until(lambda: not any(node.asks("connections") for node in cluster.nodes.values()))
+
+
+def changes(node: ClusterProcess, method: str, *path: str, body: Any = None) -> Any:
+    client = ControlClient(LocalTarget(node.data_directory), 30)
+    try:
+        return client.request(method, *path, body=body)
+    finally:
+        client.close()
+
+
+def over_http(node: ClusterProcess, method: str, *path: str, body: Any = None) -> Any:
+    url = f"http://127.0.0.1:{node.http_port}"
+    client = ControlClient(RemoteTarget(url, "guest", "guest"), 30)
+    try:
+        return client.request(method, *path, body=body)
+    finally:
+        client.close()
+
+
+def ctl(node: ClusterProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
+    return subprocess.run(
+        [*command, str(node.data_directory), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+Connections = dict[str, pika.BlockingConnection]
+
+
+def test_all_nodes_are_listed_by_each(cluster: RunningCluster) -> None:
+    names = [node.name for node in cluster.nodes.values()]
+    for node in cluster.nodes.values():
+        rows = node.asks("nodes")
+        assert [row["name"] for row in rows] == names
+        assert all(row["running"] and row["mem_used"] > 0 for row in rows)
+        others = [link["name"] for row in rows for link in row["cluster_links"]]
+        assert sorted(others) == sorted(names * 2)
+    row = cluster["a"].asks("nodes", names[2], memory="true")
+    assert row["name"] == names[2] and row["memory"]["total"]["rss"] > 0
+    assert len({row["os_pid"] for row in cluster["a"].asks("nodes")}) == 3
+    assert cluster["a"].asks("nodes", names[1], "memory")["memory"]["code"]
+
+
+def test_queues_of_all_nodes_are_shown_with_their_figures(
+    cluster: RunningCluster, connections: Connections
+) -> None:
+    for number, (name, connection) in enumerate(connections.items(), 1):
+        channel = connection.channel()
+        channel.queue_declare(f"q-{name}", durable=True)
+        channel.confirm_delivery()
+        publish(channel, f"q-{name}", [b"x"] * number)
+    for node in cluster.nodes.values():
+        wait_until(lambda: len(node.asks("queues")) == 3)  # noqa: B023
+        rows = node.asks("queues")
+        assert [(row["name"], row["node"], row["messages"]) for row in rows] == [
+            ("q-a", "a@127.0.0.1", 1),
+            ("q-b", "b@127.0.0.1", 2),
+            ("q-c", "c@127.0.0.1", 3),
+        ]
+        assert all(row["state"] == "running" and row["message_bytes"] for row in rows)
+    page = cluster["b"].asks(
+        "queues", page="1", page_size="2", sort="messages_ready", sort_reverse="true"
+    )
+    assert [row["name"] for row in page["items"]] == ["q-c", "q-b"]
+    assert (page["total_count"], page["page_count"]) == (3, 2)
+    by_node = cluster["b"].asks("queues", sort="node", sort_reverse="true", columns="node")
+    assert [row["node"][0] for row in by_node] == ["c", "b", "a"]
+    one = cluster["a"].asks("queues", "/", "q-c")
+    assert (one["messages_ready"], one["node"], one["consumer_details"]) == (3, "c@127.0.0.1", [])
+    printed = ctl(cluster["c"], "-q", "list_queues", "name", "messages", "state", "pid")
+    lines = printed.stdout.splitlines()[1:]
+    assert [line.split("\t")[:3] for line in lines] == [
+        ["q-a", "1", "running"],
+        ["q-b", "2", "running"],
+        ["q-c", "3", "running"],
+    ]
+    assert [line.split("\t")[3][1] for line in lines] == ["a", "b", "c"]
+    assert cluster["a"].asks("overview")["queue_totals"]["messages"] == 6
+
+
+def test_connections_channels_and_consumers_of_all_nodes_are_shown(
+    cluster: RunningCluster, connections: Connections
+) -> None:
+    connections["a"].channel().queue_declare("work")
+    consumer = connections["b"].channel()
+    consumer.basic_consume("work", lambda *_: None, consumer_tag="theirs")
+    a = cluster["a"]
+    rows = a.asks("connections")
+    assert sorted(row["node"][0] for row in rows) == ["a", "b", "c"]
+    page = a.asks("connections", page="2", page_size="2")
+    assert (page["total_count"], len(page["items"])) == (3, 1)
+    channels = cluster["c"].asks("channels")
+    assert sorted(row["node"][0] for row in channels) == ["a", "b"]
+    (shown,) = cluster["c"].asks("consumers")
+    assert (shown["consumer_tag"], shown["queue"]["name"]) == ("theirs", "work")
+    assert shown["channel_details"]["node"] == "b@127.0.0.1"
+    details = cluster["c"].asks("queues", "/", "work")["consumer_details"]
+    assert [one["channel_details"]["name"] for one in details] == [shown["channel_details"]["name"]]
+    totals = a.asks("overview")["object_totals"]
+    assert (totals["connections"], totals["channels"], totals["consumers"]) == (3, 2, 1)
+    (theirs,) = (row for row in rows if row["node"] == "b@127.0.0.1")
+    assert a.asks("connections", theirs["name"])["pid"] == theirs["pid"]
+    assert len(a.asks("connections", theirs["name"], "channels")) == 1
+    assert a.asks("channels", channels[-1]["name"])["consumer_details"] is not None
+    changes(a, "DELETE", "connections", theirs["name"])
+    with pytest.raises(AMQPError):
+        connections["b"].process_data_events(time_limit=10)
+    wait_until(lambda: len(a.asks("connections")) == 2)
+
+
+def test_listeners_of_all_nodes_are_in_the_overview(cluster: RunningCluster) -> None:
+    overview = cluster["b"].asks("overview")
+    amqp = {row["node"]: row["port"] for row in overview["listeners"] if row["protocol"] == "amqp"}
+    assert amqp == {node.name: node.amqp_port for node in cluster.nodes.values()}
+    changes(cluster["a"], "PUT", "cluster-name", body={"name": "burrow"})
+    wait_until(lambda: cluster["c"].asks("cluster-name") == {"name": "burrow"})
+
+
+def test_messages_are_put_and_fetched_at_any_node(
+    cluster: RunningCluster, connections: Connections
+) -> None:
+    connections["a"].channel().queue_declare("q", durable=True)
+    c = cluster["c"]
+    wait_until(lambda: c.asks("queues"))
+    message = {"properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string"}
+    path = ("exchanges", "/", "amq.default", "publish")
+    assert over_http(c, "POST", *path, body=message) == {"routed": True}
+    wanted = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+    (got,) = over_http(c, "POST", "queues", "/", "q", "get", body=wanted)
+    assert got["payload"] == "x"
+    changes(c, "DELETE", "queues", "/", "q", "contents")
+    assert c.asks("queues", "/", "q")["messages"] == 0
+
+
+def test_definitions_are_imported_in_a_cluster(cluster: RunningCluster) -> None:
+    count = 300
+    names = [f"imported-{number}" for number in range(count)]
+    queue = {"durable": True, "auto_delete": False, "arguments": {}}
+    binding = {"destination_type": "queue", "routing_key": "", "arguments": {}}
+    definitions = {
+        "users": [{"name": "ann", "password": "secret", "tags": "monitoring", "limits": {}}],
+        "vhosts": [{"name": "burrow"}],
+        "permissions": [
+            {"user": "ann", "vhost": "burrow", "configure": "", "write": "", "read": ".*"}
+        ],
+        "exchanges": [
+            {"name": "x", "vhost": "burrow", "type": "fanout", "internal": False, **queue}
+        ],
+        "policies": [
+            {"vhost": "burrow", "name": "p", "pattern": ".*", "definition": {"max-length": 5}}
+        ],
+        "queues": [{"name": name, "vhost": "burrow", **queue} for name in names],
+        "bindings": [
+            {"source": "x", "vhost": "burrow", "destination": name, **binding} for name in names
+        ],
+    }
+    changes(cluster["b"], "POST", "definitions", body=definitions)
+    # Whoever is told that it is done sees it at this node, and soon at the others.
+    assert len(cluster["b"].asks("queues", "burrow", disable_stats="true")) == count
+    assert len(cluster["b"].asks("bindings", "burrow")) == 2 * count
+    assert cluster["b"].asks("permissions", "burrow", "ann")["read"] == ".*"
+    wait_until(lambda: len(cluster["c"].asks("bindings", "burrow")) == 2 * count)
+    changes(cluster["c"], "DELETE", "vhosts", "burrow")
+    changes(cluster["c"], "DELETE", "users", "ann")
+    wait_until(lambda: len(cluster["a"].asks("vhosts")) == 1)
+
+
+def test_what_is_made_can_be_used_in_the_next_request(cluster: RunningCluster) -> None:
+    for number, node in enumerate(cluster.nodes.values()):
+        name = f"vhost-{number}"
+        changes(node, "PUT", "vhosts", name, body={})
+        changes(node, "PUT", "users", "ann", body={"password": "x", "tags": ""})
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        changes(node, "PUT", "permissions", name, "ann", body=everything)
+        changes(node, "PUT", "exchanges", name, "x", body={"type": "fanout"})
+        changes(node, "PUT", "queues", name, "q", body={"durable": True})
+        changes(node, "POST", "bindings", name, "e", "x", "q", "q", body={"routing_key": "k"})
+        assert len(node.asks("bindings", name, "e", "x", "q", "q")) == 1
+        changes(node, "DELETE", "vhosts", name)
+    changes(cluster["a"], "DELETE", "users", "ann")
