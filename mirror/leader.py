@@ -62,6 +62,12 @@ class SyncProgress(NamedTuple):
     total: int
     began_at: float
 
+    def seconds_left(self, now: float) -> float | None:
+        """An estimate by what was sent so far; None before anything was."""
+        if not self.sent:
+            return None
+        return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)
+
 
 class _Confirm:
     """A publish that waits: for the store, and for the mirrors."""
@@ -319,6 +325,10 @@ class Leader:
         """Whether the mirror began with what came later, and lacks what is older."""
         copy = self._copies[mirror]
         return copy.firsts is not None and copy.sync is None and not copy.awaits_batch
+
+    def lag(self, mirror: str) -> int:
+        """How many batches the mirror has not reported yet."""
+        return self._batch - 1 - self._copies[mirror].has_batch
 
     def is_syncing(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -32,10 +32,12 @@ from warren.core.waiting import run
 from warren.mirror.calls import Calls
 from warren.mirror.copy_here import CopyHere
 from warren.mirror.gm_shell import GroupShell
+from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
+from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.replicas import WHEN_SYNCED, Copies, Wanted, wanted_mirrors
 from warren.mirror.view import alive_members
 
@@ -49,6 +51,21 @@ RECLAIM_S = 3.0
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
+
+
+class MirrorState(NamedTuple):
+    """What operators are shown of a mirrored queue.
+
+    `progress` and `lag` are known at the leader: how far synchronisations are, and how many
+    batches a mirror is behind.
+    """
+
+    leader: str
+    mirrors: Sequence[str]
+    in_sync: Sequence[str]
+    promoted: str
+    progress: Mapping[str, SyncProgress]
+    lag: Mapping[str, int]
 
 
 class Mirroring:
@@ -90,6 +107,7 @@ class Mirroring:
         self._post.handle(Kind.MIRRORED, self._mirrored)
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
+        self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
@@ -156,6 +174,39 @@ class Mirroring:
         if led is not None:
             self._origins.setdefault(queue_id, {})[origin] = number
             led.leader.origin(origin, number)
+
+    def state(self, queue: Queue) -> MirrorState | None:
+        """What is known of the mirrors of a queue; None if it has none."""
+        record = self.queue_record(("queue", queue.vhost_name, queue.name))
+        led = self._led.get(queue.queue_id)
+        if record is None or (led is None and not record.mirrors and not record.epoch):
+            return None
+        progress: dict[str, SyncProgress] = {}
+        lag: dict[str, int] = {}
+        if led is not None:
+            for mirror in led.leader.mirrors:
+                lag[mirror] = led.leader.lag(mirror)
+                under_way = led.leader.progress(mirror)
+                if under_way is not None:
+                    progress[mirror] = under_way
+        return MirrorState(
+            record.leader, record.mirrors, record.in_sync, record.promoted, progress, lag
+        )
+
+    async def act(self, queue: Queue, *, synchronise: bool) -> None:
+        """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
+        if not queue.is_here:
+            assert isinstance(queue, RemoteQueue)
+            await self._calls.ask(queue.leader, "mirror.synchronise", queue.queue_id, synchronise)
+        elif synchronise:
+            self.synchronise(queue)
+        else:
+            self.cancel_synchronisation(queue)
+
+    async def _asked_to_synchronise(self, _node: str, queue_id: int, synchronise: bool) -> None:
+        if queue_id not in self._node.local_queues:
+            raise NotFound(f"queue {queue_id} is not at node '{self._name}'")
+        await self.act(self._node.local_queues[queue_id], synchronise=synchronise)
 
     def synchronise(self, queue: Queue) -> None:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
