@@ -153,6 +153,14 @@ class ClusterProcess:
         finally:
             client.close()
 
+    def changes(self, *path: str, body: dict[str, Any]) -> None:
+        """A PUT to its HTTP API, by way of the control socket."""
+        client = ControlClient(LocalTarget(self.data_directory), PATIENCE_S)
+        try:
+            client.put(*path, body=body)
+        finally:
+            client.close()
+
     def linked(self) -> set[str]:
         """The nodes it can talk to; none while it does not serve."""
         try:
