@@ -157,7 +157,7 @@ class ChannelConsumer(Consumer):
             if message.holder is self:
                 message.holder = held
         self.unacked = 0
-        self.blocked &= ~(Blocked.PREFETCH | Blocked.NOT_ACTIVE)
+        self.blocked &= ~(Blocked.PREFETCH | Blocked.NOT_ACTIVE | Blocked.MOVING)
         self.queue = queue
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:

@@ -28,6 +28,7 @@ class Blocked(IntFlag):
     SOCKET = 4
     NOT_ACTIVE = 8
     COMMITS = 16
+    MOVING = 32
 
 
 NO_LIMIT = 1 << 62

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class Unanswered(NamedTuple):
-    """A publish of this node that the leader has not answered; it is kept until it has."""
+    """A publish of this node that the leader has not answered; it is kept until it has.
+
+    `number` is 0 where it was never sent to one.
+    """
 
     number: int
     envelope: Envelope

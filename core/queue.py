@@ -22,7 +22,7 @@ from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
-from warren.core.moving import Moving
+from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Clock, Commit, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -96,6 +96,7 @@ class Queue:
         "_expiry_at",
         "_expiry_timer",
         "_has_expiring",
+        "_held",
         "_resume_scheduled",
         "_rules",
         "_sent_late",
@@ -169,6 +170,8 @@ class Queue:
         self._sent_late = 0
         self._turned_away = 0
         self._trace: Firehose | None = None
+        # What is published while the queue is being handed over to another node.
+        self._held: list[Unanswered] | None = None
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
         self._has_expiring = backing.expiring
@@ -235,6 +238,9 @@ class Queue:
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
+        if self._held is not None:
+            self._held.append(Unanswered(0, envelope, body, confirms, publish_seq))
+            return PENDING if confirms is not None else SETTLED
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
@@ -318,6 +324,8 @@ class Queue:
         backing = self.backing
         if not backing.length:
             return
+        if self._held is not None:
+            return
         if self._has_expiring and not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
             return
@@ -358,6 +366,9 @@ class Queue:
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         """Fetch one message for basic.get; it is unacknowledged unless `no_ack`."""
         self.touch()
+        if self._held is not None:
+            self.got_nothing += 1
+            return None
         if self._has_expiring:
             if not self._drop_expired(GET_EXPIRY_SLICE):
                 # What is looked at has expired so far; the rest is dropped in turns.
@@ -516,6 +527,31 @@ class Queue:
         """Whether this is what stands for the queue while it is led so."""
         return here
 
+    def hold(self) -> None:
+        """Keep everything as it is, for a moment, so that another node can take over.
+
+        What is published is held back, and nothing is delivered. Verdicts may get lost: what they
+        are about is delivered again then.
+        """
+        assert self._held is None
+        self._held = []
+        self._find_rules()
+        for consumer in self.consumers:
+            consumer.block(Blocked.MOVING)
+
+    def release(self) -> None:
+        """The queue stays where it is."""
+        held, self._held = self._held, None
+        self._find_rules()
+        for _, envelope, body, confirms, publish_seq in held or ():
+            answer = self.publish(envelope, body, confirms, publish_seq)
+            if confirms is not None and answer is not PENDING:
+                # Whoever published it was told that it would hear.
+                (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+        for consumer in list(self.consumers):
+            consumer.unblock(Blocked.MOVING)
+        self.deliver()
+
     def move_out(self) -> Moving:
         """Another object takes the place of this one: end, and hand over what goes with it."""
         self.deleted = True
@@ -526,7 +562,7 @@ class Queue:
         consumers = [consumer for consumer in self.consumers if consumer.is_local]
         self.consumers.clear()
         self.backing.delete()
-        return Moving(consumers, [])
+        return Moving(consumers, self._held or [])
 
     def succeeded_by(self, queue: Queue) -> None:
         """That object takes the place of this one."""
@@ -577,6 +613,7 @@ class Queue:
             or settings.max_length is not None
             or settings.max_length_bytes is not None
             or self._trace is not None
+            or self._held is not None
         )
 
     def _unused(self) -> None:

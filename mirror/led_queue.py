@@ -63,6 +63,8 @@ class LedQueue:
         self.wanted = Wanted()
         self.wanted_mirrors: tuple[str, ...] = ()
         self.invited: set[str] = set()
+        # Whether it is being handed over to a mirror.
+        self.moving = False
         self._node = node
         self._effects = effects
         self._joined = False

@@ -38,13 +38,23 @@ from warren.mirror.led_queue import LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_queue import RemoteQueue
-from warren.mirror.replicas import WHEN_SYNCED, Copies, Wanted, wanted_mirrors
+from warren.mirror.replicas import (
+    WHEN_SYNCED,
+    Copies,
+    Wanted,
+    better_leader,
+    wanted_leader,
+    wanted_mirrors,
+)
 from warren.mirror.view import alive_members
 
 log = logging.getLogger("warren.queue")
 
 TICK_S = 1.0
 """How often it is looked whether mirrors have become whole, and whether any are missing."""
+
+MOVE_PATIENCE_S = 5.0
+"""How long a queue is held for a mirror that is to take the lead."""
 
 RECLAIM_S = 3.0
 """How long a leader that was away waits for a mirror to take its place before it goes on."""
@@ -120,7 +130,8 @@ class Mirroring:
         """What a mirror of this node has of a queue that it is to lead; None if it has none."""
         level = spec.queue_id % LEVELS
         copy = self._copies.get(spec.queue_id - level)
-        if copy is None or not copy.promoting:
+        record = self.queue_record(copy.key) if copy is not None else None
+        if copy is None or record is None or record.leader != self._name:
             return None
         if not level:
             for one in copy.mirror.levels:
@@ -397,6 +408,10 @@ class Mirroring:
         if wanted.mode is None and not record.mirrors and not led.members():
             self._unlead(led)
             return
+        leader = wanted_leader(wanted, copies, self._running())
+        if leader != self._name:
+            self.move_leader(queue, leader)
+            return
         led.drop_unwanted()
         led.invite_missing()
         if wanted.synchronise:
@@ -404,6 +419,55 @@ class Mirroring:
                 unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
                 if unsynced and led.leader.may_synchronise(mirror):
                     led.leader.start(mirror, synchronise=True)
+
+    # Moving the lead
+
+    def move_leader(self, queue: Queue, target: str) -> None:
+        """Hand a queue over to a mirror that is in sync, without losing anything."""
+        led = self._led.get(queue.queue_id)
+        if led is None or led.moving:
+            return
+        led.moving = True
+        queue.hold()
+
+        def hand_over(record: QueueRecord) -> QueueRecord | None:
+            epoch = led.leader.epoch
+            if record.leader != self._name or record.epoch != epoch or target not in record.in_sync:
+                self._stay(led)
+                return None
+            return msgspec.structs.replace(
+                record,
+                leader=target,
+                epoch=epoch + 1,
+                mirrors=[mirror for mirror in record.mirrors if mirror != target],
+                in_sync=[mirror for mirror in record.in_sync if mirror != target],
+                promoted=f"{self._name} has handed it over",
+            )
+
+        led.leader.barrier(lambda: self.write_record(led.key, hand_over))
+        self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
+
+    def _stay(self, led: LedQueue) -> None:
+        if led.moving and self._led.get(led.queue.queue_id) is led:
+            led.moving = False
+            led.queue.release()
+
+    def rebalance(self, leads: Mapping[str, int], matches: Callable[[Queue], bool]) -> int:
+        """Hand over queues to nodes that lead fewer; returns how many. `leads` counts for all."""
+        counts = dict(leads)
+        moved = 0
+        for led in list(self._led.values()):
+            record = self.queue_record(led.key)
+            if record is None or not matches(led.queue):
+                continue
+            copies = Copies(record.leader, record.mirrors, record.in_sync)
+            target = better_leader(copies, counts)
+            if target != self._name:
+                counts[self._name] -= 1
+                counts[target] = counts.get(target, 0) + 1
+                self.move_leader(led.queue, target)
+                moved += 1
+        return moved
 
     def _tick(self) -> None:
         for led in list(self._led.values()):

@@ -169,7 +169,9 @@ class RemoteQueue(Queue):
     ) -> Settlement:
         if not self._waiting and not self._queues.is_up(self.leader):
             return REJECTED if confirms is not None else SETTLED
-        self._sent += 1
+        # Numbered through for the whole run of this node: whatever object stands for the queue,
+        # and whoever leads it, a later publish has the higher number.
+        self._sent = self._queues.next_number()
         self._unanswered.append(Unanswered(self._sent, envelope, body, confirms, publish_seq))
         self._owe(len(body) + len(envelope.header))
         if self._waiting:
@@ -401,6 +403,8 @@ class RemoteQueue(Queue):
     def go_on(self, moving: Moving) -> None:
         """Take the place of the object before, at a leader that may know of its publishes."""
         for publish in moving.unanswered:
+            if not publish.number:
+                publish = publish._replace(number=self._queues.next_number())
             self._sent = publish.number
             self._unanswered.append(publish)
             self._owe(len(publish.body) + len(publish.envelope.header))

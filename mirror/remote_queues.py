@@ -53,6 +53,7 @@ class RemoteQueues:
         self._queues: dict[int, RemoteQueue] = {}
         self._unpacker = Unpacker()
         self._owed = 0
+        self._numbered = 0
         self._flow = False
         self._to_flush: dict[RemoteQueue, None] = {}
         post.handle(Kind.PUBLISHED, self._published)
@@ -102,6 +103,11 @@ class RemoteQueues:
         if not self._to_flush:
             self._clock.call_soon(self._flush)
         self._to_flush[queue] = None
+
+    def next_number(self) -> int:
+        """The number of the next publish of this node."""
+        self._numbered += 1
+        return self._numbered
 
     def owe(self, octets: int) -> None:
         """More publishes wait for answers; fewer, where `octets` is negative."""

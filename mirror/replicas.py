@@ -82,6 +82,12 @@ def wanted_leader(wanted: Wanted, now: Copies, running: Collection[str]) -> str:
     return now.leader
 
 
+def better_leader(now: Copies, leads: Mapping[str, int]) -> str:
+    """Who had better lead for the sake of balance: a node that leads at least two queues fewer."""
+    best = min(now.in_sync, key=lambda node: (leads.get(node, 0), node), default=now.leader)
+    return best if leads.get(best, 0) + 1 < leads.get(now.leader, 0) else now.leader
+
+
 def candidates(now: Copies, alive: Collection[str], promote: str) -> tuple[str, ...]:
     """Who may lead when the leader is gone, the best first.
 

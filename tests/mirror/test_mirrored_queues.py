@@ -296,3 +296,47 @@ def test_with_when_synced_nobody_takes_the_lead_over_an_unsynchronised_queue(
     cluster.kill("a")
     cluster.clock.advance(5)
     assert record(cluster, "later").leader == "a"
+
+
+def test_the_lead_moves_to_a_listed_node_when_that_is_in_sync(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+        client.selects_confirms()
+    a.declares("move", durable=True)
+    for number in range(5):
+        a.publishes("move", b"%d" % number, delivery_mode=2)
+    assert a.receives(commands.Basic.Ack).delivery_tag == 5
+    a.consumes("move")
+    assert a.receives_bodies() == [b"%d" % number for number in range(5)]
+    definition = {"ha-mode": "nodes", "ha-params": ["b", "c"], "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "m", "^move", definition, 0, "queues")
+    for number in range(5, 10):
+        a.publishes("move", b"%d" % number, delivery_mode=2)
+        b.publishes("move", b"%d" % (number + 10), delivery_mode=2)
+        cluster.clock.advance(0.002)
+    cluster.clock.advance(5)
+    assert record(cluster, "move").leader == "b"
+    assert sorted(record(cluster, "move").mirrors) == ["c"]
+    a_frames = a.frames()
+    acked = [f.method for f in a_frames if f.kind == 1 and isinstance(f.method, commands.Basic.Ack)]
+    assert acked[-1].delivery_tag == 10
+    assert not [f for f in a_frames if f.kind == 1 and isinstance(f.method, commands.Basic.Nack)]
+    a.vanishes()
+    assert b.frames()
+    bodies = set()
+    while (got := b.gets("move", no_ack=True)) is not None:
+        bodies.add(got.body)
+    assert bodies == {b"%d" % number for number in (*range(10), *range(15, 20))}
+
+
+def test_queues_are_spread_over_the_nodes(cluster: Cluster) -> None:
+    for number in range(6):
+        mirrored(cluster, f"ha{number}")
+    leads = {"a": 6, "b": 0, "c": 0}
+    moved = cluster["a"].mirroring.rebalance(leads, lambda queue: True)
+    assert moved == 4
+    cluster.clock.advance(5)
+    leaders = [record(cluster, f"ha{number}").leader for number in range(6)]
+    assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
+    assert all(len(record(cluster, f"ha{number}").in_sync) == 2 for number in range(6))
