@@ -53,6 +53,8 @@ log = logging.getLogger("warren.cluster")
 STOP_PATIENCE_S = 2.0
 """How long a node that stops waits for the shared definitions to take what it still has to say."""
 
+JOIN_AGAIN_S = 0.5
+
 CLUSTER_FILE = "cluster.json"
 """In the data directory: which cluster the node is a member of."""
 
@@ -77,7 +79,8 @@ class Cluster:
         self.membership = membership
         self.post = Post()
         self.calls = Calls(self.post)
-        self.lease_lost = asyncio.Event()
+        self.must_pause = asyncio.Event()
+        self._joining_again: asyncio.Task[None] | None = None
         self._config = config
         self._node_name = node_name
         self._clock = clock
@@ -165,7 +168,7 @@ class Cluster:
             host = config.advertised_host or _host_of(self._node_name)
             port = listening.getsockname()[1]
             joined = await self.membership.join(host, port, __version__)
-            self.membership.on_lease_lost = self.lease_lost.set
+            self.membership.on_lease_lost = self._lease_lost
             self.metadata = await ClusterMetadata.open(
                 self._etcd,
                 config.etcd_prefix,
@@ -263,6 +266,38 @@ class Cluster:
             if writes:
                 self.metadata.transact(writes)
 
+    def _lease_lost(self) -> None:
+        """The others may count this node as down: pause, or go on by oneself and join again."""
+        if not self._may_go_on():
+            self.must_pause.set()
+            return
+        mode = self._config.partition_handling
+        log_event(log, logging.WARNING, "cluster_lost_going_on", node=self._node_name, mode=mode)
+        self._joining_again = asyncio.get_running_loop().create_task(self._join_again())
+
+    def _may_go_on(self) -> bool:
+        mode = self._config.partition_handling
+        if mode == "pause_if_all_down":
+            return not set(self._config.pause_unless_reached).isdisjoint(self.running())
+        return mode != "pause_minority"
+
+    async def _join_again(self) -> None:
+        host = self._config.advertised_host or _host_of(self._node_name)
+        while True:
+            await asyncio.sleep(JOIN_AGAIN_S)
+            if not self._may_go_on():
+                self.must_pause.set()
+                return
+            try:
+                await self.membership.join(host, self._links.port, __version__)
+            except EtcdError:
+                continue
+            except (MembershipRefused, UnreadableMembership) as error:
+                log_event(log, logging.ERROR, "cluster_not_joined_again", reason=error)
+                # A new start says what is wrong, and serves nobody meanwhile.
+                self.must_pause.set()
+            return
+
     async def stop_serving(self) -> None:
         """The clients are gone: let the mirrors of our queues take the lead."""
         self.mirroring.stop_leading()
@@ -275,6 +310,9 @@ class Cluster:
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""
+        if self._joining_again is not None:
+            self._joining_again.cancel()
+            await asyncio.gather(self._joining_again, return_exceptions=True)
         try:
             await self.membership.leave()
         except EtcdError as error:

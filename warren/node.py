@@ -278,7 +278,7 @@ class RunningNode:
         """Wait until the node is to stop; False when it must pause, for it has lost its cluster."""
         waits = [asyncio.ensure_future(self.stop_wanted.wait())]
         if self.cluster is not None:
-            waits.append(asyncio.ensure_future(self.cluster.lease_lost.wait()))
+            waits.append(asyncio.ensure_future(self.cluster.must_pause.wait()))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
