@@ -22,6 +22,10 @@ class Placement(Protocol):
         """Whether this node has the queue."""
         ...
 
+    def storage_id(self, record: QueueRecord) -> int:
+        """What the storage of this node knows the queue by."""
+        ...
+
     def remote_queue(
         self,
         vhost: QueueOwner,
@@ -46,6 +50,9 @@ class OneNode:
 
     def is_here(self, record: QueueRecord) -> bool:
         return True
+
+    def storage_id(self, record: QueueRecord) -> int:
+        return record.queue_id
 
     def remote_queue(
         self,

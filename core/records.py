@@ -55,7 +55,8 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `leader` is the node that has it; empty where there is but one. `mirrors` are the nodes that
     have a copy, the oldest first, and `in_sync` those whose copy is whole. `epoch` counts how
     often it was given another leader, and `promoted` says why the last time. `down`: its leader
-    has stopped in order, and only a mirror in sync may take its place.
+    has stopped in order, and only a mirror in sync may take its place. `stores` says under which
+    id a node has its copy on disk, where that is not `queue_id`.
     """
 
     auto_delete: bool
@@ -69,6 +70,11 @@ class QueueRecord(msgspec.Struct, frozen=True):
     epoch: int = 0
     promoted: str = ""
     down: bool = False
+    stores: dict[str, int] = {}
+
+    def storage_id(self, node: str) -> int:
+        """What the storage of a node that has the queue, or a copy, knows it by."""
+        return self.stores.get(node) or self.queue_id
 
 
 class BindingRecord(msgspec.Struct, frozen=True):

@@ -698,15 +698,15 @@ class VirtualHost:
     ) -> Queue:
         # An exclusive queue that nobody here declares is one of a node that was here before.
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
-        queue_id = record.queue_id
-        spec = BackingSpec(queue_id, record.durable and owner is None, settings.queue_mode)
+        storage_id = self._placement.storage_id(record)
+        spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
         backing: BackingQueue
         if settings.max_priority is None:
             backing = self._new_backing_queue(spec)
         else:
             backing = PriorityQueue(
                 settings.max_priority,
-                lambda level: self._new_backing_queue(spec._replace(queue_id=queue_id + level)),
+                lambda level: self._new_backing_queue(spec._replace(queue_id=storage_id + level)),
             )
         return Queue(
             self,
@@ -717,7 +717,7 @@ class VirtualHost:
             arguments=arguments,
             settings=settings,
             backing=backing,
-            queue_id=queue_id,
+            queue_id=record.queue_id,
         )
 
     def _end_queue(self, queue: Queue) -> None:

@@ -47,10 +47,18 @@ class CopyHere:
     """`UpperLayer` of the group member of a mirror."""
 
     def __init__(
-        self, key: Key, queue_id: int, node: str, mirror: Mirror, clock: Clock, effects: CopyEffects
+        self,
+        key: Key,
+        queue_id: int,
+        storage_id: int,
+        node: str,
+        mirror: Mirror,
+        clock: Clock,
+        effects: CopyEffects,
     ) -> None:
         self.key = key
         self.queue_id = queue_id
+        self.storage_id = storage_id
         self.mirror = mirror
         self.member: GroupMember
         # Whether the definition of the queue has named this mirror.
@@ -143,6 +151,7 @@ class CopyHere:
                 in_sync=[m for m in record.in_sync if m in mirrors] if whole else [],
                 promoted=f"{record.leader} is down" + ("" if whole else "; copy was not in sync"),
                 down=False,
+                stores={**record.stores, self._node: self.storage_id},
             )
 
         self._effects.write_record(self.key, lead)

@@ -62,7 +62,8 @@ class LedQueue:
         self.member: GroupMember
         self.wanted = Wanted()
         self.wanted_mirrors: tuple[str, ...] = ()
-        self.invited: set[str] = set()
+        # Under which ids the storages of the mirrors know the queue, for a life of each.
+        self._storages: dict[MemberId, int] = {}
         # Whether it is being handed over to a mirror.
         self.moving = False
         self._node = node
@@ -86,9 +87,9 @@ class LedQueue:
         for birth in births:
             if birth.node != self._node:
                 self._members[birth.node] = birth
-                self.invited.discard(birth.node)
                 self._admit(birth)
         for death in deaths:
+            self._storages.pop(death, None)
             if self._members.get(death.node) == death:
                 del self._members[death.node]
                 self._dismiss(death.node)
@@ -138,14 +139,20 @@ class LedQueue:
         """The nodes that have a member in the group, besides this one."""
         return self._members.keys()
 
-    def invite_missing(self) -> None:
-        """Ask the nodes that are wanted and have no mirror."""
+    def invite_missing(self, running: Collection[str]) -> None:
+        """Ask the nodes that are wanted and have no mirror; again and again until they have."""
         if not self._joined:
             return
         for node in self.wanted_mirrors:
-            if node not in self._members and node not in self.invited:
-                self.invited.add(node)
+            if node not in self._members and node in running:
                 self._effects.invite(self, node)
+
+    def has_answered(self, node: str, incarnation: int, storage_id: int) -> None:
+        """The node has said under which id it stores the copy of this life of its member."""
+        mirror = MemberId(node, incarnation)
+        self._storages[mirror] = storage_id
+        if self._members.get(node) == mirror and node not in self.leader.mirrors:
+            self._admit(mirror)
 
     def drop_unwanted(self) -> None:
         """Have the definition name no more mirrors than are wanted; they go when they see that."""
@@ -169,11 +176,20 @@ class LedQueue:
     def _admit(self, birth: MemberId) -> None:
         """A new mirror has nothing yet, and the definition says so before it is told to start."""
         node = birth.node
+        storage_id = self._storages.get(birth)
+        if storage_id is None:
+            # Its answer is on the way; see `has_answered`.
+            return
 
         def name(record: QueueRecord) -> QueueRecord | None:
             mirrors = [mirror for mirror in record.mirrors if mirror != node]
             in_sync = [mirror for mirror in record.in_sync if mirror != node]
-            return msgspec.structs.replace(record, mirrors=[*mirrors, node], in_sync=in_sync)
+            return msgspec.structs.replace(
+                record,
+                mirrors=[*mirrors, node],
+                in_sync=in_sync,
+                stores={**record.stores, node: storage_id},
+            )
 
         def start() -> None:
             if self._members.get(node) == birth:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import NamedTuple, cast
 
@@ -28,6 +29,7 @@ from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
+from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import run
 from warren.mirror.calls import Calls
 from warren.mirror.copy_here import CopyHere
@@ -101,11 +103,13 @@ class Mirroring:
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
+        self._by_storage: dict[int, CopyHere] = {}
         self._by_key: dict[Key, int] = {}
         self._origins: dict[int, dict[str, int]] = {}
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
+        self._stopping = False
         self._congested: set[LedQueue] = set()
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
@@ -129,9 +133,8 @@ class Mirroring:
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
         """What a mirror of this node has of a queue that it is to lead; None if it has none."""
         level = spec.queue_id % LEVELS
-        copy = self._copies.get(spec.queue_id - level)
-        record = self.queue_record(copy.key) if copy is not None else None
-        if copy is None or record is None or record.leader != self._name:
+        copy = self._by_storage.get(spec.queue_id - level)
+        if copy is None:
             return None
         if not level:
             for one in copy.mirror.levels:
@@ -145,6 +148,7 @@ class Mirroring:
         Without a mirror in sync a queue waits for this node to come back, unless its policy wants
         it to go on at any price.
         """
+        self._stopping = True
         for led in list(self._led.values()):
             led.leader.flush()
             if led.wanted.promote_on_shutdown == WHEN_SYNCED:
@@ -252,6 +256,7 @@ class Mirroring:
         record = self.queue_record(key)
         assert record is not None
         if copy is not None:
+            del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
         self._reconcile(queue)
 
@@ -329,15 +334,13 @@ class Mirroring:
         def alone(record: QueueRecord) -> QueueRecord | None:
             if record.leader != self._name or record.epoch != led.leader.epoch:
                 return None
-            return QueueRecord(
-                record.auto_delete,
-                record.arguments,
-                record.queue_id,
-                durable=record.durable,
-                exclusive=record.exclusive,
-                leader=self._name,
+            return msgspec.structs.replace(
+                record,
                 epoch=record.epoch + 1,
+                mirrors=[],
+                in_sync=[],
                 promoted="its leader is back",
+                down=False,
             )
 
         def go_on() -> None:
@@ -390,7 +393,7 @@ class Mirroring:
 
     def _reconcile(self, queue: Queue) -> None:
         """See to it that the queue has the mirrors its policy wants."""
-        if queue.exclusive_owner is not None or queue.deleted:
+        if queue.exclusive_owner is not None or queue.deleted or self._stopping:
             return
         key: Key = ("queue", queue.vhost_name, queue.name)
         record = self.queue_record(key)
@@ -404,16 +407,19 @@ class Mirroring:
             led = self._lead(queue, key, record)
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.wanted = wanted
-        led.wanted_mirrors = wanted_mirrors(wanted, copies, self._running(), self._rng)
+        running = self._running()
+        # Whether a mirror is alive is the group's business, not that of links.
+        there = {*running, *record.mirrors}
+        led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng)
         if wanted.mode is None and not record.mirrors and not led.members():
             self._unlead(led)
             return
-        leader = wanted_leader(wanted, copies, self._running())
+        leader = wanted_leader(wanted, copies, running)
         if leader != self._name:
             self.move_leader(queue, leader)
             return
         led.drop_unwanted()
-        led.invite_missing()
+        led.invite_missing(running)
         if wanted.synchronise:
             for mirror in record.mirrors:
                 unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
@@ -484,27 +490,38 @@ class Mirroring:
             self._reconcile(led.queue)
 
     def _node_down(self, name: str) -> None:
-        for led in self._led.values():
-            led.invited.discard(name)
         self._nodes_changed()
 
     # Copies of this node
 
-    async def _invited(self, node: str, queue_id: int, vhost: str, name: str) -> bool:
-        """The leader of a queue asks us to have a mirror. Raises `NotFound` to be asked again."""
+    async def _invited(self, node: str, queue_id: int, vhost: str, name: str) -> tuple[int, int]:
+        """The leader of a queue asks us to have a mirror.
+
+        Answers the incarnation of its member, and what our storage calls the copy.
+
+        Raises `NotFound` to be asked again.
+        """
         key: Key = ("queue", vhost, name)
         record = self.queue_record(key)
         if record is None or record.queue_id != queue_id or record.leader != node:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
             self._have_copy(key, record)
-        return True
+        copy = self._copies[queue_id]
+        return copy.member.member.me.incarnation, copy.storage_id
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
         queue_id = record.queue_id
         settings = self._settings(key, record)
+        # Never one that was used before: what is left of an earlier copy is another matter.
+        storage_id = self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
         backings = [
-            self._empty_backing(BackingSpec(queue_id + level, record.durable, settings.queue_mode))
+            cast(
+                MirroredLevel,
+                self._new_backing(
+                    BackingSpec(storage_id + level, record.durable, settings.queue_mode)
+                ),
+            )
             for level in range((settings.max_priority or 0) + 1)
         ]
         mirror = Mirror(
@@ -514,8 +531,9 @@ class Mirroring:
             self._clock,
             lambda batch: self._report(queue_id, batch),
         )
-        copy = CopyHere(key, queue_id, self._name, mirror, self._clock, self)
+        copy = CopyHere(key, queue_id, storage_id, self._name, mirror, self._clock, self)
         self._copies[queue_id] = copy
+        self._by_storage[storage_id] = copy
         self._by_key[key] = queue_id
         copy.member = self._groups.join(queue_id, record.epoch, copy)
         copy.member.start()
@@ -524,12 +542,6 @@ class Mirroring:
         _, vhost, name = key
         declared = queue_arguments.parse(name, vhost, from_plain(record.arguments))
         return self._node.policies.queue_settings(vhost, name, declared)
-
-    def _empty_backing(self, spec: BackingSpec) -> MirroredLevel:
-        """A backing queue with nothing in it; what an earlier copy has left on disk goes."""
-        backing = self._new_backing(spec)
-        backing.purge()
-        return cast(MirroredLevel, backing)
 
     def _report(self, queue_id: int, batch: int) -> None:
         copy = self._copies.get(queue_id)
@@ -542,6 +554,7 @@ class Mirroring:
         if self._copies.get(copy.queue_id) is not copy:
             return
         del self._copies[copy.queue_id]
+        del self._by_storage[copy.storage_id]
         self._by_key.pop(copy.key, None)
         copy.member.leave()
         copy.mirror.discard()
@@ -625,17 +638,16 @@ class Mirroring:
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue
 
-        async def ask() -> None:
-            await self._calls.ask(
+        async def ask() -> tuple[int, int]:
+            incarnation, storage_id = await self._calls.ask(
                 node, "mirror.invite", queue.queue_id, queue.vhost_name, queue.name
             )
+            return incarnation, storage_id
 
-        def finish(result: Callable[[], None]) -> None:
-            try:
-                result()
-            except NotFound:
-                # It is asked again at the next tick.
-                led.invited.discard(node)
+        def finish(result: Callable[[], tuple[int, int]]) -> None:
+            # Who does not know the queue yet is asked again at the next tick.
+            with suppress(NotFound):
+                led.has_answered(node, *result())
 
         run(ask(), finish)
 

@@ -57,6 +57,9 @@ class ClusterPlacement:
     def is_here(self, record: QueueRecord) -> bool:
         return record.leader == self._node
 
+    def storage_id(self, record: QueueRecord) -> int:
+        return record.storage_id(self._node)
+
     def remote_queue(
         self,
         vhost: QueueOwner,

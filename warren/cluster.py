@@ -307,6 +307,8 @@ class Cluster:
             commit.then(decided.set)
             with suppress(TimeoutError):
                 await asyncio.wait_for(decided.wait(), STOP_PATIENCE_S)
+        # What ends with the links still belongs into the node's storage.
+        await self._links.stop()
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""

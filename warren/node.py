@@ -204,7 +204,7 @@ class RunningNode:
             connection_max=config.connection_max,
         )
         if messages is not None:
-            messages.storage.drop_unclaimed(_defined_queues(metadata))
+            messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
         for monitor in monitors:
             monitor.start()
         return cls(node, listener, monitors, metadata, directory, messages, memory, disk, cluster)
@@ -387,10 +387,17 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
         await decided.wait()
 
 
-def _defined_queues(metadata: MetadataStore) -> set[int]:
-    """The ids of all queues there are definitions of, whether they can be used or not."""
+def _stored_queues(metadata: MetadataStore, node: str, clustered: bool) -> set[int]:
+    """What the storage calls the queues this node has, whether they can be used or not.
+
+    Copies of queues that others lead begin anew when their leaders ask for them.
+    """
     records = [stored.record for stored in metadata.records(("queue",))]
-    return {record.queue_id for record in records if isinstance(record, QueueRecord)}
+    return {
+        record.storage_id(node)
+        for record in records
+        if isinstance(record, QueueRecord) and (record.leader == node or not clustered)
+    }
 
 
 def _in_memory(spec: BackingSpec) -> BackingQueue:

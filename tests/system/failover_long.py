@@ -52,6 +52,10 @@ def main() -> int:
             for complaint in ledger.complaints():
                 print(complaint)
             return 1 if ledger.complaints() else 0
+        except AssertionError:
+            for node in cluster.nodes.values():
+                print(f"--- {node.name}", *node.log.splitlines()[-40:], sep="\n")
+            raise
         finally:
             cluster.end()
 
