@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError, NackError, UnroutableError
 from running_cluster import ClusterProcess, RunningCluster, wait_until
 
@@ -35,11 +36,14 @@ class _Worker(threading.Thread):
     def run(self) -> None:
         while not self._ledger.over.is_set():
             node = self._ledger.choose()
+            if node is None:
+                time.sleep(0.05)
+                continue
             try:
                 connection = pika.BlockingConnection(
                     pika.URLParameters(f"{node.url}?heartbeat=2&blocked_connection_timeout=20")
                 )
-            except (AMQPError, OSError):
+            except (AMQPError, AMQPConnectorException, OSError):
                 time.sleep(0.05)
                 continue
             with suppress(AMQPError, OSError):
@@ -99,9 +103,10 @@ class Ledger:
         self._rng = rng
         self._workers = [_Publisher(self), _Consumer(self)]
 
-    def choose(self) -> ClusterProcess:
+    def choose(self) -> ClusterProcess | None:
+        """A node that is up; none while all are being started."""
         nodes = [n for n in self._cluster.nodes.values() if n.is_up and n is not self.avoid]
-        return self._rng.choice(nodes)
+        return self._rng.choice(nodes) if nodes else None
 
     def consumed(self, number: int, redelivered: bool) -> None:
         self.delivered_at = time.monotonic()
