@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import Collection
 from random import SystemRandom
+from typing import NamedTuple
 
 from warren import __version__
 from warren.clock import LoopClock
@@ -33,7 +34,7 @@ from warren.mirror.cluster_metadata import ClusterMetadata
 from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.links import Links
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
-from warren.mirror.membership import Membership, MembershipRefused
+from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
 from warren.mirror.placement import ClusterPlacement
 from warren.mirror.ports import PROTOCOL_VERSION, Identity, LinkSettings
 from warren.mirror.post import Post
@@ -53,6 +54,13 @@ CLUSTER_FILE = "cluster.json"
 
 class ClusterRefused(Exception):
     """The node cannot be part of the cluster; the text says why and what to do."""
+
+
+class NotForgotten(NamedTuple):
+    """Why a member stays one; `status` is that of HTTP."""
+
+    status: int
+    reason: str
 
 
 class Cluster:
@@ -97,16 +105,11 @@ class Cluster:
         them, and another one is not joined over them. Raises `ClusterRefused`, OSError.
         """
         secret = _secret(config)
-        etcd = EtcdClient(
-            config.etcd_endpoints,
-            user=config.etcd_user,
-            password=config.etcd_password,
-            tls=_etcd_tls(config.etcd_ssl),
-        )
+        etcd = etcd_client(config)
         replica: LmdbReplica | None = None
         membership: Membership | None = None
         try:
-            expected = _known_cluster(directory)
+            expected = known_cluster(directory)
             membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
             await _expect_secret(config, etcd, secret, node_name)
             if expected is None and own_definitions:
@@ -120,7 +123,12 @@ class Cluster:
                 )
             cluster = cls(config, node_name, clock, etcd, membership, replica)
             await cluster._join(secret, directory, own_definitions if expected is None else [])
-        except (MembershipRefused, EtcdError, UnreadableMembership) as error:
+        except EtcdError as error:
+            await _abandon(etcd, membership, replica)
+            raise ClusterRefused(
+                f"node {node_name} cannot use the etcd of its cluster: {error}"
+            ) from error
+        except (MembershipRefused, UnreadableMembership) as error:
             await _abandon(etcd, membership, replica)
             raise ClusterRefused(
                 f"node {node_name} cannot be part of its cluster: {error}"
@@ -170,9 +178,9 @@ class Cluster:
                 attempt_pause_s=config.start_pause_s,
             )
             if own_definitions:
-                await _done(self.metadata, _taken_along(own_definitions, self._node_name))
+                await written(self.metadata, _taken_along(own_definitions, self._node_name))
             left_over = leftovers.of_cluster if joined.first else self._left_by_ourselves
-            await _done(self.metadata, left_over(self.metadata))
+            await written(self.metadata, left_over(self.metadata))
         except BaseException:
             listening.close()
             raise
@@ -235,6 +243,19 @@ class Cluster:
             if writes:
                 self.metadata.transact(writes)
 
+    async def forget(self, name: str) -> NotForgotten | None:
+        """Remove a member that is down for good, and the queues that only it has."""
+        try:
+            await self.membership.forget(name)
+        except UnknownMember as error:
+            return NotForgotten(404, str(error))
+        except MemberIsUp as error:
+            return NotForgotten(409, str(error))
+        except EtcdError as error:
+            return NotForgotten(503, str(error))
+        await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
+        return None
+
     async def close(self) -> None:
         """Leave, so that the others need not find out."""
         try:
@@ -244,6 +265,15 @@ class Cluster:
         await self._links.stop()
         await self.metadata.aclose()
         await _abandon(self._etcd, self.membership, self._replica)
+
+
+def etcd_client(config: ClusterConfig) -> EtcdClient:
+    return EtcdClient(
+        config.etcd_endpoints,
+        user=config.etcd_user,
+        password=config.etcd_password,
+        tls=_etcd_tls(config.etcd_ssl),
+    )
 
 
 async def _abandon(
@@ -336,7 +366,8 @@ def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
     return writes
 
 
-async def _done(metadata: MetadataStore, writes: list[Write]) -> None:
+async def written(metadata: MetadataStore, writes: list[Write]) -> None:
+    """Return when all nodes have these."""
     if writes:
         reached = asyncio.Event()
         metadata.transact(writes).then(reached.set)
@@ -378,7 +409,7 @@ def _host_of(node_name: str) -> str:
     return host
 
 
-def _known_cluster(directory: DataDirectory | None) -> str | None:
+def known_cluster(directory: DataDirectory | None) -> str | None:
     """The cluster this data directory is of, if it is of one."""
     if directory is None:
         return None

@@ -93,8 +93,12 @@ class ClusterProcess:
 
     def stop(self) -> None:
         """As SIGTERM does."""
+        self._signal(signal.SIGTERM)
+        self.ended()
+
+    def ended(self) -> None:
+        """Wait until it has ended in order."""
         assert self._process is not None
-        self._process.terminate()
         assert self._process.wait(PATIENCE_S) == 0, self.log
         self._forget()
 
@@ -156,7 +160,7 @@ class ClusterProcess:
     def linked(self) -> set[str]:
         """The nodes it can talk to; none while it does not serve."""
         try:
-            return set(self.asks("control", "cluster")["linked"])
+            return set(self.asks("control", "members")["linked"])
         except CtlError:
             return set()
 
