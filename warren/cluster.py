@@ -344,8 +344,8 @@ async def _expect_secret(
 def _expect_new(membership: Membership, node_name: str) -> None:
     if membership.members():
         raise ClusterRefused(
-            f"node {node_name} has definitions of its own, and the cluster has others; empty it"
-            " with `warren ctl reset`, or start with an empty data directory, to join"
+            f"node {node_name} has definitions of its own, and the cluster has others; to join"
+            " it, start with an empty data directory"
         )
 
 

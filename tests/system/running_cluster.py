@@ -148,12 +148,21 @@ class ClusterProcess:
             if connection.is_open:
                 with suppress(AMQPError):
                     connection.close()
+        self._connections.clear()
 
     def asks(self, *path: str, **query: str) -> Any:
         """The answer of its HTTP API, by way of the control socket."""
         client = ControlClient(LocalTarget(self.data_directory), PATIENCE_S)
         try:
             return client.get(*path, **query)
+        finally:
+            client.close()
+
+    def changes(self, method: str, *path: str, body: Any = None) -> Any:
+        """The same for what changes something."""
+        client = ControlClient(LocalTarget(self.data_directory), PATIENCE_S)
+        try:
+            return client.request(method, *path, body=body)
         finally:
             client.close()
 
@@ -180,8 +189,9 @@ class RunningCluster:
             "distribution.listener.interface = 127.0.0.1\n"
             "distribution.listener.port_range.min = 0\n" + more
         )
+        self.all_nodes: list[ClusterProcess] = []
         self.nodes = {name: self.new_node(name) for name in names}
-        self.all_nodes: list[ClusterProcess]
+        self._first = tuple(self.all_nodes)
 
     def __getitem__(self, name: str) -> ClusterProcess:
         return self.nodes[name]
@@ -189,7 +199,7 @@ class RunningCluster:
     def new_node(self, name: str, config: str | None = None) -> ClusterProcess:
         """A further node, not started; it is ended with the others."""
         node = ClusterProcess(name, self._directory, self.config if config is None else config)
-        self.all_nodes = [*getattr(self, "all_nodes", []), node]
+        self.all_nodes.append(node)
         return node
 
     def start(self) -> None:
@@ -205,6 +215,25 @@ class RunningCluster:
         wanted = {self.nodes[name].name for name in names}
         for name in names:
             wait_until(lambda: self.nodes[name].linked() == wanted)  # noqa: B023
+
+    def tidy_up(self) -> None:
+        """Be what it was in the beginning, but for what definitions other than queues there are."""
+        for node in self.all_nodes:
+            if node.is_up:
+                node.close_connections()
+            if node not in self._first:
+                node.kill()
+        self.nodes = {node.name.partition("@")[0]: node for node in self._first}
+        self.all_nodes = list(self._first)
+        for node in self._first:
+            if not node.is_up:
+                node.start()
+        self.wait_until_linked(*self.nodes)
+        node = self._first[0]
+        for row in node.asks("queues", columns="name,vhost"):
+            node.changes("DELETE", "queues", row["vhost"], row["name"])
+        for node in self._first:
+            wait_until(lambda: not node.asks("queues", disable_stats="true"))  # noqa: B023
 
     def end(self) -> None:
         for node in self.all_nodes:
