@@ -142,7 +142,7 @@ class DevNode:
         """The nodes it can talk to."""
         client = ControlClient(LocalTarget(self.data_directory), START_S)
         try:
-            return set(client.get("control", "cluster")["linked"])
+            return set(client.get("control", "members")["linked"])
         except CtlError:
             return set()
         finally:

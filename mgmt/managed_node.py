@@ -51,6 +51,8 @@ class ManagedNode:
     storage: Storage | None
     data_directory: Path | None
     stop: Callable[[], None]
+    stop_app: Callable[[], None]
+    """End everything but the process and the control socket."""
     suspend_listeners: Callable[[bool], None]
     """Accept no new clients (True), or accept them again."""
 

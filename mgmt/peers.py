@@ -97,6 +97,10 @@ class Peers:
         """The other nodes that can be asked."""
         return sorted(set(self._cluster.running()) - {self._managed.name})
 
+    def up(self) -> list[str]:
+        """The nodes that etcd has as running, whether they can be asked or not."""
+        return sorted(self._cluster.membership.running())
+
     def members(self) -> list[str]:
         """All nodes of the cluster, this one included, whether they run or not."""
         return sorted({self._managed.name, *self._cluster.membership.members()})

@@ -8,6 +8,7 @@ one line.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import logging
 import os
@@ -16,6 +17,8 @@ import signal
 import ssl
 import sys
 from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 import uvloop
@@ -26,9 +29,12 @@ from warren.config_check import file_problems
 from warren.core.log_line import log_event
 from warren.log_output import LogOutput
 from warren.mgmt.node_configuration import read_configuration
-from warren.node import NodeRefused, RunningNode
+from warren.node import Ending, NodeRefused, RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError
+
+if TYPE_CHECKING:
+    from warren.mgmt.stopped_node import StoppedNode
 
 log = logging.getLogger("warren.node")
 
@@ -88,42 +94,114 @@ async def _serve(config: Config, output: LogOutput) -> None:
     # A start may take long, and a SIGHUP that nobody expects ends the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
     running = await RunningNode.start(config)
-    _catch_signals(running, output)
+    # Whoever reads the line may send a signal at once.
+    life = _Life(config, output)
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
     print(f"warren {running.node.name} ready: amqp {ports}{tls}{http}", flush=True)
-    while not await _until_it_stops(running):
-        # Without a say in what the cluster decides, a node must not serve anybody.
-        log_event(log, logging.WARNING, "node_pausing", reason="the cluster's store is lost")
-        again = running.as_before(config)
-        await running.stop()
-        running = await RunningNode.start(again)
-        _catch_signals(running, output)
+    await life.live(running)
 
 
-def _catch_signals(running: RunningNode, output: LogOutput) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.stop_wanted.set)
+class _Life:
+    """What a node goes through until its process ends: pauses, and `ctl stop_app`."""
 
-    def hang_up() -> None:
-        output.reopen()
-        running.reload_certificates()
+    def __init__(self, config: Config, output: LogOutput) -> None:
+        self._config = config
+        self._output = output
+        # Set by a signal; what the node is told otherwise, it says itself.
+        self._stop_wanted = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_wanted.set)
 
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    async def live(self, running: RunningNode) -> None:
+        """Raises what a start raises, when the node cannot go on after a pause."""
+        node: RunningNode | None = running
+        name = running.node.name
+        while node is not None:
+            ending = await self._serve(node)
+            if ending is Ending.STOP:
+                log_event(log, logging.INFO, "node_stopping", node=name)
+            elif ending is Ending.PAUSE:
+                # Without a say in what the cluster decides, a node must not serve anybody.
+                log_event(
+                    log, logging.WARNING, "node_pausing", reason="the cluster's store is lost"
+                )
+            else:
+                log_event(log, logging.WARNING, "node_stopping", node=name, process="stays")
+            self._config = node.as_before(self._config)
+            await node.stop()
+            if ending is Ending.STOP:
+                node = None
+            elif ending is Ending.PAUSE:
+                node = await self._start(patient(self._config))
+            else:
+                node = await self._stay_stopped(name)
+        log_event(log, logging.INFO, "node_stopped", node=name)
+
+    async def _serve(self, running: RunningNode) -> Ending:
+        def hang_up() -> None:
+            self._output.reopen()
+            running.reload_certificates()
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
+        ports = ", ".join(str(port) for port in running.amqp_ports)
+        log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
+        ends = asyncio.create_task(running.ends())
+        stopped = asyncio.create_task(self._stop_wanted.wait())
+        try:
+            await asyncio.wait((ends, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return ends.result() if ends.done() else Ending.STOP
+        finally:
+            ends.cancel()
+            stopped.cancel()
+            loop.add_signal_handler(signal.SIGHUP, self._output.reopen)
+
+    async def _start(self, config: Config) -> RunningNode | None:
+        """Start again; None when the process is to end meanwhile."""
+        starting = asyncio.create_task(RunningNode.start(config))
+        stopped = asyncio.create_task(self._stop_wanted.wait())
+        try:
+            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                return starting.result()
+            starting.cancel()
+            await asyncio.wait((starting,))
+            return None
+        finally:
+            stopped.cancel()
+
+    async def _stay_stopped(self, name: str) -> RunningNode | None:
+        """Until `ctl start_app` succeeds; None when the process is to end."""
+        stopped_node = import_module("warren.mgmt.stopped_node")
+        failure = ""
+        while True:
+            stopped: StoppedNode = await stopped_node.StoppedNode.open(self._config, name, failure)
+            waits = [
+                asyncio.create_task(event.wait()) for event in (stopped.ended, self._stop_wanted)
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                await stopped.close()
+            if not stopped.start_wanted:
+                return None
+            try:
+                return await self._start(self._config)
+            except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
+                failure = str(error)
+                log_event(log, logging.ERROR, "node_not_started", reason=error)
 
 
-async def _until_it_stops(running: RunningNode) -> bool:
-    """Serve until somebody asks the node to stop (and stop it), or until it has to pause."""
-    ports = ", ".join(str(port) for port in running.amqp_ports)
-    log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
-    if not await running.stop_or_pause():
-        return False
-    log_event(log, logging.INFO, "node_stopping", node=running.node.name)
-    await running.stop()
-    log_event(log, logging.INFO, "node_stopped", node=running.node.name)
-    return True
+def patient(config: Config) -> Config:
+    """With all the patience there is for a cluster that cannot be reached."""
+    assert config.cluster is not None
+    cluster = dataclasses.replace(config.cluster, start_attempts=sys.maxsize)
+    return dataclasses.replace(config, cluster=cluster)
 
 
 def collect_rarely() -> None:

@@ -28,6 +28,16 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
     return [Write(key, None) for key in (*sorted(gone), *_bindings_to(store, gone))] if gone else []
 
 
+def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
+    """What goes with a node that will not come back: all queues that it has."""
+    gone = {
+        stored.key
+        for stored in store.records(("queue",))
+        if isinstance(stored.record, QueueRecord) and stored.record.leader == node
+    }
+    return [Write(key, None) for key in (*sorted(gone), *_bindings_to(store, gone))] if gone else []
+
+
 def of_cluster(store: MetadataStore) -> list[Write]:
     """What is left over of a cluster whose last node has stopped: all that does not last."""
     gone: set[Key] = set()

@@ -16,6 +16,8 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -76,6 +78,27 @@ class DataDirectory:
         if not path.exists():
             create_directory(path)
         return path
+
+    @property
+    def holds_data(self) -> bool:
+        """Whether a node has ever put something there."""
+        ours = NOT_OURS_BUT_HARMLESS | {IDENTITY_FILE, "control.sock"}
+        return bool(set(os.listdir(self.path)) - ours)
+
+    def begin_anew(self, keep: Collection[str] = ()) -> None:
+        """Delete all but the lock and what is to be kept, and be another node from now on.
+
+        The old identity goes last: after a crash on the way it can be done again.
+        """
+        kept = {LOCK_FILE, "lost+found", IDENTITY_FILE, *keep}
+        for name in sorted(set(os.listdir(self.path)) - kept):
+            path = self.path / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        sync_directory(self.path)
+        self.node_id = _write_identity(self.path)
 
     def close(self) -> None:
         """Let others open it."""

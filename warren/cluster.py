@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from random import SystemRandom
+from typing import NamedTuple
 
 from warren import __version__
 from warren.clock import LoopClock
@@ -35,7 +36,7 @@ from warren.mirror.cluster_metadata import ClusterMetadata
 from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.links import Links
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
-from warren.mirror.membership import Membership, MembershipRefused
+from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
 from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
 from warren.mirror.ports import PROTOCOL_VERSION, Identity, LinkSettings
@@ -61,6 +62,13 @@ CLUSTER_FILE = "cluster.json"
 
 class ClusterRefused(Exception):
     """The node cannot be part of the cluster; the text says why and what to do."""
+
+
+class NotForgotten(NamedTuple):
+    """Why a member stays one; `status` is that of HTTP."""
+
+    status: int
+    reason: str
 
 
 class Cluster:
@@ -106,16 +114,11 @@ class Cluster:
         them, and another one is not joined over them. Raises `ClusterRefused`, OSError.
         """
         secret = _secret(config)
-        etcd = EtcdClient(
-            config.etcd_endpoints,
-            user=config.etcd_user,
-            password=config.etcd_password,
-            tls=_etcd_tls(config.etcd_ssl),
-        )
+        etcd = etcd_client(config)
         replica: LmdbReplica | None = None
         membership: Membership | None = None
         try:
-            expected = _known_cluster(directory)
+            expected = known_cluster(directory)
             membership = await _open_membership(config, etcd, node_name, clock, directory, expected)
             await _expect_secret(config, etcd, secret, node_name)
             if expected is None and own_definitions:
@@ -129,7 +132,12 @@ class Cluster:
                 )
             cluster = cls(config, node_name, clock, etcd, membership, replica)
             await cluster._join(secret, directory, own_definitions if expected is None else [])
-        except (MembershipRefused, EtcdError, UnreadableMembership) as error:
+        except EtcdError as error:
+            await _abandon(etcd, membership, replica)
+            raise ClusterRefused(
+                f"node {node_name} cannot use the etcd of its cluster: {error}"
+            ) from error
+        except (MembershipRefused, UnreadableMembership) as error:
             await _abandon(etcd, membership, replica)
             raise ClusterRefused(
                 f"node {node_name} cannot be part of its cluster: {error}"
@@ -179,9 +187,9 @@ class Cluster:
                 attempt_pause_s=config.start_pause_s,
             )
             if own_definitions:
-                await _done(self.metadata, _taken_along(own_definitions, self._node_name))
+                await written(self.metadata, _taken_along(own_definitions, self._node_name))
             left_over = leftovers.of_cluster if joined.first else self._left_by_ourselves
-            await _done(self.metadata, left_over(self.metadata))
+            await written(self.metadata, left_over(self.metadata))
         except BaseException:
             listening.close()
             raise
@@ -310,6 +318,19 @@ class Cluster:
         # What ends with the links still belongs into the node's storage.
         await self._links.stop()
 
+    async def forget(self, name: str) -> NotForgotten | None:
+        """Remove a member that is down for good, and the queues that only it has."""
+        try:
+            await self.membership.forget(name)
+        except UnknownMember as error:
+            return NotForgotten(404, str(error))
+        except MemberIsUp as error:
+            return NotForgotten(409, str(error))
+        except EtcdError as error:
+            return NotForgotten(503, str(error))
+        await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
+        return None
+
     async def close(self) -> None:
         """Leave, so that the others need not find out."""
         if self._joining_again is not None:
@@ -322,6 +343,15 @@ class Cluster:
         await self._links.stop()
         await self.metadata.aclose()
         await _abandon(self._etcd, self.membership, self._replica)
+
+
+def etcd_client(config: ClusterConfig) -> EtcdClient:
+    return EtcdClient(
+        config.etcd_endpoints,
+        user=config.etcd_user,
+        password=config.etcd_password,
+        tls=_etcd_tls(config.etcd_ssl),
+    )
 
 
 async def _abandon(
@@ -392,8 +422,8 @@ async def _expect_secret(
 def _expect_new(membership: Membership, node_name: str) -> None:
     if membership.members():
         raise ClusterRefused(
-            f"node {node_name} has definitions of its own, and the cluster has others; empty it"
-            " with `warren ctl reset`, or start with an empty data directory, to join"
+            f"node {node_name} has definitions of its own, and the cluster has others; to join"
+            " it, start with an empty data directory"
         )
 
 
@@ -414,7 +444,8 @@ def _taken_along(own_definitions: list[Stored], node_name: str) -> list[Write]:
     return writes
 
 
-async def _done(metadata: MetadataStore, writes: list[Write]) -> None:
+async def written(metadata: MetadataStore, writes: list[Write]) -> None:
+    """Return when all nodes have these."""
     if writes:
         reached = asyncio.Event()
         metadata.transact(writes).then(reached.set)
@@ -456,7 +487,7 @@ def _host_of(node_name: str) -> str:
     return host
 
 
-def _known_cluster(directory: DataDirectory | None) -> str | None:
+def known_cluster(directory: DataDirectory | None) -> str | None:
     """The cluster this data directory is of, if it is of one."""
     if directory is None:
         return None

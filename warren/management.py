@@ -44,6 +44,7 @@ class Management:
         data_directory: Path | None,
         listeners: list[OpenListener],
         stop: Callable[[], None],
+        stop_app: Callable[[], None],
         suspend_listeners: Callable[[bool], None],
         cluster: Cluster | None = None,
     ) -> None:
@@ -57,6 +58,7 @@ class Management:
             storage=storage,
             data_directory=data_directory,
             stop=stop,
+            stop_app=stop_app,
             suspend_listeners=suspend_listeners,
             cluster=cluster,
             listeners=listeners,

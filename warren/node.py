@@ -14,8 +14,8 @@ import platform
 import secrets
 import socket
 import ssl
-import sys
 from collections.abc import Callable
+from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
 from random import SystemRandom
@@ -69,6 +69,14 @@ class NodeRefused(Exception):
     """The node cannot start as it is configured; the text says why and what to do."""
 
 
+class Ending(Enum):
+    """How a node ends: for good, all but its process, or until its cluster is there again."""
+
+    STOP = auto()
+    STOP_APP = auto()
+    PAUSE = auto()
+
+
 class RunningNode:
     """A node with open listeners. `amqp_ports` and `tls_ports` are in the order configured."""
 
@@ -98,6 +106,8 @@ class RunningNode:
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
         self.stop_wanted = asyncio.Event()
+        # Set when all but the process is to stop.
+        self.stop_app_wanted = asyncio.Event()
 
     @classmethod
     async def start(cls, config: Config) -> RunningNode:
@@ -251,6 +261,7 @@ class RunningNode:
             data_directory=self._directory.path if self._directory is not None else None,
             listeners=listeners,
             stop=self.stop_wanted.set,
+            stop_app=self.stop_app_wanted.set,
             suspend_listeners=self._listener.suspend,
             cluster=self.cluster,
         )
@@ -274,39 +285,46 @@ class RunningNode:
         if self.management is not None:
             self.management.reload_certificates()
 
-    async def stop_or_pause(self) -> bool:
-        """Wait until the node is to stop; False when it must pause, for it has lost its cluster."""
-        waits = [asyncio.ensure_future(self.stop_wanted.wait())]
+    async def ends(self) -> Ending:
+        """Wait until the node is to end, one way or the other."""
+        events = [self.stop_wanted, self.stop_app_wanted]
         if self.cluster is not None:
-            waits.append(asyncio.ensure_future(self.cluster.must_pause.wait()))
+            events.append(self.cluster.must_pause)
+        waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        return self.stop_wanted.is_set()
+        if self.stop_wanted.is_set():
+            return Ending.STOP
+        return Ending.STOP_APP if self.stop_app_wanted.is_set() else Ending.PAUSE
 
     def as_before(self, config: Config) -> Config:
-        """What to start with after a pause: the same ports, and patience with the cluster."""
-        assert config.cluster is not None and self.cluster is not None
-        cluster = dataclasses.replace(
-            config.cluster,
-            listener=config.cluster.listener._replace(port=self.cluster.link_port),
-            start_attempts=sys.maxsize,
-        )
+        """What to start with again: the same ports."""
+        cluster = config.cluster
+        if cluster is not None:
+            assert self.cluster is not None
+            listener = cluster.listener._replace(port=self.cluster.link_port)
+            cluster = dataclasses.replace(cluster, listener=listener)
 
         def same(addresses: tuple[Address, ...], ports: list[int]) -> tuple[Address, ...]:
             return tuple(
                 address._replace(port=port) for address, port in zip(addresses, ports, strict=True)
             )
 
-        http = [port for kind, port in self.http_ports if kind == "http"]
+        management = self.management
+        http = management.http_ports if management is not None else []
+        https = management.https_ports if management is not None else []
+        metrics = management.metrics_ports if management is not None else []
         return dataclasses.replace(
             config,
             cluster=cluster,
             amqp_listeners=same(config.amqp_listeners, self.amqp_ports),
             tls_listeners=same(config.tls_listeners, self.tls_ports),
             http_listeners=same(config.http_listeners, http),
+            http_tls_listeners=same(config.http_tls_listeners, https),
+            metrics_listeners=same(config.metrics_listeners, metrics),
         )
 
     async def stop(self) -> None:

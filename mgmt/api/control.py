@@ -105,16 +105,7 @@ async def status(request: ApiRequest) -> Any:
             "queue_count": sum([len(vhost.queues) for vhost in node.vhosts.values()]),
             "virtual_host_count": len(node.vhosts),
         },
-        "listeners": [
-            {
-                "node": node.name,
-                "interface": f"[{one.host}]" if ":" in one.host else one.host,
-                "port": one.port,
-                "protocol": one.protocol,
-                "purpose": PURPOSES.get(one.protocol, one.protocol),
-            }
-            for one in managed.listeners
-        ],
+        "listeners": listener_rows(managed),
         "storage": (
             {"lost_messages": storage.lost, "damaged_records": storage.damaged}
             if storage is not None
@@ -123,17 +114,17 @@ async def status(request: ApiRequest) -> Any:
     }
 
 
-async def cluster(request: ApiRequest) -> Any:
-    """The members of the cluster; `linked` are those that this node can talk to, it included."""
-    managed = request.managed
-    here = managed.cluster
-    if here is None:
-        return {"name": cluster_name(managed), "members": [managed.name], "linked": [managed.name]}
-    return {
-        "name": cluster_name(managed),
-        "members": sorted(here.membership.members()),
-        "linked": sorted(here.running()),
-    }
+def listener_rows(managed: ManagedNode) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": managed.name,
+            "interface": f"[{one.host}]" if ":" in one.host else one.host,
+            "port": one.port,
+            "protocol": one.protocol,
+            "purpose": PURPOSES.get(one.protocol, one.protocol),
+        }
+        for one in managed.listeners
+    ]
 
 
 def _alarms(managed: ManagedNode) -> list[Any]:
@@ -315,7 +306,6 @@ def _local(path: str, method: str, handler: Callable[[ApiRequest], Any], summary
 
 ENDPOINTS = [
     Endpoint("/control/status", {"GET": status}, Right.MONITOR, "The node as `ctl status` has it"),
-    _local("cluster", "GET", cluster, "Members of the cluster"),
     _local("memory-watermark", "PUT", put_memory_watermark, "Set the memory watermark"),
     _local("disk-free-limit", "PUT", put_disk_free_limit, "Set the limit of free disk space"),
     _local("log-level", "PUT", put_log_level, "Log less or more"),

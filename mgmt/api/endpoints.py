@@ -16,6 +16,7 @@ from warren.mgmt.api import (
     health,
     limits,
     maintenance,
+    members,
     messages,
     openapi,
     overview,
@@ -48,7 +49,7 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *exchanges.ENDPOINTS,
             *connections.ENDPOINTS,
             *consumers.ENDPOINTS,
-            *control.ENDPOINTS,
+            *members.ENDPOINTS,
         ],
     )
 
@@ -75,6 +76,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *auth_attempts.ENDPOINTS,
         *maintenance.ENDPOINTS,
         *control.ENDPOINTS,
+        *members.ENDPOINTS,
     ]
 
     async def describe(request: ApiRequest) -> Any:

@@ -25,6 +25,7 @@ FAMILIES = {
     "policies": "Policies and parameters",
     "queues": "Queues and connections",
     "node": "The node",
+    "cluster": "The cluster",
     "definitions": "Definitions and feature flags",
     "diagnostics": "Diagnostics",
     "report": "Support",

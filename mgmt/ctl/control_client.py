@@ -27,7 +27,8 @@ CONTROL_SOCKET = "control.sock"
 API = "/api"
 HTTP_PORTS = {"http": 15672, "https": 15671}
 LOCAL_PATHS = "/control/"
-STATUS_PATH = "/control/status"
+REMOTE_PATHS = ("/control/status", "/control/cluster-status", "/control/members")
+"""Those of them that are open to monitors."""
 DEFAULT_TIMEOUT_S = 60.0
 
 PEER_CREDENTIALS = struct.Struct("3i")
@@ -175,7 +176,7 @@ class ControlClient:
     ) -> Any:
         """The JSON of the answer, None for none. Raises `CtlError`, `Refused` for a refusal."""
         where = "/" + "/".join(quote(part, safe="", errors="surrogateescape") for part in path)
-        if where.startswith(LOCAL_PATHS) and where != STATUS_PATH and not self.target.local:
+        if where.startswith(LOCAL_PATHS) and where not in REMOTE_PATHS and not self.target.local:
             raise NeedsLocal("This")
         if query:
             where += "?" + urlencode(query)

@@ -20,6 +20,9 @@ from warren.mgmt.ctl.node import (
     memory_lines,
     memory_shares,
 )
+from warren.mgmt.ctl.node import (
+    is_running as node_runs,
+)
 
 CHECKS = ("health", "checks")
 PERIODS = ("days", "weeks", "months", "years")
@@ -48,6 +51,10 @@ def _failing(call: Call, *check: str) -> dict[str, Any] | None:
 # Running
 
 
+def _not_running_text(node: str) -> str:
+    return f"RabbitMQ on node {node} is not running or has not fully booted yet"
+
+
 def _running_text(node: str) -> str:
     return f"RabbitMQ on node {node} is fully booted and running"
 
@@ -55,6 +62,8 @@ def _running_text(node: str) -> str:
 @command("check_running", "Check that the node runs.")
 def check_running(call: Call) -> Answer:
     call.announce(f"Checking if RabbitMQ is running on node {call.node} ...")
+    if not node_runs(call):
+        raise CheckFailed(_not_running_text(call.node))
     return _running_text(call.node)
 
 
@@ -66,6 +75,9 @@ def is_running(call: Call) -> Answer:
         text = f"RabbitMQ is not running or has not fully booted yet ({error.text.splitlines()[1]})"
         return Document(text, {"result": False, "message": text})
     call.announce(f"Asking node {node} for its status ...")
+    if not node_runs(call):
+        text = _not_running_text(node)
+        return Document(text, {"result": False, "node": node, "message": text})
     text = _running_text(node)
     return Document(text, {"result": True, "node": node, "message": text})
 

@@ -154,50 +154,6 @@ def _storage_lines(storage: dict[str, Any] | None) -> list[str]:
     return lines
 
 
-@command("cluster_status", "Show the nodes of the cluster: this one.")
-def cluster_status(call: Call) -> Answer:
-    call.announce(f"Cluster status of node {call.node} ...")
-    said = call.client.get("control", "status")
-    flags = call.client.get("feature-flags")
-    node = said["node"]
-    maintenance = "under maintenance" if said["is_under_maintenance"] else "not under maintenance"
-    text = sections(
-        {
-            "Basics": [f"Cluster name: {said['cluster_name']}"],
-            "Disk Nodes": [node],
-            "Running Nodes": [node],
-            "Versions": [
-                f"{node}: {said['product_name']} {said['product_version']}"
-                f" (RabbitMQ {said['rabbitmq_version']}) on {said['erlang_version']}"
-            ],
-            "Maintenance status": [f"Node: {node}, status: {maintenance}"],
-            "Alarms": alarm_lines(said["alarms"]) or NONE,
-            "Network Partitions": NONE,
-            "Listeners": listener_lines(said["listeners"], with_node=True),
-            "Feature flags": [f"Flag: {one['name']}, state: {one['state']}" for one in flags],
-        }
-    )
-    version = {
-        "rabbitmq_version": said["rabbitmq_version"],
-        "erlang_version": said["erlang_version"],
-        "product_name": said["product_name"],
-        "product_version": said["product_version"],
-    }
-    answer = {
-        "cluster_name": said["cluster_name"],
-        "disk_nodes": [node],
-        "ram_nodes": [],
-        "running_nodes": [node],
-        "versions": {node: version},
-        "maintenance_status": {node: maintenance},
-        "alarms": said["alarms"],
-        "partitions": {},
-        "listeners": {node: said["listeners"]},
-        "feature_flags": flags,
-    }
-    return Document(text, answer)
-
-
 @command("environment", "Show the configuration the node runs with.")
 def environment(call: Call) -> Answer:
     call.announce(f"Application environment of node {call.node} ...")
@@ -386,7 +342,7 @@ def _pid_in(path: Path) -> int:
 def wait(call: Call, pidfile: str | None, pid: int | None) -> Answer:
     if (pidfile is None) == (pid is None):
         raise WrongUsage("either a pid file or --pid is wanted.")
-    until = _Deadline(call, WAIT_S, Exit.TIMEOUT)
+    until = Deadline(call, WAIT_S, Exit.TIMEOUT)
     if pidfile is not None:
         path = Path(pidfile)
         call.announce(f"Waiting for pid file '{pidfile}' to appear")
@@ -402,26 +358,33 @@ def wait(call: Call, pidfile: str | None, pid: int | None) -> Answer:
 
 @command("await_startup", "Wait until the node has started.")
 def await_startup(call: Call) -> Answer:
-    until = _Deadline(call, STARTUP_S, Exit.SOFTWARE)
+    until = Deadline(call, STARTUP_S, Exit.SOFTWARE)
     until.true(lambda: _answers(call))
     return None
 
 
 def _answers(call: Call) -> bool:
     try:
-        return bool(call.node)
+        return bool(call.node) and is_running(call)
     except NodeUnreachable:
+        call.close()
         return False
 
 
-class _Deadline:
+def is_running(call: Call) -> bool:
+    """Whether a node that answers has not been stopped by `stop_app`."""
+    client = call.client
+    return not client.target.local or client.get("control", "app")["state"] == "running"
+
+
+class Deadline:
     """Polls until something is so. Raises `CtlError` when that takes too long."""
 
     def __init__(self, call: Call, default_s: float, code: Exit) -> None:
         chosen = call.options.timeout
-        self._patience_s = default_s if chosen is None else chosen
+        self.patience_s = default_s if chosen is None else chosen
         self._code = code
-        self._end = time.monotonic() + self._patience_s
+        self._end = time.monotonic() + self.patience_s
 
     def true(self, condition: Callable[[], bool], *, while_process: int | None = None) -> None:
         while True:
@@ -431,7 +394,7 @@ class _Deadline:
                 return
             if time.monotonic() >= self._end:
                 raise CtlError(
-                    f"operation timed out. Timeout value used: {self._patience_s:g} s",
+                    f"operation timed out. Timeout value used: {self.patience_s:g} s",
                     self._code,
                     heading="Error: ",
                 )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from warren.mgmt.ctl import definitions, diagnostics, listing, node, policies, users, vhosts
+from warren.mgmt.ctl import (
+    cluster,
+    definitions,
+    diagnostics,
+    listing,
+    node,
+    policies,
+    users,
+    vhosts,
+)
 from warren.mgmt.ctl.call import Call
 from warren.mgmt.ctl.declaration import CtlCommand, command
 from warren.mgmt.ctl.errors import CtlError
@@ -12,7 +21,7 @@ from warren.mgmt.ctl.formats import Answer
 
 OF_NODE: list[tuple[CtlCommand, dict[str, object]]] = [
     (node.status, {"unit": "gb"}),
-    (node.cluster_status, {}),
+    (cluster.cluster_status, {}),
     (node.environment, {}),
     (diagnostics.os_env, {}),
     (listing.list_connections, {"columns": tuple(listing.CONNECTIONS)}),

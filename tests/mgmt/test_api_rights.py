@@ -14,6 +14,7 @@ from api_client import EVERYTHING, ApiClient
 
 from warren import Broker
 from warren.mgmt.api.endpoints import all_endpoints
+from warren.mgmt.ctl.control_client import REMOTE_PATHS
 
 KINDS = ("none", "management", "policymaker", "monitoring", "administrator")
 
@@ -156,6 +157,8 @@ TABLE = """
 /reset/{node} DELETE A
 /rebalance/queues POST A
 /control/status GET M
+/control/cluster-status GET M
+/control/members GET M
 """
 
 ENDPOINTS = all_endpoints(lambda http, credentials: pytest.fail("nobody logs in"))
@@ -163,7 +166,7 @@ LOCAL = [
     [endpoint.path, method, "L"]
     for endpoint in ENDPOINTS
     for method in endpoint.methods
-    if endpoint.path.startswith("/control/") and endpoint.path != "/control/status"
+    if endpoint.path.startswith("/control/") and endpoint.path not in REMOTE_PATHS
 ]
 """What the command line has for itself is closed to the network, whatever it is."""
 

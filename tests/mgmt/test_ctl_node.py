@@ -130,8 +130,14 @@ def test_disk_limit_is_an_amount_or_a_share_of_memory(own_node: CtlNode) -> None
         (["eval", "node()."], 64),
         (["exec", "1"], 64),
         (["wait"], 64),
-        (["join_cluster", "other@host"], 64),
-        (["stop_app"], 64),
+        (["join_cluster", "other@host"], 70),
+        (["reset"], 70),
+        (["force_reset"], 70),
+        (["forget_cluster_node", "other@host"], 69),
+        (["forget_cluster_node", "--offline", "other@host"], 64),
+        (["change_cluster_node_type", "ram"], 69),
+        (["rename_cluster_node", "one@host", "other@host"], 69),
+        (["update_cluster_nodes", "other@host"], 69),
     ],
 )
 def test_what_cannot_be_done_is_refused(ctl_node: CtlNode, arguments: list[str], code: int) -> None:
@@ -236,6 +242,22 @@ def test_waiting_has_an_end(tmp_path: Path) -> None:
 def test_node_that_is_waited_for_has_the_name_wanted(ctl_node: CtlNode) -> None:
     assert ctl_node("-n", "other@elsewhere", "-t", "5", "await_startup").code == 69
     assert ctl_node("-n", ctl_node.name, "await_startup").code == 0
+
+
+def test_node_whose_app_is_stopped_can_be_emptied_and_started_again(own_node: CtlNode) -> None:
+    own_node("add_vhost", "gone")
+    with own_node.connected() as connection:
+        connection.channel().queue_declare("gone", durable=True)
+    assert own_node("stop_app").code == 0
+    assert own_node("status", "--formatter", "json").json["node"] == own_node.name
+    joined = own_node("join_cluster", "other@host")
+    assert joined.code == 70 and "cluster_formation.etcd.endpoints" in joined.err
+    assert own_node("reset").code == 0
+    assert own_node("start_app").code == 0
+    assert own_node("list_vhosts", "-s").lines == ["/"]
+    assert own_node("list_queues", "-s").lines == []
+    with own_node.connected() as connection:
+        connection.channel().queue_declare("new", durable=True)
 
 
 def test_status_tells_what_damage_cost(tmp_path: Path) -> None:

@@ -111,7 +111,18 @@ def start_cluster(tmp_path: Path) -> Iterator[Callable[..., RunningCluster]]:
         cluster.end()
 
 
+@pytest.fixture(scope="module")
+def cluster_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    cluster = RunningCluster(tmp_path_factory.mktemp("cluster"), "a", "b", "c")
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
+
+
 @pytest.fixture
-def running_cluster(start_cluster: Callable[..., RunningCluster]) -> RunningCluster:
-    """Nodes a, b and c."""
-    return start_cluster("a", "b", "c")
+def running_cluster(cluster_of_module: RunningCluster) -> Iterator[RunningCluster]:
+    """Nodes a, b and c, up and linked, without queues; tests of a module share them."""
+    yield cluster_of_module
+    cluster_of_module.tidy_up()

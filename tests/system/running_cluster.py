@@ -93,8 +93,12 @@ class ClusterProcess:
 
     def stop(self) -> None:
         """As SIGTERM does."""
+        self._signal(signal.SIGTERM)
+        self.ended()
+
+    def ended(self) -> None:
+        """Wait until it has ended in order."""
         assert self._process is not None
-        self._process.terminate()
         assert self._process.wait(PATIENCE_S) == 0, self.log
         self._forget()
 
@@ -144,6 +148,7 @@ class ClusterProcess:
             if connection.is_open:
                 with suppress(AMQPError):
                     connection.close()
+        self._connections.clear()
 
     def asks(self, *path: str, **query: str) -> Any:
         """The answer of its HTTP API, by way of the control socket."""
@@ -153,18 +158,18 @@ class ClusterProcess:
         finally:
             client.close()
 
-    def changes(self, *path: str, body: dict[str, Any]) -> None:
-        """A PUT to its HTTP API, by way of the control socket."""
+    def changes(self, method: str, *path: str, body: Any = None) -> Any:
+        """The same for what changes something."""
         client = ControlClient(LocalTarget(self.data_directory), PATIENCE_S)
         try:
-            client.put(*path, body=body)
+            return client.request(method, *path, body=body)
         finally:
             client.close()
 
     def linked(self) -> set[str]:
         """The nodes it can talk to; none while it does not serve."""
         try:
-            return set(self.asks("control", "cluster")["linked"])
+            return set(self.asks("control", "members")["linked"])
         except CtlError:
             return set()
 
@@ -184,8 +189,9 @@ class RunningCluster:
             "distribution.listener.interface = 127.0.0.1\n"
             "distribution.listener.port_range.min = 0\n" + more
         )
+        self.all_nodes: list[ClusterProcess] = []
         self.nodes = {name: self.new_node(name) for name in names}
-        self.all_nodes: list[ClusterProcess]
+        self._first = tuple(self.all_nodes)
 
     def __getitem__(self, name: str) -> ClusterProcess:
         return self.nodes[name]
@@ -193,7 +199,7 @@ class RunningCluster:
     def new_node(self, name: str, config: str | None = None) -> ClusterProcess:
         """A further node, not started; it is ended with the others."""
         node = ClusterProcess(name, self._directory, self.config if config is None else config)
-        self.all_nodes = [*getattr(self, "all_nodes", []), node]
+        self.all_nodes.append(node)
         return node
 
     def start(self) -> None:
@@ -209,6 +215,25 @@ class RunningCluster:
         wanted = {self.nodes[name].name for name in names}
         for name in names:
             wait_until(lambda: self.nodes[name].linked() == wanted)  # noqa: B023
+
+    def tidy_up(self) -> None:
+        """Be what it was in the beginning, but for what definitions other than queues there are."""
+        for node in self.all_nodes:
+            if node.is_up:
+                node.close_connections()
+            if node not in self._first:
+                node.kill()
+        self.nodes = {node.name.partition("@")[0]: node for node in self._first}
+        self.all_nodes = list(self._first)
+        for node in self._first:
+            if not node.is_up:
+                node.start()
+        self.wait_until_linked(*self.nodes)
+        node = self._first[0]
+        for row in node.asks("queues", columns="name,vhost"):
+            node.changes("DELETE", "queues", row["vhost"], row["name"])
+        for node in self._first:
+            wait_until(lambda: not node.asks("queues", disable_stats="true"))  # noqa: B023
 
     def end(self) -> None:
         for node in self.all_nodes:

@@ -120,6 +120,15 @@ def test_nodes_pause_without_etcd_and_lose_nothing(running_cluster: RunningClust
     assert take(again.channel(), "q", 20) == bodies
 
 
+def test_a_node_that_pauses_can_be_stopped(running_cluster: RunningCluster) -> None:
+    c = running_cluster["c"]
+    running_cluster.etcd.kill()
+    pauses = c.log.count("node_pausing")
+    wait_until(lambda: c.log.count("node_pausing") > pauses)
+    c.stop()
+    running_cluster.etcd.start()
+
+
 def test_a_node_that_stood_still_is_down_for_the_others_and_comes_back(
     running_cluster: RunningCluster,
 ) -> None:
@@ -196,6 +205,26 @@ def test_an_etcd_that_has_lost_its_data_costs_no_message(
     cluster.etcd.start()
     a.start()
     assert take(a.connect().channel(), "q", 1) == [b"kept"]
+
+
+def test_a_node_brings_what_it_had_alone_into_a_new_cluster_only(
+    start_cluster: Callable[..., RunningCluster],
+) -> None:
+    cluster = start_cluster("a")
+    # Without its cluster it is a node that is alone.
+    alone = cluster.new_node("alone", "")
+    alone.start()
+    channel = alone.connect().channel()
+    channel.queue_declare("q", durable=True)
+    publish(channel, "q", [b"kept"])
+    alone.close_connections()
+    alone.stop()
+    alone.config = cluster.config
+    assert "has definitions of its own, and the cluster has others" in alone.fails()
+    alone.config = cluster.config + "cluster_formation.etcd.cluster_name = new\n"
+    alone.start()
+    assert take(alone.connect().channel(), "q", 1) == [b"kept"]
+    assert alone.linked() == {alone.name}
 
 
 def test_a_stopped_cluster_starts_with_what_lasts(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pika
@@ -13,39 +11,18 @@ import pytest
 from pika.exceptions import AMQPError
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 
-from warren.mgmt.ctl.control_client import ControlClient, LocalTarget, RemoteTarget
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """Nodes a, b and c, which all tests here share; each leaves them as it found them."""
-    cluster = RunningCluster(tmp_path_factory.mktemp("cluster"), "a", "b", "c")
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.end()
+from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
 
 
 @pytest.fixture
-def connections(cluster: RunningCluster) -> Iterator[dict[str, pika.BlockingConnection]]:
-    """A client of each node; what it declares is deleted."""
-    opened = {name: node.connect() for name, node in cluster.nodes.items()}
-    yield opened
-    for connection in opened.values():
-        with suppress(AMQPError):
-            connection.close()
-    for row in cluster["a"].asks("queues", columns="name,vhost"):
-        changes(cluster["a"], "DELETE", "queues", row["vhost"], row["name"])
-    wait_until(lambda: not any(node.asks("connections") for node in cluster.nodes.values()))
+def cluster(running_cluster: RunningCluster) -> RunningCluster:
+    return running_cluster
 
 
-def changes(node: ClusterProcess, method: str, *path: str, body: Any = None) -> Any:
-    client = ControlClient(LocalTarget(node.data_directory), 30)
-    try:
-        return client.request(method, *path, body=body)
-    finally:
-        client.close()
+@pytest.fixture
+def connections(cluster: RunningCluster) -> dict[str, pika.BlockingConnection]:
+    """A client of each node."""
+    return {name: node.connect() for name, node in cluster.nodes.items()}
 
 
 def over_http(node: ClusterProcess, method: str, *path: str, body: Any = None) -> Any:
@@ -146,7 +123,7 @@ def test_connections_channels_and_consumers_of_all_nodes_are_shown(
     assert a.asks("connections", theirs["name"])["pid"] == theirs["pid"]
     assert len(a.asks("connections", theirs["name"], "channels")) == 1
     assert a.asks("channels", channels[-1]["name"])["consumer_details"] is not None
-    changes(a, "DELETE", "connections", theirs["name"])
+    a.changes("DELETE", "connections", theirs["name"])
     with pytest.raises(AMQPError):
         connections["b"].process_data_events(time_limit=10)
     wait_until(lambda: len(a.asks("connections")) == 2)
@@ -156,7 +133,7 @@ def test_listeners_of_all_nodes_are_in_the_overview(cluster: RunningCluster) -> 
     overview = cluster["b"].asks("overview")
     amqp = {row["node"]: row["port"] for row in overview["listeners"] if row["protocol"] == "amqp"}
     assert amqp == {node.name: node.amqp_port for node in cluster.nodes.values()}
-    changes(cluster["a"], "PUT", "cluster-name", body={"name": "burrow"})
+    cluster["a"].changes("PUT", "cluster-name", body={"name": "burrow"})
     wait_until(lambda: cluster["c"].asks("cluster-name") == {"name": "burrow"})
 
 
@@ -172,7 +149,7 @@ def test_messages_are_put_and_fetched_at_any_node(
     wanted = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
     (got,) = over_http(c, "POST", "queues", "/", "q", "get", body=wanted)
     assert got["payload"] == "x"
-    changes(c, "DELETE", "queues", "/", "q", "contents")
+    c.changes("DELETE", "queues", "/", "q", "contents")
     assert c.asks("queues", "/", "q")["messages"] == 0
 
 
@@ -198,27 +175,27 @@ def test_definitions_are_imported_in_a_cluster(cluster: RunningCluster) -> None:
             {"source": "x", "vhost": "burrow", "destination": name, **binding} for name in names
         ],
     }
-    changes(cluster["b"], "POST", "definitions", body=definitions)
+    cluster["b"].changes("POST", "definitions", body=definitions)
     # Whoever is told that it is done sees it at this node, and soon at the others.
     assert len(cluster["b"].asks("queues", "burrow", disable_stats="true")) == count
     assert len(cluster["b"].asks("bindings", "burrow")) == 2 * count
     assert cluster["b"].asks("permissions", "burrow", "ann")["read"] == ".*"
     wait_until(lambda: len(cluster["c"].asks("bindings", "burrow")) == 2 * count)
-    changes(cluster["c"], "DELETE", "vhosts", "burrow")
-    changes(cluster["c"], "DELETE", "users", "ann")
+    cluster["c"].changes("DELETE", "vhosts", "burrow")
+    cluster["c"].changes("DELETE", "users", "ann")
     wait_until(lambda: len(cluster["a"].asks("vhosts")) == 1)
 
 
 def test_what_is_made_can_be_used_in_the_next_request(cluster: RunningCluster) -> None:
     for number, node in enumerate(cluster.nodes.values()):
         name = f"vhost-{number}"
-        changes(node, "PUT", "vhosts", name, body={})
-        changes(node, "PUT", "users", "ann", body={"password": "x", "tags": ""})
+        node.changes("PUT", "vhosts", name, body={})
+        node.changes("PUT", "users", "ann", body={"password": "x", "tags": ""})
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
-        changes(node, "PUT", "permissions", name, "ann", body=everything)
-        changes(node, "PUT", "exchanges", name, "x", body={"type": "fanout"})
-        changes(node, "PUT", "queues", name, "q", body={"durable": True})
-        changes(node, "POST", "bindings", name, "e", "x", "q", "q", body={"routing_key": "k"})
+        node.changes("PUT", "permissions", name, "ann", body=everything)
+        node.changes("PUT", "exchanges", name, "x", body={"type": "fanout"})
+        node.changes("PUT", "queues", name, "q", body={"durable": True})
+        node.changes("POST", "bindings", name, "e", "x", "q", "q", body={"routing_key": "k"})
         assert len(node.asks("bindings", name, "e", "x", "q", "q")) == 1
-        changes(node, "DELETE", "vhosts", name)
-    changes(cluster["a"], "DELETE", "users", "ann")
+        node.changes("DELETE", "vhosts", name)
+    cluster["a"].changes("DELETE", "users", "ann")

@@ -1,0 +1,114 @@
+"""The members of the cluster, for `warren ctl`: who they are, forgetting one, stopping this one."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from warren import __version__
+from warren.mgmt.api.changes import audit
+from warren.mgmt.api.control import listener_rows
+from warren.mgmt.api.overview import cluster_name
+from warren.mgmt.http.endpoint import Endpoint, Right
+from warren.mgmt.http.errors import ApiError, ObjectNotFound
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.managed_node import RABBITMQ_VERSION
+from warren.mgmt.peers import peers_of
+
+STATUS = "/control/cluster-status"
+
+
+async def cluster_status(request: ApiRequest) -> Any:
+    """Under RabbitMQ's names; what other nodes say of themselves is asked of them."""
+    status = _own_status(request)
+    peers = peers_of(request)
+    if peers is None:
+        return status
+    for other in (await peers.ask_all(request, STATUS)).values():
+        status["running_nodes"] += other["running_nodes"]
+        for name in ("versions", "maintenance_status", "listeners"):
+            status[name].update(other[name])
+    status["running_nodes"].sort()
+    status["disk_nodes"] = peers.members()
+    silent = sorted(set(peers.up()) - set(status["running_nodes"]))
+    if silent:
+        # They are up, as etcd says, and do not answer this one.
+        status["partitions"] = {request.node.name: silent}
+    return status
+
+
+def _own_status(request: ApiRequest) -> dict[str, Any]:
+    managed, name = request.managed, request.node.name
+    maintained = "under maintenance" if managed.suspended else "not under maintenance"
+    return {
+        "cluster_name": cluster_name(managed),
+        "disk_nodes": [name],
+        "ram_nodes": [],
+        "running_nodes": [name],
+        "versions": {
+            name: {
+                "rabbitmq_version": RABBITMQ_VERSION,
+                "erlang_version": f"Python {platform.python_version()}",
+                "product_name": "Warren",
+                "product_version": __version__,
+            }
+        },
+        "maintenance_status": {name: maintained},
+        "alarms": [
+            {"node": alarm.node, "resource": alarm.resource.value}
+            for alarm in managed.node.alarms.in_effect()
+        ],
+        "partitions": {},
+        "listeners": {name: listener_rows(managed)},
+    }
+
+
+async def members(request: ApiRequest) -> Any:
+    """`linked` are the members that this node can talk to, it included."""
+    peers = request.managed.peers
+    name = request.node.name
+    if peers is None:
+        return {"members": [name], "linked": [name]}
+    return {"members": peers.members(), "linked": sorted([name, *peers.linked()])}
+
+
+async def forget(request: ApiRequest) -> None:
+    """Raises `ApiError`: 404 for who is no member, 409 for who is up."""
+    name, cluster = request.name("node"), request.managed.cluster
+    if cluster is None:
+        raise ObjectNotFound()
+    refusal = await cluster.forget(name)
+    if refusal is not None:
+        raise ApiError(refusal.status, "not_forgotten", refusal.reason)
+    audit(request, "cluster_node_forgotten", node=name)
+
+
+async def state(request: ApiRequest) -> Any:
+    return {"state": "running"}
+
+
+async def stop_app(request: ApiRequest) -> Any:
+    """Answers before it stops."""
+    audit(request, "node_stop_wanted", process="stays")
+    request.managed.stop_app()
+    return {"state": "stopping"}
+
+
+async def running_already(request: ApiRequest) -> Any:
+    return {"state": "running"}
+
+
+async def must_be_stopped(request: ApiRequest) -> Any:
+    raise ApiError(409, "app_running", f"node {request.node.name} is running")
+
+
+ENDPOINTS = [
+    Endpoint(STATUS, {"GET": cluster_status}, Right.MONITOR, "The cluster as `ctl` has it"),
+    Endpoint("/control/members", {"GET": members}, Right.MONITOR, "Members of the cluster"),
+    Endpoint("/control/members/{node}", {"DELETE": forget}, Right.LOCAL, "Forget a member"),
+    Endpoint("/control/app", {"GET": state}, Right.LOCAL, "Whether the node runs"),
+    Endpoint("/control/app/stop", {"POST": stop_app}, Right.LOCAL, "Stop all but the process"),
+    Endpoint("/control/app/start", {"POST": running_already}, Right.LOCAL, "Start it again"),
+    Endpoint("/control/reset", {"POST": must_be_stopped}, Right.LOCAL, "Forget everything"),
+    Endpoint("/control/join", {"POST": must_be_stopped}, Right.LOCAL, "Join a cluster"),
+]
