@@ -235,7 +235,11 @@ class GroupShell:
             grouped.received(frame)
         else:
             gone = _GONE.pack(queue_id, frame.to.incarnation)
-            self.post.send(node, Kind.MEMBER_GONE, gone)
+            if node == self._node:
+                # A member of an earlier life of this node.
+                self._gone(node, gone)
+            else:
+                self.post.send(node, Kind.MEMBER_GONE, gone)
 
     def _gone(self, node: str, payload: bytes) -> None:
         try:

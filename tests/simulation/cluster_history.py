@@ -707,7 +707,9 @@ class History:
                 held = set(channel.held)
                 for _ in range(20):
                     channel.asks(commands.Basic.Get, queue=queue)
-                self._rest(0.5)
+                until = self.now + 30
+                while channel.awaited and self.now < until:
+                    self._rest(0.2)
                 assert channel.is_open and not channel.awaited, f"{queue}: {session.is_waiting()}"
                 new = [channel.held[tag].publish for tag in channel.held if tag not in held]
                 drained += new
