@@ -35,7 +35,6 @@ from warren.mirror.post import Post
 from warren.mirror.queue_host import QueueHost
 from warren.mirror.remote_queues import RemoteQueues, origin_name
 
-
 NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]
 
 

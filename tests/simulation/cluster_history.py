@@ -52,6 +52,7 @@ HA_MODES: tuple[dict[str, Any], ...] = (
     {"ha-mode": "nodes", "ha-params": ["b", "c"]},
 )
 
+
 class Errors(logging.Handler):
     """Faults that were logged and passed over are faults all the same."""
 
@@ -230,9 +231,7 @@ class History:
         channel = session.channel(kind)
         for _ in range(self.random.choice((1, 1, 2, 5, 20))):
             number = len(self.publishes)
-            publish = Publish(
-                number, queue, channel.line, self.random.random() < 0.7, self.now
-            )
+            publish = Publish(number, queue, channel.line, self.random.random() < 0.7, self.now)
             if queue in self.limited:
                 publish.excused = "the queue has limits"
             self.publishes[number] = publish
@@ -318,9 +317,7 @@ class History:
 
     def _declare(self, queue: str, session: Session | None = None) -> None:
         session = session or self.random.choice(self.live)
-        session.channel(ADMIN).asks(
-            commands.Queue.Declare, queue=queue, **self._arguments[queue]
-        )
+        session.channel(ADMIN).asks(commands.Queue.Declare, queue=queue, **self._arguments[queue])
 
     def _declare_again(self, session: Session, queue: str) -> None:
         self._declare(queue, session)
@@ -440,7 +437,9 @@ class History:
         self.cluster.restart(name)
         for other in self.cluster.nodes:
             if other != name:
-                self.after(self.random.uniform(0.0, 0.3), lambda other=other: self._link(name, other))
+                self.after(
+                    self.random.uniform(0.0, 0.3), lambda other=other: self._link(name, other)
+                )
 
     def _link(self, one: str, other: str) -> None:
         """Try to connect, as links do until they are."""
@@ -535,9 +534,7 @@ class History:
         """A node reaches the others, and not the shared definitions."""
         name = name or (self._leader() if self.random.random() < 0.5 else self._node())
         self.cluster.cut_store(name)
-        self.after(
-            self.random.choice((0.1, 1.0, 3.5)), lambda: self.cluster.restore_store(name)
-        )
+        self.after(self.random.choice((0.1, 1.0, 3.5)), lambda: self.cluster.restore_store(name))
 
     def _isolate_from_all(self) -> None:
         name = self._leader()
@@ -605,6 +602,7 @@ class History:
     def _finish(self) -> None:
         """All is consumed that can be, what is left is compared, and everything deleted."""
         self._final_since = self.now
+        self._connect(self._node())
         for queue in self.queues:
             self._declare(queue)
         self._rest(2.0)
