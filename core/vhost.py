@@ -56,7 +56,7 @@ from warren.core.ports import (
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeathReason, Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
+from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, route
@@ -761,17 +761,21 @@ class VirtualHost:
         """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
         removal = self._removal()
         keys: list[Key] = []
+        groups: list[Key] = []
         for queue in queues:
             if self.queues.get(queue.name) is queue:
                 keys.append(("queue", self.name, queue.name))
+                group = group_key(queue.queue_id)
+                if self._store.get(group) is not None:
+                    groups.append(group)
                 removal.of_queue(queue.name)
-        return self._remove(keys, removal)
+        return self._remove(keys, removal, groups)
 
     def _removal(self) -> Removal:
         return Removal(self.exchanges, self.bindings_to)
 
-    def _remove(self, queues: list[Key], removal: Removal) -> Commit:
-        """Delete queues, and what the removal has gathered.
+    def _remove(self, queues: list[Key], removal: Removal, groups: Sequence[Key] = ()) -> Commit:
+        """Delete queues with their groups, and what the removal has gathered.
 
         All of it is one transaction: a crash leaves no exchange behind that only its last binding
         would have deleted.
@@ -779,7 +783,7 @@ class VirtualHost:
         exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
         bindings = [self._binding_key(binding) for binding in removal.bindings]
         return self._store.transact(
-            [Write(key, None) for key in (*queues, *bindings, *exchanges)],
+            [Write(key, None) for key in (*queues, *groups, *bindings, *exchanges)],
             [self._unchanged(key) for key in (*queues, *exchanges)],
         )
 

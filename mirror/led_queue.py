@@ -72,6 +72,16 @@ class LedQueue:
         self._members: dict[str, MemberId] = {}
         self._unsent: deque[bytes] = deque()
 
+    def go_on_alone(self, member: GroupMember, epoch: int) -> None:
+        """Lead on in another life of the group, in which nobody is yet."""
+        self.leader.epoch = epoch
+        self.leader.fenced = False
+        self.invited.clear()
+        self._members.clear()
+        self._unsent.clear()
+        self.member = member
+        member.start()
+
     # `UpperLayer`
 
     def joined(self, members: Members) -> None:
