@@ -306,6 +306,10 @@ class VirtualHost:
         log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
         return commit
 
+    async def placed(self, queue: Queue) -> None:
+        """Return when a queue that was just declared has the mirrors it is to have."""
+        await self._placement.placed(queue)
+
     def _forget_owner(self, queue_id: int) -> None:
         """The declaration is decided: refused, or the queue knows by now whose it is."""
         self._owners.pop(queue_id, None)

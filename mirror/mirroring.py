@@ -30,7 +30,7 @@ from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
-from warren.core.waiting import run
+from warren.core.waiting import Event, run
 from warren.mirror.calls import Calls
 from warren.mirror.copy_here import CopyHere
 from warren.mirror.gm_shell import GroupMember, GroupShell
@@ -54,6 +54,9 @@ log = logging.getLogger("warren.queue")
 
 TICK_S = 1.0
 """How often it is looked whether mirrors have become whole, and whether any are missing."""
+
+MIRRORS_S = 2.0
+"""The longest a declaration waits for the mirrors of its queue."""
 
 MOVE_PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
@@ -166,6 +169,15 @@ class Mirroring:
         """Up to which of its publishes the queue has all of a node; None if nobody can say."""
         origins = self._origins.get(queue_id)
         return None if origins is None else origins.get(origin, 0)
+
+    async def mirrored(self, queue: Queue) -> None:
+        """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
+        led = self._led.get(queue.queue_id)
+        if led is not None and not led.is_complete(self._running()):
+            placed = Event()
+            led.waiting.append(placed)
+            self._clock.call_later(MIRRORS_S, placed.happen)
+            await placed
 
     def when_mirrors_have_all(self, queue: Queue, done: Callable[[], None]) -> None:
         """Call back when all that is in the queue now is safe here and at every mirror."""

@@ -169,7 +169,7 @@ class Cluster:
             rng=random.Random(),
             listen=listening,
             settings=LinkSettings(
-                interval_s=min(1.0, config.link_timeout_s / 3), timeout_s=config.link_timeout_s
+                interval_s=min(0.5, config.link_timeout_s / 5), timeout_s=config.link_timeout_s
             ),
         )
         try:

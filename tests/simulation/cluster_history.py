@@ -695,7 +695,7 @@ class History:
             counted: list[int] = []
             session.channel(ADMIN).asks(
                 commands.Queue.Declare,
-                lambda ok: counted.append(ok.message_count),
+                lambda ok, counted=counted: counted.append(ok.message_count),
                 queue=queue,
                 passive=True,
             )
