@@ -152,19 +152,22 @@ class Mirroring:
         origins = self._origins.get(queue_id)
         return None if origins is None else origins.get(origin, 0)
 
-    def when_mirrors_have_all(self, queue: Queue, done: Callable[[], None]) -> None:
-        """Call back when all that is in the queue now is safe here and at every mirror."""
+    def when_mirrors_have_all(self, queue: Queue, done: Callable[[bool], None]) -> None:
+        """Call back when all that is in the queue now is safe here and at every mirror.
+
+        With False when this node does not lead the queue any more.
+        """
         led = self._led.get(queue.queue_id)
         copy = self._former_copies.get(queue.queue_id)
 
-        def own() -> None:
-            if copy is None or copy.safe:
-                done()
+        def own(led_on: bool) -> None:
+            if not led_on or copy is None or copy.safe:
+                done(led_on)
             else:
-                copy.when_safe(done)
+                copy.when_safe(lambda: done(True))
 
         if led is None:
-            own()
+            own(True)
         else:
             led.leader.barrier(own)
 

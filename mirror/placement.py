@@ -80,7 +80,9 @@ class ClusterPlacement:
                 known.append(publish)
             else:
                 self._publish(queue, publish)
-        self._mirroring.when_mirrors_have_all(queue, lambda: _settle(known, received is not None))
+        self._mirroring.when_mirrors_have_all(
+            queue, lambda safe: _settle(known, safe and received is not None)
+        )
 
     def _publish(self, queue: Queue, publish: Unanswered) -> None:
         """Publish what the leader before us never got."""

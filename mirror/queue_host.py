@@ -143,12 +143,25 @@ class QueueHost:
         return session.queue.left_ready
 
     async def _resume(self, node: str, queue_id: int) -> int | None:
-        """Up to which of the node's publishes the queue has all; None if nobody can say."""
-        session = await self._asked(node, queue_id)
+        """Up to which of the node's publishes the queue has all; None if nobody can say.
+
+        The node begins anew: its consumers subscribe again, and what they had goes back.
+        """
+        queue = (await self._asked(node, queue_id)).queue
+        self._end_session(node, queue_id)
         received = self._mirroring.received_from(queue_id, self._origin(node))
-        safe = Event()
-        self._mirroring.when_mirrors_have_all(session.queue, safe.happen)
-        await safe
+        decided = Event()
+        safe = False
+
+        def decide(all_safe: bool) -> None:
+            nonlocal safe
+            safe = all_safe
+            decided.happen()
+
+        self._mirroring.when_mirrors_have_all(queue, decide)
+        await decided
+        if not safe:
+            raise NotFound(f"queue {queue_id} is not led by node '{self._node.name}' any more")
         return received
 
     def _origin(self, node: str) -> str:
@@ -262,7 +275,12 @@ class QueueHost:
                 for waiting in awaited.waiting
                 if isinstance(waiting, Event) or waiting[0] != node
             ]
-        for session in self._sessions.pop(node, {}).values():
+        for queue_id in list(self._sessions.get(node, ())):
+            self._end_session(node, queue_id)
+
+    def _end_session(self, node: str, queue_id: int) -> None:
+        session = self._sessions[node].pop(queue_id, None)
+        if session is not None:
             self._to_flush.pop(session, None)
             session.end()
 

@@ -52,6 +52,7 @@ class RemoteQueues:
         self._on_flow = on_flow
         self._queues: dict[int, RemoteQueue] = {}
         self._unpacker = Unpacker()
+        self._numbered = 0
         self._owed = 0
         self._flow = False
         self._to_flush: dict[RemoteQueue, None] = {}
@@ -92,6 +93,12 @@ class RemoteQueues:
 
     def ask(self, node: str, method: str, *arguments: Any) -> Call:
         return self._calls.ask(node, method, *arguments)
+
+    def next_number(self) -> int:
+        """For a publish. One count for all queues: whatever a leader has heard of this run of the
+        node, what comes later has a higher number."""
+        self._numbered += 1
+        return self._numbered
 
     def entry(self, packed: bytes) -> Entry:
         """The one message of an answer."""
