@@ -546,12 +546,12 @@ class Mirroring:
             self.drop_copy(copy, "the queue is deleted")
         elif record.leader == self._name:
             return
-        elif self._name in record.mirrors:
-            copy.listed = True
+        elif copy.listed and self._name not in record.mirrors:
+            self.drop_copy(copy, "it is not wanted any more")
+        else:
+            copy.listed = self._name in record.mirrors
             copy.promoting = False
             copy.member.set_epoch(record.epoch)
-        elif copy.listed:
-            self.drop_copy(copy, "it is not wanted any more")
 
     # `LedEffects`
 

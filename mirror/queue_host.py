@@ -39,8 +39,21 @@ class _Awaited:
 
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
-        # In the order in which they came; a question is an event that is to happen.
-        self.waiting: list[Event | tuple[str, Kind, bytes]] = []
+        # In the order in which they came.
+        self.waiting: list[_Question | tuple[str, Kind, bytes]] = []
+
+
+class _Question(Event):
+    """Happens when it can be answered, or when whoever asked it cannot be reached any more."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self.node = node
+        self.is_dropped = False
+
+    def drop(self) -> None:
+        self.is_dropped = True
+        self.happen()
 
 
 class QueueHost:
@@ -171,10 +184,10 @@ class QueueHost:
     async def _asked(self, node: str, queue_id: int) -> RemoteClient:
         """The session a question is about, as soon as the queue is here."""
         if queue_id in self._awaited or queue_id not in self._node.local_queues:
-            decided = Event()
-            self._await(queue_id).waiting.append(decided)
-            await decided
-            if queue_id not in self._node.local_queues:
+            question = _Question(node)
+            self._await(queue_id).waiting.append(question)
+            await question
+            if question.is_dropped or queue_id not in self._node.local_queues:
                 raise NotFound(f"queue {queue_id} is not at node '{self._node.name}'")
         return self._session(node, queue_id)
 
@@ -193,7 +206,7 @@ class QueueHost:
             return
         awaited.timer.cancel()
         for waiting in awaited.waiting:
-            if isinstance(waiting, Event):
+            if isinstance(waiting, _Question):
                 waiting.happen()
             else:
                 node, kind, payload = waiting
@@ -202,7 +215,7 @@ class QueueHost:
     def _give_up(self, queue_id: int) -> None:
         awaited = self._awaited.pop(queue_id)
         for waiting in awaited.waiting:
-            if isinstance(waiting, Event):
+            if isinstance(waiting, _Question):
                 waiting.happen()
                 continue
             node, kind, payload = waiting
@@ -270,11 +283,12 @@ class QueueHost:
     def _down(self, node: str) -> None:
         self._congested.discard(node)
         for awaited in self._awaited.values():
-            awaited.waiting = [
-                waiting
-                for waiting in awaited.waiting
-                if isinstance(waiting, Event) or waiting[0] != node
-            ]
+            waiting, awaited.waiting = awaited.waiting, []
+            for one in waiting:
+                if (one.node if isinstance(one, _Question) else one[0]) != node:
+                    awaited.waiting.append(one)
+                elif isinstance(one, _Question):
+                    one.drop()
         for queue_id in list(self._sessions.get(node, ())):
             self._end_session(node, queue_id)
 
