@@ -519,6 +519,12 @@ class Channel:
             # After the queues: what was put back comes before what has not been handed out yet.
             self._settle_limited(limited)
 
+    def unsettled(self) -> Iterator[Message]:
+        """What it has got and no queue has heard a verdict of."""
+        yield from self.unacked.values()
+        if self.transaction is not None:
+            yield from self.transaction.judged_messages()
+
     def requeue_all(self) -> None:
         """Put all unacknowledged messages back into their queues."""
         messages = list(self.unacked.values())

@@ -78,8 +78,10 @@ from warren.core.errors import (
 )
 from warren.core.field import Field, Table
 from warren.core.log_line import log_event
+from warren.core.message import Message
 from warren.core.node import Node
 from warren.core.ports import Timer
+from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
 from warren.core.waiting import Waiting
 
@@ -242,6 +244,15 @@ class Connection:
     @property
     def channel_count(self) -> int:
         return len(self.channels) + len(self._closing_channels)
+
+    def unacked_of(self, queue: Queue) -> list[Message]:
+        """What its channels have got from the queue and not settled."""
+        return [
+            message
+            for channel in self.channels.values()
+            for message in channel.unsettled()
+            if message.holder.queue is queue
+        ]
 
     @property
     def owed_octets(self) -> int:

@@ -32,6 +32,19 @@ def short_string(text: str) -> bytes:
     return bytes((len(raw),)) + raw
 
 
+class Outdated:
+    """Holds what a consumer had got before its queue moved to another leader."""
+
+    __slots__ = ("limited", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.limited = True
+
+    def settled(self, count: int) -> None:
+        """The new leader counts anew."""
+
+
 class ChannelConsumer(Consumer):
     """A consumer of a channel of an AMQP connection."""
 
@@ -137,6 +150,15 @@ class ChannelConsumer(Consumer):
 
     def cancelled(self) -> None:
         self._channel.consumer_cancelled(self)
+
+    def move_to(self, queue: Queue) -> None:
+        held = Outdated(self.queue)
+        for message in self._channel.unacked.values():
+            if message.holder is self:
+                message.holder = held
+        self.unacked = 0
+        self.blocked &= ~(Blocked.PREFETCH | Blocked.NOT_ACTIVE | Blocked.MOVING)
+        self.queue = queue
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         """Write a delivery; when its envelope comes a second time, keep what does not change."""

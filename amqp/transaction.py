@@ -6,7 +6,7 @@ There is no rollback across queues. commit-ok waits for every queue to have ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from warren.amqp.publishing import Route
@@ -43,6 +43,11 @@ class Transaction:
     def judged(self) -> int:
         """Messages whose verdict waits for the commit."""
         return sum([len(unacked) for unacked, _ in self._verdicts])
+
+    def judged_messages(self) -> Iterator[Message]:
+        """Those messages."""
+        for unacked, _ in self._verdicts:
+            yield from unacked.values()
 
     def publish(
         self, route: Route, envelope: Envelope, queues: tuple[Queue, ...], body: bytes

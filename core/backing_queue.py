@@ -78,15 +78,33 @@ LEVELS = 256
 """Levels a priority queue can have (amqp_semantics.md section 10)."""
 
 
+class Peeked(NamedTuple):
+    """Ready messages that were looked at: all there are below `next_position`, from some start."""
+
+    messages: list[Message]
+    next_position: int
+
+
 class BackingQueue(Protocol):
-    length: int
-    """Ready messages. A plain attribute: it is read for every publish."""
+    @property
+    def length(self) -> int:
+        """Ready messages. A plain attribute: it is read for every publish."""
+        ...
 
-    defers_confirms: bool
-    """Whether a persistent publish with a `confirms` is settled later, by `confirms.settle`."""
+    @property
+    def defers_confirms(self) -> bool:
+        """Whether a persistent publish with a `confirms` is settled later, by `confirms.settle`."""
+        ...
 
-    expiring: bool
-    """Whether a message that was there from the start may expire."""
+    @property
+    def defers_transient(self) -> bool:
+        """Whether that is so for every publish with a `confirms`, persistent or not."""
+        ...
+
+    @property
+    def expiring(self) -> bool:
+        """Whether a message that was there from the start may expire."""
+        ...
 
     @property
     def ready_bytes(self) -> int:
@@ -186,4 +204,23 @@ class BackingQueue(Protocol):
 
     def delete(self) -> None:
         """The queue is gone: forget everything, ready and pending."""
+        ...
+
+
+class MirroredLevel(BackingQueue, Protocol):
+    """A backing queue of which other nodes may have copies; of a priority queue, each level."""
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        """Look at ready messages from a position on, in order, at one at least if there is any.
+
+        They stay as they are, and so must the messages that are returned.
+        """
+        ...
+
+    def skip_to(self, position: int) -> None:
+        """Give the next message this position, which is not below the one it would have."""
+        ...
+
+    def count_as_delivered(self) -> None:
+        """From now on every message there is counts as delivered once."""
         ...

@@ -28,6 +28,7 @@ class Blocked(IntFlag):
     SOCKET = 4
     NOT_ACTIVE = 8
     COMMITS = 16
+    MOVING = 32
 
 
 NO_LIMIT = 1 << 62
@@ -40,6 +41,9 @@ class Consumer(ABC):
     """
 
     limited = True
+
+    is_local = True
+    """Whether its channel is of this node."""
 
     __slots__ = (
         "arguments",
@@ -96,6 +100,19 @@ class Consumer(ABC):
     @abstractmethod
     def cancelled(self) -> None:
         """The queue is gone, and this subscription with it."""
+
+    @abstractmethod
+    def move_to(self, queue: Queue) -> None:
+        """The queue is another object now, which knows nothing of what was handed over before.
+
+        Verdicts on that go to the old one still, which ignores them.
+        """
+
+    @property
+    def wants_cancel(self) -> bool:
+        """Whether it is to be cancelled when the queue gets another leader."""
+        cancel = self.arguments.get("x-cancel-on-ha-failover")
+        return cancel is not None and cancel.value is True
 
     def block(self, reason: int) -> None:
         """Leave the ring for this reason, if not out of it already."""

@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 
-from warren.core.backing_queue import BackingQueueStatus
+from warren.core.backing_queue import BackingQueueStatus, Peeked
 from warren.core.message import Envelope, Message
+from warren.core.peeking import peek
 from warren.core.settlement import PublishConfirms
 
 
@@ -24,6 +25,7 @@ class MemoryQueue:
         "_ready",
         "_returned",
         "defers_confirms",
+        "defers_transient",
         "expiring",
         "length",
         "ready_bytes",
@@ -36,6 +38,7 @@ class MemoryQueue:
         self.length = 0
         self.ready_bytes = 0
         self.defers_confirms = False
+        self.defers_transient = False
         self.expiring = False
 
     def publish(
@@ -141,6 +144,18 @@ class MemoryQueue:
             ram_msg_count=self.length,
             ram_bytes=self.ready_bytes,
         )
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        end = self._next_position
+        return peek(self._returned, (self._ready,), start, end, count_max, bytes_max)
+
+    def skip_to(self, position: int) -> None:
+        assert position >= self._next_position, (position, self._next_position)
+        self._next_position = position
+
+    def count_as_delivered(self) -> None:
+        for message in (*self._ready, *[message for _, message in self._returned]):
+            message.redelivered = True
 
     def set_mode(self, mode: str) -> None:
         """There is only memory."""

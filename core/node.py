@@ -8,7 +8,7 @@ built, with its clock, store and monitors, by `warren/node.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Protocol
 
@@ -21,11 +21,13 @@ from warren.core.firehose import Firehose
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
 from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
+from warren.core.message import Message
 from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
 from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
 from warren.core.placement import OneNode, Placement
 from warren.core.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
+from warren.core.queue import Queue
 from warren.core.records import GlobalParameterRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
 from warren.core.vhost import VirtualHost
@@ -42,6 +44,10 @@ class Client(Protocol):
 
     @property
     def channel_count(self) -> int: ...
+
+    def unacked_of(self, queue: Queue) -> Iterable[Message]:
+        """What its channels have got from the queue and not settled."""
+        ...
 
     def force_close(self, reason: str) -> None: ...
 
@@ -82,6 +88,8 @@ class Node:
         self.local_queues = LocalQueues()
         self._placement = placement or OneNode()
         self.clients: dict[Client, None] = {}
+        # Who knows what clients of other nodes have got from a queue.
+        self.other_clients: list[Callable[[Queue], Iterable[Message]]] = []
         self.counts = NodeCounts()
         self.started_at = clock.wall_time()
         self._clients_numbered = 0
@@ -220,6 +228,15 @@ class Node:
         if limits:
             opened = sum(client.channel_count for client in self._clients_of(user))
             check_user_channel(limits, user.name, opened)
+
+    def unacked_of(self, queue: Queue) -> list[Message]:
+        """What is out for acknowledgement, wherever its channels are."""
+        found: list[Message] = []
+        for client in self.clients:
+            found += client.unacked_of(queue)
+        for others in self.other_clients:
+            found += others(queue)
+        return found
 
     def connection_ended(self, client: Client) -> None:
         if client in self.clients:

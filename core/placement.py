@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from warren.core.field import Table
+from warren.core.moving import Moving
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 
@@ -21,6 +22,10 @@ class Placement(Protocol):
         """Whether this node has the queue."""
         ...
 
+    def storage_id(self, record: QueueRecord) -> int:
+        """What the storage of this node knows the queue by."""
+        ...
+
     def remote_queue(
         self,
         vhost: QueueOwner,
@@ -30,6 +35,10 @@ class Placement(Protocol):
         settings: QueueSettings,
     ) -> Queue:
         """What stands for a queue that another node has."""
+        ...
+
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        """A queue has another leader; this object takes the place of the one before."""
         ...
 
 
@@ -42,6 +51,9 @@ class OneNode:
     def is_here(self, record: QueueRecord) -> bool:
         return True
 
+    def storage_id(self, record: QueueRecord) -> int:
+        return record.queue_id
+
     def remote_queue(
         self,
         vhost: QueueOwner,
@@ -51,3 +63,6 @@ class OneNode:
         settings: QueueSettings,
     ) -> Queue:
         raise AssertionError(f"queue {name!r} is nowhere else")
+
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        raise AssertionError(f"queue {queue.name!r} was nowhere else")

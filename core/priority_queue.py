@@ -21,7 +21,20 @@ class PriorityQueue:
         self._fetch_order = self._levels[::-1]
         self.length = sum(level.length for level in self._levels)
         self.defers_confirms = self._levels[0].defers_confirms
+        self.defers_transient = False
         self.expiring = any(level.expiring for level in self._levels)
+
+    @property
+    def levels(self) -> list[BackingQueue]:
+        """The backing queues of the levels, from the lowest on."""
+        return self._levels
+
+    def replace_levels(self, levels: list[BackingQueue]) -> None:
+        """Use others in their place, which have the same messages."""
+        self._levels = levels
+        self._fetch_order = levels[::-1]
+        self.defers_confirms = levels[0].defers_confirms
+        self.defers_transient = levels[0].defers_transient
 
     @property
     def ready_bytes(self) -> int:

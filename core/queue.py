@@ -22,6 +22,7 @@ from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
+from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Clock, Commit, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -76,6 +77,10 @@ class QueueOwner(Protocol):
         """Delete the queue and its bindings."""
         ...
 
+    def renew_queue(self, queue: Queue) -> None:
+        """The leader of the queue, at another node, has forgotten us: begin anew with it."""
+        ...
+
 
 class Queue:
     """One queue. `exclusive_owner` is the connection it belongs to, if it is exclusive.
@@ -91,6 +96,7 @@ class Queue:
         "_expiry_at",
         "_expiry_timer",
         "_has_expiring",
+        "_held",
         "_resume_scheduled",
         "_rules",
         "_sent_late",
@@ -112,6 +118,7 @@ class Queue:
         "got_no_ack",
         "got_nothing",
         "left_ready",
+        "mirrored",
         "name",
         "published",
         "queue_id",
@@ -150,6 +157,8 @@ class Queue:
         self.deleted = False
         # How many messages were ready when it was deleted.
         self.left_ready = 0
+        # Whether another node may take the place of its leader.
+        self.mirrored = False
         # Counted since the queue is here; `stats` says what becomes of them.
         self.published = 0
         self.acked = 0
@@ -161,6 +170,8 @@ class Queue:
         self._sent_late = 0
         self._turned_away = 0
         self._trace: Firehose | None = None
+        # What is published while the queue is being handed over to another node.
+        self._held: list[Unanswered] | None = None
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
         self._has_expiring = backing.expiring
@@ -174,6 +185,10 @@ class Queue:
     def __len__(self) -> int:
         """Ready messages."""
         return self.backing.length
+
+    @property
+    def vhost_name(self) -> str:
+        return self._vhost.name
 
     @property
     def survives(self) -> bool:
@@ -211,8 +226,9 @@ class Queue:
                 ready.rotate(-1)
         else:
             backing.publish(envelope, body, None, confirms, publish_seq)
-        if confirms is not None and backing.defers_confirms and envelope.persistent:
-            return PENDING
+        if confirms is not None and backing.defers_confirms:
+            if envelope.persistent or backing.defers_transient:
+                return PENDING
         return SETTLED
 
     def _publish_by_rules(
@@ -222,6 +238,9 @@ class Queue:
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
+        if self._held is not None:
+            self._held.append(Unanswered(0, envelope, body, confirms, publish_seq))
+            return PENDING if confirms is not None else SETTLED
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
@@ -257,8 +276,9 @@ class Queue:
                 self._has_expiring = True
                 self._arm_expiry()
             self._drop_excess()
-        if confirms is not None and backing.defers_confirms and envelope.persistent:
-            return PENDING
+        if confirms is not None and backing.defers_confirms:
+            if envelope.persistent or backing.defers_transient:
+                return PENDING
         return SETTLED
 
     # Consuming
@@ -304,6 +324,8 @@ class Queue:
         backing = self.backing
         if not backing.length:
             return
+        if self._held is not None:
+            return
         if self._has_expiring and not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
             return
@@ -344,6 +366,9 @@ class Queue:
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
         """Fetch one message for basic.get; it is unacknowledged unless `no_ack`."""
         self.touch()
+        if self._held is not None:
+            self.got_nothing += 1
+            return None
         if self._has_expiring:
             if not self._drop_expired(GET_EXPIRY_SLICE):
                 # What is looked at has expired so far; the rest is dropped in turns.
@@ -496,6 +521,65 @@ class Queue:
             self.remove_consumer(consumer)
             consumer.cancelled()
 
+    # Moving to another leader
+
+    def is_led_as(self, leader: str, epoch: int, here: bool) -> bool:
+        """Whether this is what stands for the queue while it is led so."""
+        return here
+
+    def hold(self) -> None:
+        """Keep everything as it is, for a moment, so that another node can take over.
+
+        What is published is held back, and nothing is delivered. Verdicts may get lost: what they
+        are about is delivered again then.
+        """
+        assert self._held is None
+        self._held = []
+        self._find_rules()
+        for consumer in self.consumers:
+            consumer.block(Blocked.MOVING)
+
+    def release(self) -> None:
+        """The queue stays where it is."""
+        held, self._held = self._held, None
+        self._find_rules()
+        for _, envelope, body, confirms, publish_seq in held or ():
+            answer = self.publish(envelope, body, confirms, publish_seq)
+            if confirms is not None and answer is not PENDING:
+                # Whoever published it was told that it would hear.
+                (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+        for consumer in list(self.consumers):
+            consumer.unblock(Blocked.MOVING)
+        self.deliver()
+
+    def move_out(self) -> Moving:
+        """Another object takes the place of this one: end, and hand over what goes with it."""
+        self.deleted = True
+        self._stop_unused_timer()
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
+        consumers = [consumer for consumer in self.consumers if consumer.is_local]
+        self.consumers.clear()
+        self.backing.delete()
+        return Moving(consumers, self._held or [])
+
+    def succeeded_by(self, queue: Queue) -> None:
+        """That object takes the place of this one."""
+
+    def move_in(self, consumers: Iterable[Consumer]) -> None:
+        """Go on serving consumers of the object before."""
+        for consumer in consumers:
+            if consumer.wants_cancel:
+                consumer.cancelled()
+                continue
+            consumer.move_to(self)
+            try:
+                self.add_consumer(consumer)
+            except AccessRefused:
+                consumer.cancelled()
+        self.deliver()
+
     def stop(self) -> None:
         """The node stops, and the queue is to be found as it is when it starts again."""
         self.backing.stop()
@@ -529,6 +613,7 @@ class Queue:
             or settings.max_length is not None
             or settings.max_length_bytes is not None
             or self._trace is not None
+            or self._held is not None
         )
 
     def _unused(self) -> None:

@@ -4,7 +4,7 @@ Keys: ("vhost", name) · ("user", name) · ("permission", user, vhost) ·
 ("topic_permission", user, vhost, exchange) · ("exchange", vhost, name) · ("queue", vhost, name) ·
 ("binding", vhost, source, kind, destination, routing_key, fingerprint) ·
 ("policy", vhost, name) · ("operator_policy", vhost, name) · ("parameter", component, vhost, name) ·
-("global_parameter", name).
+("global_parameter", name) · ("group", name).
 
 `arguments` are tables in the plain form of `field.to_plain`.
 """
@@ -52,7 +52,11 @@ class ExchangeRecord(msgspec.Struct, frozen=True):
 class QueueRecord(msgspec.Struct, frozen=True):
     """`queue_id` is what the storage knows the queue by.
 
-    `leader` is the node that has it; empty where there is but one.
+    `leader` is the node that has it; empty where there is but one. `mirrors` are the nodes that
+    have a copy, the oldest first, and `in_sync` those whose copy is whole. `epoch` counts how
+    often it was given another leader, and `promoted` says why the last time. `down`: its leader
+    has stopped in order, and only a mirror in sync may take its place. `stores` says under which
+    id a node has its copy on disk, where that is not `queue_id`.
     """
 
     auto_delete: bool
@@ -61,6 +65,16 @@ class QueueRecord(msgspec.Struct, frozen=True):
     durable: bool = True
     exclusive: bool = False
     leader: str = ""
+    mirrors: list[str] = []
+    in_sync: list[str] = []
+    epoch: int = 0
+    promoted: str = ""
+    down: bool = False
+    stores: dict[str, int] = {}
+
+    def storage_id(self, node: str) -> int:
+        """What the storage of a node that has the queue, or a copy, knows it by."""
+        return self.stores.get(node) or self.queue_id
 
 
 class BindingRecord(msgspec.Struct, frozen=True):
@@ -85,6 +99,21 @@ class GlobalParameterRecord(msgspec.Struct, frozen=True):
     value: Any
 
 
+class GroupMemberRecord(msgspec.Struct, frozen=True):
+    """One member of a group that multicasts; `incarnation` tells its lives on one node apart."""
+
+    node: str
+    incarnation: int
+    alive: bool = True
+
+
+class GroupRecord(msgspec.Struct, frozen=True):
+    """Who is in a group, in the order of its ring. `version` counts the changes, from 1."""
+
+    version: int
+    members: tuple[GroupMemberRecord, ...]
+
+
 RECORD_TYPES: Mapping[str, type[msgspec.Struct]] = {
     "vhost": VirtualHostRecord,
     "user": UserRecord,
@@ -97,4 +126,5 @@ RECORD_TYPES: Mapping[str, type[msgspec.Struct]] = {
     "operator_policy": PolicyRecord,
     "parameter": ParameterRecord,
     "global_parameter": GlobalParameterRecord,
+    "group": GroupRecord,
 }

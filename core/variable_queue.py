@@ -32,9 +32,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from warren.core.backing_queue import BackingQueueStatus
+from warren.core.backing_queue import BackingQueueStatus, Peeked
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import SLICE, Pager
+from warren.core.peeking import peek
 from warren.core.queue_rates import QueueRates, Totals
 from warren.core.queue_store import QueueStore
 from warren.core.settlement import PublishConfirms
@@ -101,6 +102,7 @@ class VariableQueue:
         "_tail",
         "_target_count",
         "defers_confirms",
+        "defers_transient",
         "expiring",
         "length",
         "ready_bytes",
@@ -120,6 +122,7 @@ class VariableQueue:
         self._sizes = sizes
         self._durable = store.durable
         self.defers_confirms = store.durable
+        self.defers_transient = False
         self.expiring = recovered.expiring
         self.length = recovered.count
         self.ready_bytes = recovered.body_bytes
@@ -421,6 +424,57 @@ class VariableQueue:
         if self._disk_count:
             return self._disk_start
         return self._q1[0].position if self._q1 else self._next_position
+
+    # For copies at other nodes
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        """As the interface says; returned messages whose bodies are lost are passed over."""
+        end = self._next_position
+        q1 = self._q1 if self._q1 is not None else ()
+        if not self._disk_count:
+            return peek(
+                self._returned, (self._q4, q1), start, end, count_max, bytes_max, self._with_body
+            )
+        disk_end = self._disk_end
+        if start >= disk_end:
+            return peek((), (q1,), start, end, count_max, bytes_max, self._with_body)
+        head = peek(
+            self._returned,
+            (self._q4,),
+            start,
+            self._disk_start,
+            count_max,
+            bytes_max,
+            self._with_body,
+        )
+        if head.messages:
+            return head
+        batch = self._store.read(max(start, self._disk_start), disk_end, count_max, bytes_max)
+        return Peeked(batch.messages, batch.next_position)
+
+    def _with_body(self, message: Message) -> Message | None:
+        """The message as it can be looked at: itself, or a copy with its body; None if lost."""
+        if message.body is not PAGED_OUT:
+            return message
+        body = self._store.read_body(message)
+        if body is None:
+            return None
+        copy = Message(message.envelope, body, message.position, message.expires_at)
+        copy.redelivered = message.redelivered
+        return copy
+
+    def skip_to(self, position: int) -> None:
+        skipped = position - self._next_position
+        assert skipped >= 0, (position, self._next_position)
+        # As if they had been published and lost, which keeps the totals right.
+        self._gone += skipped
+        self._next_position = position
+
+    def count_as_delivered(self) -> None:
+        self._store.redelivered_below = max(self._store.redelivered_below, self._next_position)
+        returned = [message for _, message in self._returned]
+        for message in (*returned, *self._q4, *(self._q1 or ())):
+            message.redelivered = True
 
     # Where a publish goes
 

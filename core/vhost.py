@@ -586,6 +586,7 @@ class VirtualHost:
             return
         assert isinstance(record, QueueRecord)
         if queue is not None:
+            self._follow_leader(queue, record)
             return
         if not record.queue_id:
             # Declared before queues had a storage.
@@ -593,6 +594,30 @@ class VirtualHost:
             self._store.transact([Write(key, record)])
         with self._skipping(key):
             self._add_queue(name, record)
+
+    def _follow_leader(self, queue: Queue, record: QueueRecord) -> None:
+        """The definition of a queue that is there has changed."""
+        here = self._placement.is_here(record)
+        if not queue.is_led_as(record.leader, record.epoch, here):
+            self._renew(queue, record)
+        else:
+            queue.mirrored = bool(record.mirrors)
+
+    def renew_queue(self, queue: Queue) -> None:
+        """`QueueOwner`: begin anew with the leader of the queue, which has forgotten us."""
+        stored = self._store.get(("queue", self.name, queue.name))
+        if stored is not None and self.queues.get(queue.name) is queue:
+            assert isinstance(stored.record, QueueRecord)
+            self._renew(queue, stored.record)
+
+    def _renew(self, queue: Queue, record: QueueRecord) -> None:
+        """Put another object in the place of a queue."""
+        self._local_queues.remove(queue)
+        moving = queue.move_out()
+        self._add_queue(queue.name, record)
+        successor = self.queues[queue.name]
+        queue.succeeded_by(successor)
+        self._placement.move_in(successor, moving)
 
     def _binding_changed(self, key: Key, record: object | None) -> None:
         if record is None:
@@ -658,6 +683,7 @@ class VirtualHost:
         if self.firehose is not None:
             queue.trace_with(self.firehose)
         self.queues[name] = queue
+        queue.mirrored = bool(record.mirrors)
         owner = queue.exclusive_owner
         if owner is not None:
             self._exclusive.setdefault(owner, {})[name] = queue
@@ -672,15 +698,15 @@ class VirtualHost:
     ) -> Queue:
         # An exclusive queue that nobody here declares is one of a node that was here before.
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
-        queue_id = record.queue_id
-        spec = BackingSpec(queue_id, record.durable and owner is None, settings.queue_mode)
+        storage_id = self._placement.storage_id(record)
+        spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
         backing: BackingQueue
         if settings.max_priority is None:
             backing = self._new_backing_queue(spec)
         else:
             backing = PriorityQueue(
                 settings.max_priority,
-                lambda level: self._new_backing_queue(spec._replace(queue_id=queue_id + level)),
+                lambda level: self._new_backing_queue(spec._replace(queue_id=storage_id + level)),
             )
         return Queue(
             self,
@@ -691,7 +717,7 @@ class VirtualHost:
             arguments=arguments,
             settings=settings,
             backing=backing,
-            queue_id=queue_id,
+            queue_id=record.queue_id,
         )
 
     def _end_queue(self, queue: Queue) -> None:

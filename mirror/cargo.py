@@ -80,7 +80,7 @@ class Unpacker:
                 flags, number, body_size = _HEAD.unpack_from(payload, start)
                 start += _HEAD.size
                 if not flags & SAME_ENVELOPE:
-                    envelope, start = self._envelope(payload, start)
+                    envelope, start = self.envelope(payload, start)
             except (struct.error, UnicodeError) as error:
                 raise Undeliverable(f"a message that cannot be read: {error}") from None
             stop = start + body_size
@@ -89,7 +89,8 @@ class Unpacker:
             yield Entry(flags, number, envelope, payload[start:stop])
             start = stop
 
-    def _envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
+    def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
+        """The envelope at `start`, and where it ends. Raises `Undeliverable`, `struct.error`."""
         exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
         stop = start + _ENVELOPE.size + exchange + key + header
         if stop > len(payload):

@@ -24,7 +24,7 @@ from contextlib import suppress
 
 from warren.core.definition_replica import Replica
 from warren.core.definition_table import Change
-from warren.core.log_line import log_event, log_fault
+from warren.core.log_line import log_event
 from warren.core.ports import Commit, Precondition, Write
 from warren.mirror.batch_writer import BatchWriter, Decision, WriterSuperseded
 from warren.mirror.cluster_log import logger
@@ -38,6 +38,7 @@ from warren.mirror.etcd import (
     EtcdOutcomeUnknown,
     EtcdUnreachable,
 )
+from warren.mirror.reachability import Reachability
 from warren.mirror.shared_definitions import Piece, SharedDefinitions
 
 OPEN_ATTEMPTS = 5
@@ -77,14 +78,13 @@ class ClusterMetadata(SharedDefinitions):
         self._replica = replica
         self._replica_revision = 0
         self._cluster_id = cluster_id
-        self._on_reachable = on_reachable
+        self._reachability = Reachability(etcd.endpoints, on_reachable)
         self._on_superseded = on_superseded
         self._check_interval_s = check_interval_s
         # Nothing changed after `revision` up to here.
         self._passed = 0
         self._work = asyncio.Event()
         self._stream: HistoryStream | None = None
-        self._failing: set[str] = set()
         self._superseded: WriterSuperseded | None = None
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -145,7 +145,7 @@ class ClusterMetadata(SharedDefinitions):
     @property
     def reachable(self) -> bool:
         """Whether etcd answers, as far as this node knows."""
-        return not self._failing
+        return not self._reachability.failing
 
     def transact(
         self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
@@ -222,9 +222,10 @@ class ClusterMetadata(SharedDefinitions):
     async def _read_snapshot(self) -> Revision:
         number = 0
         definitions: list[Change] = []
-        async for page in self._history.snapshot():
-            number = page.number
-            definitions += page.changes
+        async for part in self._history.snapshot():
+            number = part.number
+            definitions += part.changes
+            await asyncio.sleep(0)
         return Revision(number, definitions)
 
     async def _catch_up(self, until: int) -> None:
@@ -251,7 +252,7 @@ class ClusterMetadata(SharedDefinitions):
         """None of the tasks ends by itself but that of a writer that is superseded."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("cluster_metadata_failed", exc_info=error)
-            self._lost("fault", error)
+            self._reachability.lost("fault", error)
 
     def _wake(self) -> None:
         self._work.set()
@@ -285,9 +286,9 @@ class ClusterMetadata(SharedDefinitions):
             except EtcdError as error:
                 # A connection that broke under one answer is no news.
                 if pause_s or not isinstance(error, EtcdOutcomeUnknown):
-                    self._lost("transactions", error)
+                    self._reachability.lost("transactions", error)
             else:
-                self._found("transactions")
+                self._reachability.found("transactions")
                 return decision
             await asyncio.sleep(pause_s)
             pause_s = _longer(pause_s)
@@ -305,7 +306,7 @@ class ClusterMetadata(SharedDefinitions):
             except EtcdError as error:
                 # A stream that breaks is no news; that there is no other one is.
                 if self._stream is None:
-                    self._lost("watch", error)
+                    self._reachability.lost("watch", error)
             self._stream = None
             if self._revision > begun_from or clock() > begun_at + RETRY_MAX_S:
                 pause_s = 0.0
@@ -315,7 +316,7 @@ class ClusterMetadata(SharedDefinitions):
     async def _follow_stream(self) -> None:
         async with self._history.after(max(self._revision, self._passed)) as stream:
             self._stream = stream
-            self._found("watch")
+            self._reachability.found("watch")
             while True:
                 await self._apply_all(await stream.next_revisions())
 
@@ -337,7 +338,7 @@ class ClusterMetadata(SharedDefinitions):
         try:
             await self._reload()
         except (EtcdError, UnreadableDefinition) as error:
-            self._lost("watch", error)
+            self._reachability.lost("watch", error)
 
     async def _reload(self) -> None:
         """Read everything anew, and make the differences one change."""
@@ -383,9 +384,9 @@ class ClusterMetadata(SharedDefinitions):
             try:
                 progress = await self._history.progress(applied)
             except EtcdError as error:
-                self._lost("check", error)
+                self._reachability.lost("check", error)
             else:
-                self._found("check")
+                self._reachability.found("check")
 
     def _pass(self, revision: int) -> None:
         """Nothing but what is applied has changed up to this revision."""
@@ -401,33 +402,6 @@ class ClusterMetadata(SharedDefinitions):
     def _whole_cluster_id(self) -> str:
         """etcd's identity and the cluster's own: a replica is of both."""
         return f"{self._history.etcd_cluster:x}/{self._cluster_id}"
-
-    def _lost(self, work: str, error: BaseException) -> None:
-        was_reachable = self.reachable
-        self._failing.add(work)
-        if was_reachable:
-            log_event(
-                logger,
-                logging.ERROR,
-                "etcd_unreachable",
-                endpoints=", ".join(self._etcd.endpoints),
-                during=work,
-                error=error,
-            )
-            self._tell_reachable()
-
-    def _found(self, work: str) -> None:
-        if work in self._failing:
-            self._failing.remove(work)
-            if self.reachable:
-                log_event(logger, logging.INFO, "etcd_reachable")
-                self._tell_reachable()
-
-    def _tell_reachable(self) -> None:
-        try:
-            self._on_reachable(self.reachable)
-        except Exception:
-            log_fault(logger, "reachable_callback_failed")
 
 
 def _longer(pause_s: float) -> float:

@@ -28,8 +28,11 @@ from warren.mirror.definition_codec import (
 from warren.mirror.etcd import EtcdClient, EtcdHistoryLost, WatchStream
 from warren.mirror.etcd_messages import Event, Header, KeyValue, Range, WatchCreate, end_of
 
-PAGE_DEFINITIONS = 1000
-"""Definitions asked for at once: some 5 ms of reading."""
+PAGE_DEFINITIONS = 5000
+"""Definitions asked for at once. For each page etcd looks at all keys that are left, so smaller
+ones take much longer: 100,000 definitions 6 s in pages of 1000."""
+SLICE_DEFINITIONS = 500
+"""Definitions handed on at once: some 3 ms of reading."""
 
 
 class Revision(NamedTuple):
@@ -71,7 +74,7 @@ class DefinitionHistory:
         return Progress(changed_at, answer.header.revision)
 
     async def snapshot(self) -> AsyncIterator[Revision]:
-        """All definitions of one revision, in pages. Raises `UnreadableDefinition`."""
+        """All definitions of one revision, in slices. Raises `UnreadableDefinition`."""
         start, end = self._keys.definitions, end_of(self._keys.definitions)
         revision = 0
         more = True
@@ -81,7 +84,9 @@ class DefinitionHistory:
             )
             self._expect_same(page.header)
             revision = revision or page.header.revision
-            yield Revision(revision, [self._put(kv) for kv in page.kvs])
+            for place in range(0, max(len(page.kvs), 1), SLICE_DEFINITIONS):
+                kvs = page.kvs[place : place + SLICE_DEFINITIONS]
+                yield Revision(revision, [self._put(kv) for kv in kvs])
             more = page.more
             if more:
                 start = page.kvs[-1].key + b"\0"

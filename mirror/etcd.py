@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import aiohttp
 import msgspec
@@ -56,6 +57,7 @@ UNAUTHENTICATED = 16
 UNCERTAIN = frozenset({1, 2, 4, 10, 13, 14})
 
 Answer = TypeVar("Answer")
+Attempt: TypeAlias = Callable[[str], Awaitable[Answer]]
 
 
 class EtcdError(Exception):
@@ -167,35 +169,29 @@ class EtcdClient:
         failures: list[str] = []
         for endpoint in self._in_turn():
             try:
-                return await self._open_watch(endpoint, wanted)
+                return await self._with_token(endpoint, partial(self._open_watch, wanted))
             except EtcdRefused:
                 raise
             except (EtcdError, aiohttp.ClientError, OSError) as error:
                 failures.append(self._failed(endpoint, error))
         raise EtcdUnreachable("; ".join(failures))
 
-    async def _open_watch(self, endpoint: str, wanted: WatchCreate) -> WatchStream:
-        await self._log_in(endpoint)
+    async def _open_watch(self, wanted: WatchCreate, endpoint: str) -> WatchStream:
         body = msgspec.json.encode({"create_request": wanted})
-        try:
-            async with asyncio.timeout(self.request_timeout_s):
-                response = await self._http.post(
-                    f"{endpoint}/v3/watch",
-                    data=body,
-                    headers=self._headers(),
-                    ssl=self._tls,
-                    timeout=self._timeout(None),
-                )
-                stream = WatchStream(response)
-                try:
-                    stream.created = await stream.next_answer()
-                except BaseException:
-                    stream.close()
-                    raise
-        except EtcdNotAllowed:
-            # The stream does not say whether the token was too old or the user lacks a right.
-            self._token = None
-            raise
+        async with asyncio.timeout(self.request_timeout_s):
+            response = await self._http.post(
+                f"{endpoint}/v3/watch",
+                data=body,
+                headers=self._headers(),
+                ssl=self._tls,
+                timeout=self._timeout(None),
+            )
+            stream = WatchStream(response)
+            try:
+                stream.created = await stream.next_answer()
+            except BaseException:
+                stream.close()
+                raise
         return stream
 
     async def _call(
@@ -210,10 +206,11 @@ class EtcdClient:
         """What may be done twice is `repeatable`."""
         body = msgspec.json.encode(request)
         timeout = self._timeout(timeout_s or self.request_timeout_s)
+        post = partial(self._post, path, body, timeout)
         failures: list[str] = []
         for endpoint in self._in_turn():
             try:
-                content = await self._post_with_token(endpoint, path, body, timeout)
+                content = await self._with_token(endpoint, post)
                 return msgspec.json.decode(content, type=answer, strict=False)
             except _NOTHING_SENT as error:
                 failures.append(self._failed(endpoint, error))
@@ -229,24 +226,22 @@ class EtcdClient:
                 failures.append(text)
         raise EtcdUnreachable("; ".join(failures))
 
-    async def _post_with_token(
-        self, endpoint: str, path: str, body: bytes, timeout: aiohttp.ClientTimeout
-    ) -> bytes:
+    async def _with_token(self, endpoint: str, attempt: Attempt[Answer]) -> Answer:
+        """Try, and once more when etcd has forgotten the token: it has done nothing then."""
         await self._log_in(endpoint)
         token = self._token
         try:
-            return await self._post(endpoint, path, body, timeout)
+            return await attempt(endpoint)
         except EtcdNotAllowed as error:
             if token is None or not _token_is_stale(error):
                 raise
-        # Refused before it was done: asking again with a new token does it once.
         if self._token == token:
             self._token = None
         await self._log_in(endpoint)
-        return await self._post(endpoint, path, body, timeout)
+        return await attempt(endpoint)
 
     async def _post(
-        self, endpoint: str, path: str, body: bytes, timeout: aiohttp.ClientTimeout
+        self, path: str, body: bytes, timeout: aiohttp.ClientTimeout, endpoint: str
     ) -> bytes:
         async with self._http.post(
             endpoint + path,
@@ -266,7 +261,7 @@ class EtcdClient:
         body = msgspec.json.encode({"name": self._user, "password": self._password})
         try:
             timeout = self._timeout(self.request_timeout_s)
-            content = await self._post(endpoint, "/v3/auth/authenticate", body, timeout)
+            content = await self._post("/v3/auth/authenticate", body, timeout, endpoint)
         except EtcdRefused as error:
             if error.code == FAILED_PRECONDITION:
                 return  # This etcd asks nobody who they are.
@@ -321,6 +316,10 @@ class WatchStream:
 
     def close(self) -> None:
         """Whoever waits for the next answer gets `EtcdUnreachable`."""
+        connection = self._response.connection
+        if connection is not None and connection.transport is not None:
+            # Without TLS's farewell, for which the other side, which may be silent, is needed.
+            connection.transport.abort()
         self._response.close()
 
     async def _line(self) -> bytes:
@@ -380,7 +379,9 @@ def _failure(failure: Failure, status: int) -> EtcdError:
 
 
 def _cancellation(reason: str) -> EtcdError:
-    if "permission denied" in reason or "auth token" in reason:
+    if "auth token" in reason:
+        return EtcdNotAllowed(f"the watch was refused: {reason}", UNAUTHENTICATED)
+    if "permission denied" in reason:
         return EtcdNotAllowed(f"the watch was refused: {reason}", PERMISSION_DENIED)
     return EtcdUnreachable(f"the watch was cancelled: {reason or 'no reason given'}")
 

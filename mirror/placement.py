@@ -7,10 +7,14 @@ from collections.abc import Callable, Collection
 from random import Random
 
 from warren.core.field import Table
+from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Key, MetadataStore
 from warren.core.queue import Queue, QueueOwner
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
+from warren.core.settlement import PENDING, REJECTED
+from warren.mirror.mirroring import Mirroring
+from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.remote_queues import RemoteQueues
 
 
@@ -24,6 +28,7 @@ class ClusterPlacement:
         remote_queues: RemoteQueues,
         running: Callable[[], Collection[str]],
         random: Random,
+        mirroring: Mirroring,
         locator: str = "client-local",
     ) -> None:
         self._node = node
@@ -31,6 +36,7 @@ class ClusterPlacement:
         self._remote_queues = remote_queues
         self._running = running
         self._random = random
+        self._mirroring = mirroring
         self._locator = locator
         self._leaders: dict[Key, str] = {}
         self._led: Counter[str] = Counter()
@@ -51,6 +57,9 @@ class ClusterPlacement:
     def is_here(self, record: QueueRecord) -> bool:
         return record.leader == self._node
 
+    def storage_id(self, record: QueueRecord) -> int:
+        return record.storage_id(self._node)
+
     def remote_queue(
         self,
         vhost: QueueOwner,
@@ -60,6 +69,30 @@ class ClusterPlacement:
         settings: QueueSettings,
     ) -> Queue:
         return self._remote_queues.queue(vhost, name, record, arguments, settings)
+
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        if not queue.is_here:
+            assert isinstance(queue, RemoteQueue)
+            queue.go_on(moving)
+            return
+        queue.move_in(moving.consumers)
+        received = self._mirroring.received_from(queue.queue_id, self._remote_queues.origin)
+        known: list[Unanswered] = []
+        for publish in moving.unanswered:
+            if received is None or publish.number <= received:
+                known.append(publish)
+            else:
+                self._publish(queue, publish)
+        self._mirroring.when_mirrors_have_all(queue, lambda: _settle(known, received is not None))
+
+    def _publish(self, queue: Queue, publish: Unanswered) -> None:
+        """Publish what the leader before us never got."""
+        confirms, seq = publish.confirms, publish.publish_seq
+        queue.published += 1
+        answer = queue.publish(publish.envelope, publish.body, confirms, seq)
+        if confirms is not None and answer is not PENDING:
+            # Whoever published it was told that it would hear.
+            (confirms.refuse if answer is REJECTED else confirms.settle)(seq)
 
     def leaders(self, node: str) -> int:
         """How many queues a node leads."""
@@ -72,3 +105,10 @@ class ClusterPlacement:
         if isinstance(record, QueueRecord):
             self._leaders[key] = record.leader
             self._led[record.leader] += 1
+
+
+def _settle(publishes: list[Unanswered], arrived: bool) -> None:
+    """Say of publishes that they are in the queue, or that nobody knows."""
+    for publish in publishes:
+        if publish.confirms is not None:
+            (publish.confirms.settle if arrived else publish.confirms.refuse)(publish.publish_seq)

@@ -48,6 +48,11 @@ class Kind(IntEnum):
     PUBLISHED = 24
     DELIVER = 25
     CANCELLED = 26
+    # Between the copies of a mirrored queue.
+    GROUP = 32
+    MEMBER_GONE = 33
+    MIRRORED = 34
+    SLICE = 35
 
 
 class Undeliverable(Exception):

@@ -8,19 +8,22 @@ refused when that takes too long.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from warren.core.errors import NotFound
 from warren.core.firehose import TracedClient
+from warren.core.message import Message
 from warren.core.node import Node
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 from warren.core.waiting import Event
 from warren.mirror.calls import Calls
 from warren.mirror.cargo import Unpacker
+from warren.mirror.mirroring import Mirroring
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_client import Effects, RemoteClient
+from warren.mirror.remote_queues import origin_name
 from warren.mirror.settling import PublishedReport, pack_report, unpack_numbers
 
 WAIT_FOR_QUEUE_S = 10.0
@@ -43,8 +46,9 @@ class _Awaited:
 class QueueHost:
     """The sessions of other nodes' clients."""
 
-    def __init__(self, node: Node, post: Post, calls: Calls) -> None:
+    def __init__(self, node: Node, post: Post, calls: Calls, mirroring: Mirroring) -> None:
         self._node = node
+        self._mirroring = mirroring
         self._post = post
         self._sessions: dict[str, dict[int, RemoteClient]] = {}
         self._awaited: dict[int, _Awaited] = {}
@@ -59,7 +63,9 @@ class QueueHost:
         calls.serve("queue.counts", self._counts)
         calls.serve("queue.purge", self._purge)
         calls.serve("queue.delete", self._delete)
+        calls.serve("queue.resume", self._resume)
         node.local_queues.watch(self._queue_here, self._queue_gone)
+        node.other_clients.append(self._unacked_of)
 
     # Frames
 
@@ -79,11 +85,13 @@ class QueueHost:
         if awaited is not None:
             awaited.waiting.append((node, kind, payload))
             return
-        self._serve(self._session(node, queue_id), kind, payload)
+        self._serve(node, self._session(node, queue_id), kind, payload)
 
-    def _serve(self, session: RemoteClient, kind: Kind, payload: bytes) -> None:
+    def _serve(self, node: str, session: RemoteClient, kind: Kind, payload: bytes) -> None:
         if kind is Kind.PUBLISH:
             session.publish(self._unpacker.entries(payload, _QUEUE.size))
+            queue_id = session.queue.queue_id
+            self._mirroring.note_origin(queue_id, self._origin(node), session.received)
         elif kind is Kind.SETTLE:
             session.judge(*unpack_numbers(payload, _QUEUE.size))
         elif kind is Kind.CANCEL:
@@ -134,6 +142,19 @@ class QueueHost:
         await session.queue.end(if_unused=if_unused, if_empty=if_empty)
         return session.queue.left_ready
 
+    async def _resume(self, node: str, queue_id: int) -> int | None:
+        """Up to which of the node's publishes the queue has all; None if nobody can say."""
+        session = await self._asked(node, queue_id)
+        received = self._mirroring.received_from(queue_id, self._origin(node))
+        safe = Event()
+        self._mirroring.when_mirrors_have_all(session.queue, safe.happen)
+        await safe
+        return received
+
+    def _origin(self, node: str) -> str:
+        """What the publishes of this run of a node are known by."""
+        return origin_name(node, self._post.peers()[node].incarnation)
+
     async def _asked(self, node: str, queue_id: int) -> RemoteClient:
         """The session a question is about, as soon as the queue is here."""
         if queue_id in self._awaited or queue_id not in self._node.local_queues:
@@ -163,7 +184,7 @@ class QueueHost:
                 waiting.happen()
             else:
                 node, kind, payload = waiting
-                self._serve(self._session(node, queue.queue_id), kind, payload)
+                self._serve(node, self._session(node, queue.queue_id), kind, payload)
 
     def _give_up(self, queue_id: int) -> None:
         awaited = self._awaited.pop(queue_id)
@@ -185,6 +206,12 @@ class QueueHost:
                 self._to_flush.pop(session, None)
 
     # Sessions
+
+    def _unacked_of(self, queue: Queue) -> Iterator[Message]:
+        for sessions in self._sessions.values():
+            session = sessions.get(queue.queue_id)
+            if session is not None:
+                yield from session.unacked
 
     def _session(self, node: str, queue_id: int) -> RemoteClient:
         sessions = self._sessions.setdefault(node, {})

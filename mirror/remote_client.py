@@ -29,6 +29,8 @@ DELIVER_BYTES_MAX = 1 << 18
 class RemoteConsumer(Consumer):
     """A consumer whose channel is at another node."""
 
+    is_local = False
+
     __slots__ = ("_client", "_session", "number", "packer")
 
     def __init__(
@@ -73,6 +75,9 @@ class RemoteConsumer(Consumer):
 
     def cancelled(self) -> None:
         self._session.consumer_cancelled(self)
+
+    def move_to(self, queue: Queue) -> None:
+        raise AssertionError("the node of its channel subscribes at the new leader itself")
 
     def _pack(self, number: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         self.queue.redelivered += redelivered
@@ -129,6 +134,11 @@ class RemoteClient:
         self._congested = False
 
     # Publishing
+
+    @property
+    def received(self) -> int:
+        """The number of the last publish that came."""
+        return self._received
 
     def publish(self, entries: Iterable[Entry]) -> None:
         queue = self.queue
@@ -250,6 +260,11 @@ class RemoteClient:
             return
         if queue.backing.length:
             queue.deliver()
+
+    @property
+    def unacked(self) -> Iterable[Message]:
+        """What is out at the other node."""
+        return self._unacked.values()
 
     # For its consumers
 

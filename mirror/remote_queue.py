@@ -4,9 +4,11 @@ What clients do with it goes to the node that leads it, in the order in which th
 and verdicts are gathered for one turn of the loop, everything else goes at once and behind what was
 gathered. Deliveries come back and are handed to the channels like those of a queue that is here.
 
-A publish is kept in mind until the leader has said what became of it. When the link goes down
-nobody can say any more: those who wait for confirms are refused them, consumers are cancelled, and
-what was delivered is put back by the leader.
+A publish is kept until the leader has said what became of it. When the link to the leader of a
+queue without mirrors goes down nobody can say any more: those who wait for confirms are refused
+them, consumers are cancelled, and what was delivered is put back by the leader. A queue with
+mirrors has another leader in a moment; another object takes the place of this one then, asks what
+has arrived of the publishes, sends the others again, and subscribes the consumers.
 
 Prefetch is counted by the leader. What else stops a consumer (its socket, a limit of its channel)
 is told to the leader; what is on its way by then goes back undelivered.
@@ -25,11 +27,13 @@ from warren.core.field import Table, to_plain
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
+from warren.core.moving import Moving, Unanswered
+from warren.core.ports import Timer
 from warren.core.queue import Queue, QueueOwner
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.waiting import Event
+from warren.core.waiting import Event, run
 from warren.mirror.calls import NodeDown
 from warren.mirror.cargo import CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.post import Kind
@@ -49,6 +53,20 @@ _CONSUMER = struct.Struct("<QI")
 _CONSUMER_STATE = struct.Struct("<QI?I")
 
 _ELSEWHERE_REASONS = ~Blocked.PREFETCH
+
+
+NEW_LEADER_S = 30.0
+"""How long clients of a mirrored queue wait for a new leader before they are refused."""
+
+RESUME_AGAIN_S = 0.1
+
+
+class QueueMoved(BrokerError):
+    """The queue has another leader, and another object stands for it."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(f"queue '{queue.name}' has moved")
+        self.queue = queue
 
 
 class _TellingRing(ConsumerRing):
@@ -73,19 +91,23 @@ class RemoteQueue(Queue):
     is_here = False
 
     __slots__ = (
-        "_acked",
         "_changed",
         "_consumers_numbered",
+        "_give_up_timer",
         "_gone",
+        "_moved",
         "_numbers",
         "_owed",
         "_packer",
         "_queues",
         "_sent",
+        "_successor",
         "_told",
         "_unanswered",
         "_verdicts",
+        "_waiting",
         "consumer_count",
+        "epoch",
         "leader",
         "ready",
     )
@@ -101,14 +123,18 @@ class RemoteQueue(Queue):
     ) -> None:
         self._queues = queues
         self.leader = record.leader
+        self.epoch = record.epoch
+        # While there is no leader to talk to, though there will be one.
+        self._waiting = False
+        self._give_up_timer: Timer | None = None
+        self._moved = Event()
+        self._successor: Queue | None = None
         # As the leader reported them last, for those who look.
         self.ready = 0
         self.consumer_count = 0
         self._packer = Packer()
         self._sent = 0
-        self._acked = 0
-        # Of each publish the leader has not answered: who wants to know, and its octets.
-        self._unanswered: deque[tuple[PublishConfirms | None, int, int]] = deque()
+        self._unanswered: deque[Unanswered] = deque()
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
         self._consumers_numbered = 0
@@ -141,12 +167,15 @@ class RemoteQueue(Queue):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Settlement:
-        if not self._queues.is_up(self.leader):
+        if not self._waiting and not self._queues.is_up(self.leader):
             return REJECTED if confirms is not None else SETTLED
-        self._sent += 1
-        octets = len(body) + len(envelope.header)
-        self._unanswered.append((confirms, publish_seq, octets))
-        self._owe(octets)
+        # Numbered through for the whole run of this node: whatever object stands for the queue,
+        # and whoever leads it, a later publish has the higher number.
+        self._sent = self._queues.next_number()
+        self._unanswered.append(Unanswered(self._sent, envelope, body, confirms, publish_seq))
+        self._owe(len(body) + len(envelope.header))
+        if self._waiting:
+            return PENDING if confirms is not None else SETTLED
         packer = self._packer
         packer.add(self._sent, envelope, body, CONFIRM if confirms is not None else 0)
         if packer.octets >= PUBLISH_BYTES_MAX:
@@ -158,13 +187,12 @@ class RemoteQueue(Queue):
     def answered(self, report: PublishedReport) -> None:
         """The leader says what became of publishes: all up to a number were dealt with."""
         refused = frozenset(report.refused)
-        while self._acked < report.upto and self._unanswered:
-            self._acked += 1
-            confirms, publish_seq, octets = self._unanswered.popleft()
-            self._owe(-octets)
+        while self._unanswered and self._unanswered[0].number <= report.upto:
+            number, envelope, body, confirms, publish_seq = self._unanswered.popleft()
+            self._owe(-len(body) - len(envelope.header))
             if confirms is None:
                 continue
-            if self._acked in refused:
+            if number in refused:
                 confirms.refuse(publish_seq)
             else:
                 confirms.settle(publish_seq)
@@ -172,6 +200,13 @@ class RemoteQueue(Queue):
     # Consuming
 
     async def subscribe(self, consumer: Consumer) -> None:
+        try:
+            await self._subscribe(consumer)
+        except QueueMoved as moved:
+            consumer.queue = moved.queue
+            await moved.queue.subscribe(consumer)
+
+    async def _subscribe(self, consumer: Consumer) -> None:
         self._consumers_numbered += 1
         number = self._consumers_numbered
         blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
@@ -241,7 +276,10 @@ class RemoteQueue(Queue):
             self._end_consumer(known[0])
 
     async def get_one(self, no_ack: bool, client: TracedClient) -> tuple[Message | None, int]:
-        got, left = await self._ask("get", no_ack, list(client), late=self._got_too_late)
+        try:
+            got, left = await self._ask("get", no_ack, list(client), late=self._got_too_late)
+        except QueueMoved as moved:
+            return await moved.queue.get_one(no_ack, client)
         if got is None:
             self.got_nothing += 1
             return None, 0
@@ -270,11 +308,17 @@ class RemoteQueue(Queue):
         self._judge(verdict, [message.position for message in messages])
 
     async def counts(self) -> tuple[int, int]:
-        self.ready, self.consumer_count = await self._ask("counts")
+        try:
+            self.ready, self.consumer_count = await self._ask("counts")
+        except QueueMoved as moved:
+            return await moved.queue.counts()
         return self.ready, self.consumer_count
 
     async def empty(self) -> int:
-        count: int = await self._ask("purge")
+        try:
+            count: int = await self._ask("purge")
+        except QueueMoved as moved:
+            return await moved.queue.empty()
         return count
 
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
@@ -282,7 +326,12 @@ class RemoteQueue(Queue):
 
         Raises `PreconditionFailed` where that must not be.
         """
-        self.left_ready = await self._ask("delete", if_unused, if_empty)
+        try:
+            self.left_ready = await self._ask("delete", if_unused, if_empty)
+        except QueueMoved as moved:
+            await moved.queue.end(if_unused=if_unused, if_empty=if_empty)
+            self.left_ready = moved.queue.left_ready
+            return
         await self._gone
 
     # Life
@@ -290,6 +339,7 @@ class RemoteQueue(Queue):
     def delete(self) -> None:
         """The definition is gone, and with it the queue."""
         self.deleted = True
+        self._stop_waiting()
         self._packer.take()
         self._verdicts.clear()
         # As with RabbitMQ, what was on its way to a queue that is deleted has arrived.
@@ -298,15 +348,112 @@ class RemoteQueue(Queue):
             self._end_consumer(consumer)
         self._queues.forget(self)
         self._gone.happen()
+        self._moved.happen()
 
     def leader_down(self) -> None:
-        """The link to the leader is down: what was not answered never will be."""
+        """The link to the leader is down."""
         self._packer.take()
         self._verdicts.clear()
-        open_numbers = range(self._acked + 1, self._sent + 1)
-        self.answered(PublishedReport(self._sent, tuple(open_numbers)))
+        if not self.mirrored:
+            self._give_up()
+        elif not self._waiting:
+            self._waiting = True
+            clock = self._queues.clock
+            self._give_up_timer = clock.call_later(NEW_LEADER_S, self._give_up)
+
+    def leader_up(self) -> None:
+        """The link is up again, and the leader, which is the same, has forgotten us."""
+        if self._waiting:
+            self._vhost.renew_queue(self)
+
+    def _give_up(self) -> None:
+        """What was not answered never will be."""
+        self._stop_waiting()
+        if not self._moved.happened:
+            self._moved.happen()
+            self._moved = Event()
+        refused = tuple(publish.number for publish in self._unanswered)
+        self.answered(PublishedReport(self._sent, refused))
         for consumer in list(self._numbers):
             self._end_consumer(consumer)
+
+    def _stop_waiting(self) -> None:
+        self._waiting = False
+        if self._give_up_timer is not None:
+            self._give_up_timer.cancel()
+            self._give_up_timer = None
+
+    # Moving to another leader
+
+    def is_led_as(self, leader: str, epoch: int, here: bool) -> bool:
+        return not here and (leader, epoch) == (self.leader, self.epoch)
+
+    def move_out(self) -> Moving:
+        self.deleted = True
+        self._stop_waiting()
+        self._queues.forget(self)
+        for publish in self._unanswered:
+            self._owe(-len(publish.body) - len(publish.envelope.header))
+        return Moving(self.consumers, list(self._unanswered))
+
+    def succeeded_by(self, queue: Queue) -> None:
+        self._successor = queue
+        self._moved.happen()
+
+    def go_on(self, moving: Moving) -> None:
+        """Take the place of the object before, at a leader that may know of its publishes."""
+        for publish in moving.unanswered:
+            if not publish.number:
+                publish = publish._replace(number=self._queues.next_number())
+            self._sent = publish.number
+            self._unanswered.append(publish)
+            self._owe(len(publish.body) + len(publish.envelope.header))
+        self._waiting = True
+        self._give_up_timer = self._queues.clock.call_later(NEW_LEADER_S, self._give_up)
+        for consumer in moving.consumers:
+            if consumer.wants_cancel:
+                consumer.cancelled()
+            else:
+                consumer.move_to(self)
+        consumers = [consumer for consumer in moving.consumers if consumer.queue is self]
+        self.consumers.extend(consumers)
+        run(self._begin_anew(consumers), lambda result: self._resumed(result, consumers))
+
+    async def _begin_anew(self, consumers: list[Consumer]) -> None:
+        received = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
+        if self.deleted:
+            return
+        if received is None:
+            # The leader has been away, and nobody knows what it had before.
+            self.answered(
+                PublishedReport(self._sent, tuple(one.number for one in self._unanswered))
+            )
+        else:
+            self.answered(PublishedReport(received, ()))
+        self._stop_waiting()
+        for number, envelope, body, confirms, _ in self._unanswered:
+            self._packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
+        self.flush()
+        for consumer in consumers:
+            if consumer in self.consumers:
+                self.consumers.remove(consumer)
+                try:
+                    await self._subscribe(consumer)
+                except BrokerError:
+                    consumer.cancelled()
+
+    def _resumed(self, result: Callable[[], None], consumers: list[Consumer]) -> None:
+        """The leader has told what it has; or it is not there yet, or not any more."""
+        try:
+            result()
+        except BrokerError:
+            if not self.deleted and self._waiting:
+                self._queues.clock.call_later(
+                    RESUME_AGAIN_S,
+                    lambda: run(
+                        self._begin_anew(consumers), lambda again: self._resumed(again, consumers)
+                    ),
+                )
 
     def stop(self) -> None:
         """The leader keeps it."""
@@ -353,6 +500,10 @@ class RemoteQueue(Queue):
                 call.abandon(late)
             raise
         except NodeDown:
+            if self.mirrored:
+                await self._moved
+                if self._successor is not None:
+                    raise QueueMoved(self._successor) from None
             kind = "durable queue" if self.durable else "queue"
             raise NotFound(
                 f"home node '{self.leader}' of {kind} '{self.name}' in vhost "

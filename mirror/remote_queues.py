@@ -27,12 +27,25 @@ _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
 
 
+def origin_name(node: str, incarnation: int) -> str:
+    """What the publishes of one run of a node are known by."""
+    return f"{node}/{incarnation}"
+
+
 class RemoteQueues:
     """All of them. `on_flow` is told when publishers are to wait for other nodes."""
 
     def __init__(
-        self, post: Post, calls: Calls, clock: Clock, on_flow: Callable[[bool], None]
+        self,
+        post: Post,
+        calls: Calls,
+        clock: Clock,
+        on_flow: Callable[[bool], None],
+        origin: str,
     ) -> None:
+        # What leaders know the publishes of this run of this node by.
+        self.origin = origin
+        self.clock = clock
         self._post = post
         self._calls = calls
         self._clock = clock
@@ -40,12 +53,13 @@ class RemoteQueues:
         self._queues: dict[int, RemoteQueue] = {}
         self._unpacker = Unpacker()
         self._owed = 0
+        self._numbered = 0
         self._flow = False
         self._to_flush: dict[RemoteQueue, None] = {}
         post.handle(Kind.PUBLISHED, self._published)
         post.handle(Kind.DELIVER, self._delivered)
         post.handle(Kind.CANCELLED, self._cancelled)
-        post.watch(on_up=lambda node: None, on_down=self._down)
+        post.watch(on_up=self._up, on_down=self._down)
 
     def queue(
         self,
@@ -61,8 +75,9 @@ class RemoteQueues:
         return queue
 
     def forget(self, queue: RemoteQueue) -> None:
-        """It is deleted."""
-        self._queues.pop(queue.queue_id, None)
+        """It is deleted, or another object stands for the queue."""
+        if self._queues.get(queue.queue_id) is queue:
+            del self._queues[queue.queue_id]
         self._to_flush.pop(queue, None)
 
     def led_by(self, node: str) -> Iterable[RemoteQueue]:
@@ -88,6 +103,11 @@ class RemoteQueues:
         if not self._to_flush:
             self._clock.call_soon(self._flush)
         self._to_flush[queue] = None
+
+    def next_number(self) -> int:
+        """The number of the next publish of this node."""
+        self._numbered += 1
+        return self._numbered
 
     def owe(self, octets: int) -> None:
         """More publishes wait for answers; fewer, where `octets` is negative."""
@@ -126,6 +146,10 @@ class RemoteQueues:
     def _down(self, node: str) -> None:
         for queue in self.led_by(node):
             queue.leader_down()
+
+    def _up(self, node: str) -> None:
+        for queue in self.led_by(node):
+            queue.leader_up()
 
     def _flush(self) -> None:
         to_flush, self._to_flush = self._to_flush, {}

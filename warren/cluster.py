@@ -14,7 +14,8 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from random import SystemRandom
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from warren import __version__
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.alarms import Alarms
+from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.placement import Placement
@@ -35,18 +37,24 @@ from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.links import Links
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
 from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
+from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
 from warren.mirror.ports import PROTOCOL_VERSION, Identity, LinkSettings
 from warren.mirror.post import Post
 from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
-from warren.mirror.remote_queues import RemoteQueues
+from warren.mirror.remote_queues import RemoteQueues, origin_name
 from warren.mirror.secret_proof import is_secret_of
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata_replica import LmdbReplica
 
 log = logging.getLogger("warren.cluster")
+
+STOP_PATIENCE_S = 2.0
+"""How long a node that stops waits for the shared definitions to take what it still has to say."""
+
+JOIN_AGAIN_S = 0.5
 
 CLUSTER_FILE = "cluster.json"
 """In the data directory: which cluster the node is a member of."""
@@ -79,7 +87,8 @@ class Cluster:
         self.membership = membership
         self.post = Post()
         self.calls = Calls(self.post)
-        self.lease_lost = asyncio.Event()
+        self.must_pause = asyncio.Event()
+        self._joining_again: asyncio.Task[None] | None = None
         self._config = config
         self._node_name = node_name
         self._clock = clock
@@ -167,7 +176,7 @@ class Cluster:
             host = config.advertised_host or _host_of(self._node_name)
             port = listening.getsockname()[1]
             joined = await self.membership.join(host, port, __version__)
-            self.membership.on_lease_lost = self.lease_lost.set
+            self.membership.on_lease_lost = self._lease_lost
             self.metadata = await ClusterMetadata.open(
                 self._etcd,
                 config.etcd_prefix,
@@ -196,7 +205,20 @@ class Cluster:
 
     def placement(self, alarms: Alarms) -> Placement:
         self._remote_queues = RemoteQueues(
-            self.post, self.calls, self._clock, lambda flow: alarms.set_flow(flow, "nodes")
+            self.post,
+            self.calls,
+            self._clock,
+            lambda flow: alarms.set_flow(flow, "nodes"),
+            origin_name(self._node_name, self._links.identity.incarnation),
+        )
+        self.mirroring = Mirroring(
+            self._node_name,
+            self.post,
+            self.calls,
+            self.metadata,
+            self._clock,
+            SystemRandom(),
+            self.running,
         )
         return ClusterPlacement(
             self._node_name,
@@ -204,13 +226,22 @@ class Cluster:
             self._remote_queues,
             self.running,
             SystemRandom(),
+            self.mirroring,
             self._config.queue_master_locator,
         )
 
+    def backing_queues(
+        self, new: Callable[[BackingSpec], BackingQueue]
+    ) -> Callable[[BackingSpec], BackingQueue]:
+        """What makes the backing queues of the node: a mirror that takes the lead has its own."""
+        self._new_backing = new
+        return lambda spec: self.mirroring.backing(spec) or new(spec)
+
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
-        QueueHost(node, self.post, self.calls)
+        QueueHost(node, self.post, self.calls, self.mirroring)
         AlarmNews(node.alarms, self.post)
+        self.mirroring.attach(node, self._new_backing)
         await self._links.start()
         self.post.open(self._links)
         self.membership.on_node_up = self._node_up
@@ -256,8 +287,55 @@ class Cluster:
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
         return None
 
+    def _lease_lost(self) -> None:
+        """The others may count this node as down: pause, or go on by oneself and join again."""
+        if not self._may_go_on():
+            self.must_pause.set()
+            return
+        mode = self._config.partition_handling
+        log_event(log, logging.WARNING, "cluster_lost_going_on", node=self._node_name, mode=mode)
+        self._joining_again = asyncio.get_running_loop().create_task(self._join_again())
+
+    def _may_go_on(self) -> bool:
+        mode = self._config.partition_handling
+        if mode == "pause_if_all_down":
+            return not set(self._config.pause_unless_reached).isdisjoint(self.running())
+        return mode != "pause_minority"
+
+    async def _join_again(self) -> None:
+        host = self._config.advertised_host or _host_of(self._node_name)
+        while True:
+            await asyncio.sleep(JOIN_AGAIN_S)
+            if not self._may_go_on():
+                self.must_pause.set()
+                return
+            try:
+                await self.membership.join(host, self._links.port, __version__)
+            except EtcdError:
+                continue
+            except (MembershipRefused, UnreadableMembership) as error:
+                log_event(log, logging.ERROR, "cluster_not_joined_again", reason=error)
+                # A new start says what is wrong, and serves nobody meanwhile.
+                self.must_pause.set()
+            return
+
+    async def stop_serving(self) -> None:
+        """The clients are gone: let the mirrors of our queues take the lead."""
+        self.mirroring.stop_leading()
+        commit = self.metadata.uncommitted()
+        if commit is not None and self.metadata.reachable:
+            decided = asyncio.Event()
+            commit.then(decided.set)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(decided.wait(), STOP_PATIENCE_S)
+        # What ends with the links still belongs into the node's storage.
+        await self._links.stop()
+
     async def close(self) -> None:
         """Leave, so that the others need not find out."""
+        if self._joining_again is not None:
+            self._joining_again.cancel()
+            await asyncio.gather(self._joining_again, return_exceptions=True)
         try:
             await self.membership.leave()
         except EtcdError as error:

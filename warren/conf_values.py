@@ -24,6 +24,7 @@ from warren.config import (
     Config,
     Listener,
     LogLevel,
+    PartitionHandling,
     RatesMode,
     SslOptions,
 )
@@ -142,6 +143,12 @@ def _cluster(values: Values) -> ClusterConfig | None:
         advertised_host=one("cluster.advertised_host"),
         link_timeout_s=one("net_ticktime", defaults.link_timeout_s),
         lease_ttl_s=one("cluster.lease_ttl", defaults.lease_ttl_s),
+        partition_handling=cast(
+            PartitionHandling, one("cluster_partition_handling", defaults.partition_handling)
+        ),
+        pause_unless_reached=values.several(
+            "cluster_partition_handling.pause_if_all_down.nodes.$name", ()
+        ),
         queue_master_locator=one("queue_master_locator", defaults.queue_master_locator),
         start_attempts=one("cluster_formation.discovery_retry_limit", defaults.start_attempts),
         start_pause_s=one("cluster_formation.discovery_retry_interval", 500) / 1000,

@@ -31,8 +31,12 @@ LOG_CATEGORIES = (
 
 NODE_NAME_WANTED = "a node name without slashes, whitespace and control characters"
 
+PartitionHandling: TypeAlias = Literal["pause_minority", "pause_if_all_down", "autoheal", "ignore"]
+"""What a node does that has lost the rest of its cluster."""
+
 LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 CERTIFICATE_NAMES: tuple[str, ...] = get_args(CertificateName)
+PARTITION_HANDLING: tuple[str, ...] = get_args(PartitionHandling)
 RATES_MODES: tuple[str, ...] = get_args(RatesMode)
 ANY_HOST = "0.0.0.0"
 AMQP_PORT = 5672
@@ -87,8 +91,9 @@ class ClusterConfig:
 
     `etcd_prefix` is what the keys of this cluster begin with. The links between nodes are made to
     `advertised_host`, which is the host in the node's name unless it is given. A node that has
-    not been heard of for `link_timeout_s` is down for the others; one that has lost etcd for
-    `lease_ttl_s` stops serving.
+    not been heard of for `link_timeout_s` is down for the others. One that has lost etcd for
+    `lease_ttl_s` stops serving until it is back, unless `partition_handling` says otherwise; with
+    `pause_if_all_down` it goes on while it reaches a node of `pause_unless_reached`.
     """
 
     etcd_endpoints: tuple[str, ...]
@@ -102,6 +107,8 @@ class ClusterConfig:
     advertised_host: str | None = None
     link_timeout_s: float = 5.0
     lease_ttl_s: int = 10
+    partition_handling: PartitionHandling = "pause_minority"
+    pause_unless_reached: tuple[str, ...] = ()
     queue_master_locator: str = "client-local"
     start_attempts: int = 10
     start_pause_s: float = 0.5

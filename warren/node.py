@@ -186,6 +186,10 @@ class RunningNode:
                 limits=Limits(config.store_file_bytes_max, config.embed_below),
             )
             new_backing_queue = messages.backing_queues(pager)
+        placement = None
+        if cluster is not None:
+            placement = cluster.placement(alarms)
+            new_backing_queue = cluster.backing_queues(new_backing_queue)
         node = Node(
             name,
             clock=clock,
@@ -199,7 +203,7 @@ class RunningNode:
             new_token=_new_token,
             new_backing_queue=new_backing_queue,
             server_properties=_server_properties(),
-            placement=None if cluster is None else cluster.placement(alarms),
+            placement=placement,
         )
         listener = Listener(
             node,
@@ -210,7 +214,7 @@ class RunningNode:
             connection_max=config.connection_max,
         )
         if messages is not None:
-            messages.storage.drop_unclaimed(_defined_queues(metadata))
+            messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
         for monitor in monitors:
             monitor.start()
         return cls(node, listener, monitors, metadata, directory, messages, memory, disk, cluster)
@@ -285,7 +289,7 @@ class RunningNode:
         """Wait until the node is to end, one way or the other."""
         events = [self.stop_wanted, self.stop_app_wanted]
         if self.cluster is not None:
-            events.append(self.cluster.lease_lost)
+            events.append(self.cluster.must_pause)
         waits = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -334,6 +338,8 @@ class RunningNode:
             self.node.alarms.set_flow(True)
             await self.messages.settle(STOP_GRACE_S)
         await self._listener.stop(STOP_GRACE_S)
+        if self.cluster is not None:
+            await self.cluster.stop_serving()
         self.node.stop()
         if self.messages is not None:
             self.messages.stop()
@@ -399,10 +405,17 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
         await decided.wait()
 
 
-def _defined_queues(metadata: MetadataStore) -> set[int]:
-    """The ids of all queues there are definitions of, whether they can be used or not."""
+def _stored_queues(metadata: MetadataStore, node: str, clustered: bool) -> set[int]:
+    """What the storage calls the queues this node has, whether they can be used or not.
+
+    Copies of queues that others lead begin anew when their leaders ask for them.
+    """
     records = [stored.record for stored in metadata.records(("queue",))]
-    return {record.queue_id for record in records if isinstance(record, QueueRecord)}
+    return {
+        record.storage_id(node)
+        for record in records
+        if isinstance(record, QueueRecord) and (record.leader == node or not clustered)
+    }
 
 
 def _in_memory(spec: BackingSpec) -> BackingQueue:

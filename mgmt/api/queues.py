@@ -140,7 +140,33 @@ class QueueRows:
             "exclusive": queue.exclusive_owner is not None,
             "arguments": to_json(queue.arguments),
             "node": leader_of(self._request, listed),
+            **self._mirrors(queue),
         }
+
+    def _mirrors(self, queue: Queue) -> Row:
+        """Who has copies of a mirrored queue; how far synchronisations are, if it is here."""
+        cluster = self._request.managed.cluster
+        state = cluster.mirroring.state(queue) if cluster is not None else None
+        if state is None:
+            return {}
+        row: Row = {
+            "slave_nodes": list(state.mirrors),
+            "synchronised_slave_nodes": list(state.in_sync),
+            "promoted": state.promoted,
+            "mirror_lag": dict(state.lag),
+        }
+        if state.progress:
+            now = self._node.clock.now()
+            row["sync_messages"] = sum([progress.sent for progress in state.progress.values()])
+            row["sync_progress"] = {
+                mirror: {
+                    "sent": progress.sent,
+                    "total": progress.total,
+                    "seconds_left": progress.seconds_left(now),
+                }
+                for mirror, progress in state.progress.items()
+            }
+        return row
 
     def _shown(self, queue: Queue) -> stats_json.Shown:
         now = self._node.clock.now()
@@ -478,6 +504,10 @@ async def act(request: ApiRequest) -> None:
     (action,) = demanded(await request.body(), "action")
     if action not in ("sync", "cancel_sync"):
         raise BadRequest(["unknown", action])
+    cluster = request.managed.cluster
+    if cluster is not None:
+        await through(cluster.mirroring.act(queue, synchronise=action == "sync"))
+        return
     described = f"queue '{queue.name}' in vhost '{vhost.name}'"
     raise PreconditionFailed(f"{described} is not mirrored, there is nothing to synchronise")
 

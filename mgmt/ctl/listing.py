@@ -63,10 +63,10 @@ QUEUES: Columns = {
     "exclusive_consumer_pid": lambda row: row.get("exclusive_consumer_pid"),
     "disk_reads": lambda row: row.get("message_stats", {}).get("disk_reads", 0),
     "disk_writes": lambda row: row.get("message_stats", {}).get("disk_writes", 0),
-    # Of mirrors and members, which a queue of one node has none of.
-    **dict.fromkeys(
-        ("slave_pids", "synchronised_slave_pids", "leader", "members", "online"), lambda row: None
-    ),
+    "slave_pids": lambda row: mirror_pids(row, "slave_nodes"),
+    "synchronised_slave_pids": lambda row: mirror_pids(row, "synchronised_slave_nodes"),
+    # Of members, which classic queues have none of.
+    **dict.fromkeys(("leader", "members", "online"), lambda row: None),
 }  # fmt: skip
 
 WITH_PIDS = ("owner_pid", "exclusive_consumer_pid")
@@ -74,8 +74,18 @@ WITH_PIDS = ("owner_pid", "exclusive_consumer_pid")
 
 def queue_pid(row: Row) -> str:
     """What stands for the process of a queue: it says on which node it is, and is its own."""
+    return _pid(row, row["node"])
+
+
+def mirror_pids(row: Row, of: str) -> list[str] | None:
+    """The same for its mirrors; None for a queue that is not mirrored."""
+    nodes = row.get(of)
+    return None if nodes is None else [_pid(row, node) for node in nodes]
+
+
+def _pid(row: Row, node: str) -> str:
     number = crc32(f"{row['vhost']}\0{row['name']}".encode("utf-8", "surrogatepass"))
-    return f"<{row['node']}.0.{number}.0>"
+    return f"<{node}.0.{number}.0>"
 
 
 @command(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.queue import Queue
 
 
 class Place:
@@ -47,6 +48,9 @@ class Someone(Consumer):
 
     def traced_as(self) -> TracedClient:
         raise NotImplementedError
+
+    def move_to(self, queue: Queue) -> None:
+        raise AssertionError("there is no other node")
 
     def cancelled(self) -> None:
         raise NotImplementedError

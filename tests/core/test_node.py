@@ -13,8 +13,10 @@ from warren.core.alarms import Alarms, Resource
 from warren.core.errors import NotAllowed
 from warren.core.field import longstr
 from warren.core.memory_queue import MemoryQueue
+from warren.core.message import Message
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import Write
+from warren.core.queue import Queue
 from warren.core.records import GlobalParameterRecord
 from warren.core.vhost import VirtualHost
 from warren.core.volatile_metadata import VolatileMetadataStore
@@ -29,6 +31,9 @@ class FakeClient:
         self.channel_count = channels
         self.closed_for: list[str] = []
         self.alarms_heard = 0
+
+    def unacked_of(self, queue: Queue) -> list[Message]:
+        return []
 
     def force_close(self, reason: str) -> None:
         self.closed_for.append(reason)

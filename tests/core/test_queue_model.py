@@ -95,6 +95,9 @@ class Recorder(Consumer):
     def traced_as(self) -> TracedClient:
         return SOMEBODY
 
+    def move_to(self, queue: Queue) -> None:
+        raise AssertionError("there is no other node")
+
     def cancelled(self) -> None:
         self.was_cancelled = True
 

@@ -55,6 +55,9 @@ class Taker(Consumer):
     def cancelled(self) -> None:
         self.was_cancelled += 1
 
+    def move_to(self, queue: Queue) -> None:
+        self.queue = queue
+
 
 def add_queue(vhost: VirtualHost, name: str, **more: Any) -> Queue:
     options = {"durable": False, "exclusive_owner": None, "auto_delete": False, "arguments": {}}

@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -39,13 +39,16 @@ async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S)
 class EtcdServer:
     """`url` stays the same over restarts on the same data."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, tls: Sequence[str] = ()) -> None:
+        """`tls` are options of etcd; files in them are in the directory."""
         self.directory = directory
+        self._tls = tls
         self.directory.mkdir(parents=True, exist_ok=True)
-        client_port, peer_port = _free_ports(2)
+        client_port, peer_port, health_port = _free_ports(3)
         self.port = client_port
-        self.url = f"http://127.0.0.1:{client_port}"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{client_port}"
         self._peer_url = f"http://127.0.0.1:{peer_port}"
+        self._health_url = f"http://127.0.0.1:{health_port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -71,8 +74,11 @@ class EtcdServer:
                     *("--listen-peer-urls", self._peer_url),
                     *("--initial-advertise-peer-urls", self._peer_url),
                     *("--initial-cluster", f"default={self._peer_url}"),
+                    *("--listen-metrics-urls", self._health_url),
                     *("--heartbeat-interval", "20", "--election-timeout", "200"),
+                    *self._tls,
                 ],
+                cwd=self.directory,
                 stdout=log,
                 stderr=log,
             )
@@ -106,7 +112,7 @@ class EtcdServer:
 
     def _is_healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:
+            with urllib.request.urlopen(f"{self._health_url}/health", timeout=1) as answer:
                 return b'"true"' in answer.read()
         except (urllib.error.URLError, OSError):
             return False

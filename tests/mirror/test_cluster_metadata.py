@@ -325,7 +325,7 @@ class TestLosingEtcd:
             await until(lambda: not store.reachable)
             caplog.clear()
             # Not before the check and the watch have both met the new etcd.
-            await until(lambda: {"check", "transactions", "watch"} <= store._failing)
+            await until(lambda: {"check", "transactions", "watch"} <= store._reachability.failing)
             assert not commit.done and len(keys(store)) == 5
             assert store.reachable is False
 

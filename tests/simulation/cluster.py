@@ -10,26 +10,62 @@ none at all unless `delay` says how much. Messages of one link stay in order; no
 from __future__ import annotations
 
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from manual_clock import ManualClock
-from shared_metadata import SharedHistory
+from manual_clock import ManualClock, ManualTimer
+from shared_metadata import SharedHistory, SimulatedMetadataStore
 
 sys.path.append(str(Path(__file__).parent.parent / "amqp"))
 
 from pipe import Broker
 
+from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.memory_queue import MemoryQueue
 from warren.core.placement import Placement
+from warren.mirror import leftovers
 from warren.mirror.calls import Calls
+from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
 from warren.mirror.ports import EndReason, Frame, Identity, LinkUser, Part
 from warren.mirror.post import Post
 from warren.mirror.queue_host import QueueHost
-from warren.mirror.remote_queues import RemoteQueues
+from warren.mirror.remote_queues import RemoteQueues, origin_name
+
+NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]
+
+
+class NodeClock:
+    """The clock of one node: that of all, until the node is dead."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.is_dead = False
+
+    def now(self) -> float:
+        return self._clock.now()
+
+    def wall_time(self) -> float:
+        return self._clock.wall_time()
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
+        return self._clock.call_later(delay_s, lambda: self._run(callback))
+
+    def call_soon(self, callback: Callable[[], None]) -> object:
+        return self._clock.call_soon(lambda: self._run(callback))
+
+    def settle(self) -> None:
+        self._clock.settle()
+
+    def advance(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+    def _run(self, callback: Callable[[], None]) -> None:
+        if not self.is_dead:
+            callback()
 
 
 class FakeLinks:
@@ -65,45 +101,92 @@ class FakeLinks:
 class ClusterNode(Broker):
     """A node of the cluster, with what a cluster adds to one."""
 
-    def __init__(self, cluster: Cluster, name: str, **more: Any) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        store: SimulatedMetadataStore,
+        incarnation: int,
+        **more: Any,
+    ) -> None:
+        self.incarnation = incarnation
+        self.cluster = cluster
         self.post = Post()
         self.links = FakeLinks(cluster, name, self.post.user())
         self.post.open(self.links)
         self.calls = Calls(self.post)
         self.remote_queues: RemoteQueues
+        self.mirroring: Mirroring
         super().__init__(
-            clock=cluster.clock,
+            clock=NodeClock(cluster.clock),
             name=name,
-            metadata=cluster.history.open(name),
+            metadata=store,
             new_placement=self._placement,
+            new_backing_queue=lambda spec: self.mirroring.backing(spec) or self._new_backing(spec),
             **more,
         )
-        self.host = QueueHost(self.node, self.post, self.calls)
+        self.host = QueueHost(self.node, self.post, self.calls, self.mirroring)
+        self.mirroring.attach(self.node, self._new_backing)
+
+    def _new_backing(self, spec: BackingSpec) -> BackingQueue:
+        return self.cluster.new_backing(self, spec)
 
     def _placement(self, _: Broker) -> Placement:
         self.remote_queues = RemoteQueues(
-            self.post, self.calls, self.clock, lambda flow: self.alarms.set_flow(flow)
+            self.post,
+            self.calls,
+            self.clock,
+            lambda flow: self.alarms.set_flow(flow, "nodes"),
+            origin_name(self.name, self.incarnation),
+        )
+        self.mirroring = Mirroring(
+            self.name,
+            self.post,
+            self.calls,
+            self.metadata,
+            self.clock,
+            self._random,
+            self._running,
         )
         return ClusterPlacement(
             self.name,
             self.metadata,
             self.remote_queues,
-            lambda: [self.name, *self.links.up],
+            self._running,
             self._random,
+            self.mirroring,
         )
+
+    def _running(self) -> list[str]:
+        return [self.name, *self.links.up]
 
 
 class Cluster:
-    """`delay()` is how many seconds the next message or definition takes; 0 is this turn."""
+    """`delay()` is how many seconds the next message or definition takes; 0 is this turn.
 
-    def __init__(self, *names: str, delay: Callable[[], float] = lambda: 0.0, **more: Any) -> None:
+    `new_backing` makes the backing queues of all nodes; what it keeps for a node that was killed
+    is its disk.
+    """
+
+    def __init__(
+        self,
+        *names: str,
+        delay: Callable[[], float] = lambda: 0.0,
+        new_backing: NewBacking = lambda node, spec: MemoryQueue(),
+        **more: Any,
+    ) -> None:
         self.clock = ManualClock()
         self.history = SharedHistory(self._schedule)
+        self.new_backing = new_backing
         self._delay = delay
+        self._more = more
         self._on_way: dict[tuple[str, str], deque[Frame]] = {}
-        self.nodes = {}
+        self._held_back: dict[str, list[Callable[[], None]]] = {}
+        self.nodes: dict[str, ClusterNode] = {}
+        self.dead: set[str] = set()
+        self.incarnations: Counter[str] = Counter()
         for name in names:
-            self.nodes[name] = ClusterNode(self, name, **more)
+            self._start(name, self.history.open(name))
             self.clock.advance(10)
         for one in names:
             for other in names:
@@ -113,30 +196,129 @@ class Cluster:
     def __getitem__(self, name: str) -> ClusterNode:
         return self.nodes[name]
 
+    def _start(self, name: str, store: SimulatedMetadataStore) -> None:
+        self.incarnations[name] += 1
+        incarnation = self.incarnations[name]
+        self.nodes[name] = ClusterNode(self, name, store, incarnation, **self._more)
+
+    @property
+    def alive(self) -> list[str]:
+        return [name for name in self.nodes if name not in self.dead]
+
+    # Links
+
+    def are_connected(self, one: str, other: str) -> bool:
+        return (one, other) in self._on_way
+
+    def may_connect(self, one: str, other: str) -> bool:
+        """Whether both live, and have noticed the end of the connection there was."""
+        return (
+            not self.dead & {one, other}
+            and other not in self.nodes[one].links.up
+            and one not in self.nodes[other].links.up
+        )
+
     def connect(self, one: str, other: str) -> None:
         for node, peer in ((one, other), (other, one)):
             self._on_way[node, peer] = deque()
+            identity = Identity(peer, "00", self.nodes[peer].incarnation, "cluster")
+            self.nodes[node].links.up[peer] = identity
+        for node, peer in ((one, other), (other, one)):
             links = self.nodes[node].links
-            identity = Identity(peer, "00", 1, "cluster")
-            links.up[peer] = identity
-            links.user.on_up(peer, identity)
+            links.user.on_up(peer, links.up[peer])
 
-    def cut(self, one: str, other: str, arrives: Callable[[int], int] = lambda count: 0) -> None:
-        """The link breaks; of what is on its way, so many messages still arrive."""
+    def cut(
+        self,
+        one: str,
+        other: str,
+        arrives: Callable[[int], int] = lambda count: 0,
+        notice_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """The link breaks; of what is on its way, so many messages still arrive.
+
+        Each side notices it after `notice_s()`; what it sends until then is lost.
+        """
         for node, peer in ((one, other), (other, one)):
             on_way = self._on_way.pop((node, peer))
             for _ in range(arrives(len(on_way))):
-                self.nodes[peer].links.user.on_frames(node, [on_way.popleft()])
+                if peer not in self.dead:
+                    self.nodes[peer].links.user.on_frames(node, [on_way.popleft()])
         for node, peer in ((one, other), (other, one)):
-            links = self.nodes[node].links
-            del links.up[peer]
-            links.user.on_down(peer, EndReason.CONNECTION_LOST)
+            links, delay_s = self.nodes[node].links, notice_s()
+            if delay_s:
+                self.nodes[node].clock.call_later(
+                    delay_s, lambda links=links, peer=peer: _notice(links, peer)
+                )
+            elif node not in self.dead:
+                _notice(links, peer)
+
+    # Nodes
+
+    def kill(
+        self,
+        name: str,
+        arrives: Callable[[int], int] = lambda count: 0,
+        notice_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """The node dies, and does nothing more; of what it has on its way, so much arrives."""
+        store = self.nodes[name].metadata
+        assert isinstance(store, SimulatedMetadataStore)
+        store.break_off()
+        store.close()
+        self.nodes[name].clock.is_dead = True  # type: ignore[attr-defined]
+        self.dead.add(name)
+        for other in list(self.nodes):
+            if self.are_connected(name, other):
+                self.cut(name, other, arrives, notice_s)
+
+    def restart(self, name: str) -> None:
+        """A dead node comes back, once it has tidied up after itself; it has no links yet."""
+        assert name in self.dead
+        store = self.history.open(name)
+        commit = store.transact(leftovers.of_node(store, name))
+        commit.then(lambda: self._come_back(name, store))
+
+    def _come_back(self, name: str, store: SimulatedMetadataStore) -> None:
+        self._start(name, store)
+        self.dead.discard(name)
+
+    def tidy_after(self, name: str) -> None:
+        """The lease of a dead node has run out: the first node deletes what does not outlive it."""
+        alive = self.alive
+        if name in self.dead and alive:
+            store = self.nodes[min(alive)].metadata
+            writes = leftovers.of_node(store, name)
+            if writes:
+                store.transact(writes)
+
+    # Definitions
+
+    def cut_store(self, name: str) -> None:
+        """Nothing passes between the node and the shared definitions; nothing is lost either."""
+        self._held_back.setdefault(name, [])
+
+    def restore_store(self, name: str) -> None:
+        for step in self._held_back.pop(name, ()):
+            self._after_delay(lambda step=step: self._pass(name, step))
+
+    def _schedule(self, line: str, step: Callable[[], None]) -> None:
+        node = line.partition("/")[0]
+        self._after_delay(lambda: self._pass(node, step))
+
+    def _pass(self, node: str, step: Callable[[], None]) -> None:
+        held_back = self._held_back.get(node)
+        if held_back is None:
+            step()
+        else:
+            held_back.append(step)
 
     def settle(self) -> None:
         self.clock.settle()
 
     def carry(self, node: str, peer: str, frame: Frame) -> None:
-        on_way = self._on_way[node, peer]
+        on_way = self._on_way.get((node, peer))
+        if on_way is None:
+            return
         on_way.append(frame)
         self._after_delay(lambda: self._arrive(node, peer, on_way))
 
@@ -144,15 +326,17 @@ class Cluster:
         if self._on_way.get((node, peer)) is on_way and on_way:
             self.nodes[peer].links.user.on_frames(node, [on_way.popleft()])
 
-    def _schedule(self, _line: str, step: Callable[[], None]) -> None:
-        self._after_delay(step)
-
     def _after_delay(self, step: Callable[[], None]) -> None:
         delay_s = self._delay()
         if delay_s:
             self.clock.call_later(delay_s, step)
         else:
             self.clock.call_soon(step)
+
+
+def _notice(links: FakeLinks, peer: str) -> None:
+    if links.up.pop(peer, None) is not None:
+        links.user.on_down(peer, EndReason.CONNECTION_LOST)
 
 
 def random_delays(seed: int, longest_s: float = 0.05) -> Callable[[], float]:

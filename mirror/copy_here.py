@@ -1,0 +1,157 @@
+"""A mirror of this node: its place in the group, and what becomes of it when the leader is gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from warren.core.log_line import log_event
+from warren.core.ports import Clock, Key
+from warren.core.records import QueueRecord
+from warren.mirror.gm_effects import StopReason
+from warren.mirror.gm_shell import GroupMember
+from warren.mirror.mirror import Mirror
+from warren.mirror.mirror_level import CopyLost
+from warren.mirror.post import Undeliverable
+from warren.mirror.replicas import WHEN_SYNCED, Copies, candidates
+from warren.mirror.view import MemberId, Members, alive_members
+
+log = logging.getLogger("warren.queue")
+
+NEXT_CANDIDATE_S = 1.0
+"""How long a mirror waits for each better candidate before it takes the lead itself."""
+
+
+class CopyEffects(Protocol):
+    """What a copy asks of whoever has the definitions and the policies."""
+
+    def queue_record(self, key: Key) -> QueueRecord | None: ...
+
+    def promote_when(self, key: Key) -> str:
+        """`always` or `when-synced`: who may lead when the leader has failed."""
+        ...
+
+    def write_record(self, key: Key, change: Callable[[QueueRecord], QueueRecord | None]) -> None:
+        """Change the definition, trying again while others are faster; None: not any more."""
+        ...
+
+    def drop_copy(self, copy: CopyHere, reason: str) -> None:
+        """It is of no use any more."""
+        ...
+
+
+class CopyHere:
+    """`UpperLayer` of the group member of a mirror."""
+
+    def __init__(
+        self,
+        key: Key,
+        queue_id: int,
+        storage_id: int,
+        node: str,
+        mirror: Mirror,
+        clock: Clock,
+        effects: CopyEffects,
+    ) -> None:
+        self.key = key
+        self.queue_id = queue_id
+        self.storage_id = storage_id
+        self.mirror = mirror
+        self.member: GroupMember
+        # Whether the definition of the queue has named this mirror.
+        self.listed = False
+        self.promoting = False
+        self._node = node
+        self._clock = clock
+        self._effects = effects
+        self._dead: set[str] = set()
+
+    # `UpperLayer`
+
+    def joined(self, members: Members) -> None:
+        """The leader hears of the birth, and tells this mirror to start."""
+
+    def members_changed(self, births: Members, deaths: Members) -> None:
+        self._dead -= {birth.node for birth in births}
+        self._dead |= {death.node for death in deaths}
+        self.leader_may_be_gone()
+
+    def deliver(self, sender: MemberId, payload: bytes) -> None:
+        if sender.node != self._node:
+            self._try(lambda: self.mirror.deliver(payload))
+
+    def confirmed(self, tokens: tuple[object, ...]) -> None:
+        """Mirrors broadcast nothing."""
+
+    def congestion(self, congested: bool) -> None:
+        """Mirrors broadcast nothing."""
+
+    def stopped(self, reason: StopReason) -> None:
+        if reason is not StopReason.LEFT:
+            self._effects.drop_copy(self, reason.value)
+
+    def slice_came(self, number: int, payload: bytes) -> None:
+        self._try(lambda: self.mirror.slice_came(number, payload))
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (CopyLost, Undeliverable) as error:
+            self._effects.drop_copy(self, str(error))
+
+    # When the leader is gone
+
+    def leader_may_be_gone(self) -> None:
+        """Take the lead, or wait a moment for a better candidate, if the leader has died."""
+        record = self._effects.queue_record(self.key)
+        if record is None or record.leader not in self._dead or self.promoting:
+            return
+        order = self._candidates(record)
+        if self._node not in order or not self.mirror.started:
+            log_event(
+                log,
+                logging.WARNING,
+                "mirror_not_promoted",
+                queue=self.key[2],
+                vhost=self.key[1],
+                candidates=" ".join(order) or "none",
+            )
+            return
+        place = order.index(self._node)
+        if not place:
+            self._take_lead(record.epoch)
+            return
+        epoch = record.epoch
+        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self._take_lead(epoch))
+
+    def _candidates(self, record: QueueRecord) -> tuple[str, ...]:
+        alive = {member.node for member in alive_members(self.member.member.record)}
+        promote = WHEN_SYNCED if record.down else self._effects.promote_when(self.key)
+        copies = Copies(record.leader, record.mirrors, record.in_sync)
+        return candidates(copies, alive | {self._node}, promote)
+
+    def _take_lead(self, epoch: int) -> None:
+        self.promoting = True
+        alive = {member.node for member in alive_members(self.member.member.record)}
+
+        def lead(record: QueueRecord) -> QueueRecord | None:
+            if record.epoch != epoch or self._node not in record.mirrors:
+                self.promoting = False
+                return None
+            mirrors = [m for m in record.mirrors if m in alive and m != self._node]
+            whole = self._node in record.in_sync
+            return msgspec.structs.replace(
+                record,
+                leader=self._node,
+                epoch=epoch + 1,
+                mirrors=mirrors,
+                in_sync=[m for m in record.in_sync if m in mirrors] if whole else [],
+                promoted=f"{record.leader} is down" + ("" if whole else "; copy was not in sync"),
+                down=False,
+                stores={**record.stores, self._node: self.storage_id},
+            )
+
+        self._effects.write_record(self.key, lead)

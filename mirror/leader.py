@@ -1,0 +1,395 @@
+"""The leader of a mirrored queue: what its mirrors are told, and what is confirmed when.
+
+What the queue does in one turn of the loop is one batch, broadcast over gm. Mirrors say up to which
+batch they have everything, on disk where that is wanted. A publish is confirmed when the queue's
+own store and every mirror have it; a mirror counts until the definition of the queue, which
+changes by compare-and-set, names it no more. So a leader that has been superseded, or that cannot
+reach the shared definitions, confirms nothing that another leader may not have.
+
+A mirror begins with nothing at a certain batch (START). It is in sync when all that is older than
+that has gone, or when it was sent it: slices of the queue, in order, each valid at the place of its
+marker (SLICE) among the instructions. Slices are small and one is under way at a time, so that
+the queue goes on serving.
+
+`Leader` decides and writes; who carries frames, members and definitions is `mirroring.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from warren.core.message import Envelope
+from warren.core.ports import Clock
+from warren.core.settlement import PublishConfirms
+from warren.mirror.instructions import NEVER, Op, Script
+from warren.mirror.leader_level import LeaderLevel
+from warren.mirror.mirror_level import NOWHERE
+
+BATCH_BYTES_MAX = 128 << 10
+"""Octets of instructions that are broadcast before the turn is over."""
+
+SLICE_COUNT = 512
+SLICE_BYTES = 256 << 10
+"""What a mirror is sent at a time while it is synchronised: a millisecond or two of work."""
+
+_SLICE = struct.Struct("<QQQ")
+"""Queue, epoch and number of a slice."""
+
+
+class LeaderEffects(Protocol):
+    """What a leader asks of whoever carries things for it."""
+
+    def flush_soon(self) -> None:
+        """Call `flush` when the turn is over."""
+        ...
+
+    def broadcast(self, payload: bytes) -> None: ...
+
+    def send_slice(self, mirror: str, payload: bytes) -> None: ...
+
+    def now_in_sync(self, mirror: str) -> None:
+        """The mirror has all there is."""
+        ...
+
+
+class SyncProgress(NamedTuple):
+    """How many messages a mirror was sent, of how many, and since when."""
+
+    sent: int
+    total: int
+    began_at: float
+
+    def seconds_left(self, now: float) -> float | None:
+        """An estimate by what was sent so far; None before anything was."""
+        if not self.sent:
+            return None
+        return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)
+
+
+class _Confirm:
+    """A publish that waits: for the store, and for the mirrors."""
+
+    __slots__ = ("confirms", "left", "publish_seq", "refused")
+
+    def __init__(self, confirms: PublishConfirms, publish_seq: int, left: int) -> None:
+        self.confirms = confirms
+        self.publish_seq = publish_seq
+        self.left = left
+        self.refused = False
+
+
+class _Barrier:
+    """`PublishConfirms` of nothing but a moment."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+
+    def settle(self, publish_seq: int) -> None:
+        self._done()
+
+    def refuse(self, publish_seq: int) -> None:
+        """Another node leads: whoever waits asks that one."""
+
+
+class _Copy:
+    """What the leader knows of one mirror."""
+
+    def __init__(self, has_batch: int) -> None:
+        self.has_batch = has_batch
+        # It has everything from these positions on; None before it was told to start.
+        self.firsts: list[int] | None = None
+        self.in_sync = False
+        # While it is sent the rest: per level, up to which position it was sent everything.
+        self.sync: list[int] | None = None
+        self.awaits_batch = 0
+        self.sent = 0
+        self.total = 0
+        self.began_at = 0.0
+
+
+class Leader:
+    """Implements `leader_level.Journal`."""
+
+    def __init__(self, queue_id: int, epoch: int, clock: Clock, effects: LeaderEffects) -> None:
+        self.queue_id = queue_id
+        self.epoch = epoch
+        self.levels: list[LeaderLevel] = []
+        self.fenced = False
+        self._clock = clock
+        self._effects = effects
+        self._script = Script()
+        self._batch = 1
+        self._flushing = False
+        self._copies: dict[str, _Copy] = {}
+        self._awaiting: deque[tuple[int, _Confirm]] = deque()
+        self._open: dict[int, _Confirm] = {}
+        self._tokens = 0
+        self._slices = 0
+
+    # Writing down
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+    ) -> None:
+        wall = NEVER
+        if expires_at is not None:
+            wall = expires_at - self._clock.now() + self._clock.wall_time()
+        self._script.publish(level, position, envelope, body, wall, delivered)
+        if self._script.octets >= BATCH_BYTES_MAX:
+            self.flush()
+        elif not self._flushing:
+            self._wake()
+
+    def run(self, op: Op, level: int, position: int) -> None:
+        self._script.run(op, level, position)
+        if not self._flushing:
+            self._wake()
+
+    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None:
+        self._script.runs(op, level, positions)
+        if not self._flushing:
+            self._wake()
+
+    def purge(self, level: int) -> None:
+        self._script.purge(level)
+        self._wake()
+
+    def origin(self, name: str, number: int) -> None:
+        """All up to this number that was published at another node has been written down."""
+        self._script.origin(name, number)
+        self._wake()
+
+    def flush(self) -> None:
+        """Broadcast what was written down; without a mirror it is nobody's business."""
+        self._flushing = False
+        if self.fenced:
+            return
+        if self._script:
+            batch, self._batch = self._batch, self._batch + 1
+            payload = self._script.take(self.epoch, batch)
+            if self._copies:
+                self._effects.broadcast(payload)
+        if not self._copies:
+            self._release()
+
+    def _wake(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._effects.flush_soon()
+
+    # Confirming
+
+    def confirm(
+        self, confirms: PublishConfirms, publish_seq: int, local: bool
+    ) -> tuple[PublishConfirms | None, int]:
+        waiting = _Confirm(confirms, publish_seq, 1 + local)
+        self._awaiting.append((self._batch, waiting))
+        if not local:
+            return None, 0
+        self._tokens += 1
+        self._open[self._tokens] = waiting
+        return self, self._tokens
+
+    def settle(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our own store has it."""
+        waiting = self._open.pop(publish_seq, None)
+        if waiting is not None:
+            self._step(waiting)
+
+    def refuse(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our own store cannot have it."""
+        waiting = self._open.pop(publish_seq, None)
+        if waiting is not None:
+            waiting.refused = True
+            self._step(waiting)
+
+    def end(self, *, refuse: bool) -> None:
+        """The queue is deleted; or, with `refuse`, another node leads it now, and nobody here can
+        say what became of what is not confirmed."""
+        self.fenced = True
+        awaiting = [waiting for _, waiting in self._awaiting]
+        self._awaiting.clear()
+        for waiting in {id(w): w for w in (*awaiting, *self._open.values())}.values():
+            waiting.refused |= refuse
+            waiting.left = 1
+            self._step(waiting)
+        self._open.clear()
+
+    def _step(self, waiting: _Confirm) -> None:
+        waiting.left -= 1
+        if waiting.left:
+            return
+        if waiting.refused:
+            waiting.confirms.refuse(waiting.publish_seq)
+        else:
+            waiting.confirms.settle(waiting.publish_seq)
+
+    def has(self, mirror: str, batch: int) -> None:
+        """A mirror has everything up to this batch."""
+        copy = self._copies.get(mirror)
+        if copy is None or batch <= copy.has_batch:
+            return
+        copy.has_batch = batch
+        self._release()
+        if copy.sync is not None and batch >= copy.awaits_batch:
+            self._send_slice(mirror, copy)
+        elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
+            copy.awaits_batch = 0
+            self._is_in_sync(mirror, copy)
+
+    def _release(self) -> None:
+        """Confirm what every mirror has."""
+        if self.fenced:
+            return
+        upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
+        awaiting = self._awaiting
+        while awaiting and awaiting[0][0] <= upto:
+            self._step(awaiting.popleft()[1])
+
+    # Mirrors
+
+    @property
+    def mirrors(self) -> Collection[str]:
+        return self._copies.keys()
+
+    def add_mirror(self, mirror: str) -> None:
+        """From the next batch on the mirror counts; a new one has nothing until `start`."""
+        self.flush()
+        self._copies[mirror] = _Copy(self._batch - 1)
+
+    def remove_mirror(self, mirror: str) -> None:
+        """The definition of the queue names it no more."""
+        if self._copies.pop(mirror, None) is not None:
+            self._release()
+
+    def start(self, mirror: str, *, synchronise: bool) -> None:
+        """Have a mirror begin: with the whole queue, or with what is published from now on."""
+        copy = self._copies[mirror]
+        tails = [level.next_position for level in self.levels]
+        firsts = [level.oldest() for level in self.levels]
+        whole = firsts == tails
+        synchronise = synchronise and not whole
+        copy.in_sync = False
+        copy.firsts = firsts if synchronise else tails
+        copy.sync = None
+        copy.awaits_batch = 0
+        uptos = firsts if synchronise else [NOWHERE] * len(tails)
+        self._script.control(Op.START, mirror, copy.firsts, uptos)
+        self.flush()
+        if synchronise:
+            copy.sync = firsts
+            copy.sent = 0
+            copy.total = sum([level.length + len(level.pending) for level in self.levels])
+            copy.began_at = self._clock.now()
+            copy.awaits_batch = self._batch - 1
+        elif whole:
+            copy.awaits_batch = self._batch - 1
+
+    def follows(self, mirror: str) -> None:
+        """A mirror of the leader before us has all that we have, and counts from the start."""
+        self._copies[mirror] = copy = _Copy(0)
+        copy.in_sync = True
+        copy.firsts = [0] * len(self.levels)
+
+    def barrier(self, done: Callable[[], None]) -> None:
+        """Call back when every mirror has what was written down so far."""
+        self.flush()
+        self._awaiting.append((self._batch - 1, _Confirm(_Barrier(done), 0, 1)))
+        self._release()
+
+    def cancel_sync(self, mirror: str) -> bool:
+        """Send a mirror no more of what is older; it begins anew with what comes from now on."""
+        copy = self._copies.get(mirror)
+        if copy is None or copy.sync is None:
+            return False
+        self.start(mirror, synchronise=False)
+        return True
+
+    def progress(self, mirror: str) -> SyncProgress | None:
+        """How far the synchronisation of a mirror is; None when there is none."""
+        copy = self._copies.get(mirror)
+        if copy is None or copy.sync is None:
+            return None
+        return SyncProgress(copy.sent, copy.total, copy.began_at)
+
+    def may_synchronise(self, mirror: str) -> bool:
+        """Whether the mirror began with what came later, and lacks what is older."""
+        copy = self._copies[mirror]
+        return copy.firsts is not None and copy.sync is None and not copy.awaits_batch
+
+    def lag(self, mirror: str) -> int:
+        """How many batches the mirror has not reported yet."""
+        return self._batch - 1 - self._copies[mirror].has_batch
+
+    def is_syncing(self, mirror: str) -> bool:
+        copy = self._copies.get(mirror)
+        return copy is not None and copy.sync is not None
+
+    def look_for_synced(self) -> None:
+        """Find mirrors that have become whole because all that was older is gone."""
+        waiting = [
+            (mirror, copy)
+            for mirror, copy in self._copies.items()
+            if not copy.in_sync and copy.firsts is not None and copy.sync is None
+        ]
+        if not waiting:
+            return
+        oldest = [level.oldest() for level in self.levels]
+        for mirror, copy in waiting:
+            assert copy.firsts is not None
+            if not copy.awaits_batch and all(
+                first <= there for first, there in zip(copy.firsts, oldest, strict=True)
+            ):
+                self._is_in_sync(mirror, copy)
+
+    def _is_in_sync(self, mirror: str, copy: _Copy) -> None:
+        copy.in_sync = True
+        self._effects.now_in_sync(mirror)
+
+    def _send_slice(self, mirror: str, copy: _Copy) -> None:
+        """Send what comes next; the mirror answers by having the batch that marks its place."""
+        assert copy.sync is not None
+        self.flush()
+        number = next((n for n, upto in enumerate(copy.sync) if upto != NOWHERE), None)
+        if number is None:
+            copy.sync = None
+            self._is_in_sync(mirror, copy)
+            return
+        level = self.levels[number]
+        start = copy.sync[number]
+        peeked = level.peek(start, SLICE_COUNT, SLICE_BYTES)
+        end = peeked.next_position
+        last = end >= level.next_position
+        ready = {message.position: message for message in peeked.messages}
+        pending = [position for position in level.pending if start <= position < end]
+        loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
+        script = Script()
+        wall = self._clock.wall_time() - self._clock.now()
+        for position in sorted((*ready, *loaded)):
+            message = ready.get(position) or loaded[position]
+            expires_at = NEVER if message.expires_at is None else message.expires_at + wall
+            script.publish(
+                number, position, message.envelope, message.body, expires_at, position in loaded
+            )
+        copy.sent += len(ready) + len(loaded)
+        copy.sync[number] = NOWHERE if last else end
+        self._slices += 1
+        head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
+        self._effects.send_slice(mirror, head + script.take(self.epoch, 0))
+        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
+        copy.awaits_batch = self._batch
+        self.flush()
+
+    def begin_epoch(self, deltas: Sequence[int]) -> None:
+        """After promotion: mirrors take our positions, and put back what was out."""
+        self._script.control(Op.EPOCH, list(deltas))
+        self._wake()

@@ -1,0 +1,182 @@
+"""The backing queue of a mirrored queue at its leader: does what it is told, and writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from warren.core.backing_queue import BackingQueueStatus, MirroredLevel, Peeked
+from warren.core.message import Envelope, Message
+from warren.core.settlement import PublishConfirms
+from warren.mirror.instructions import Op
+
+
+class Journal(Protocol):
+    """Where a leader writes down what its queue does, and who knows when all mirrors have it."""
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+    ) -> None: ...
+
+    def run(self, op: Op, level: int, position: int) -> None: ...
+
+    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None: ...
+
+    def purge(self, level: int) -> None: ...
+
+    def confirm(
+        self, confirms: PublishConfirms, publish_seq: int, local: bool
+    ) -> tuple[PublishConfirms | None, int]:
+        """Settle this publish when every mirror has it; if `local`, the store too.
+
+        Returns whom the store is to tell, and under which number.
+        """
+        ...
+
+
+class LeaderLevel:
+    """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement."""
+
+    defers_confirms = True
+    defers_transient = True
+
+    __slots__ = ("_journal", "inner", "level", "pending")
+
+    def __init__(self, inner: MirroredLevel, level: int, journal: Journal) -> None:
+        self.inner = inner
+        self.level = level
+        self.pending: dict[int, Message] = {}
+        self._journal = journal
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    @property
+    def expiring(self) -> bool:
+        return self.inner.expiring
+
+    @property
+    def ready_bytes(self) -> int:
+        return self.inner.ready_bytes
+
+    @property
+    def published(self) -> int:
+        return self.inner.published
+
+    @property
+    def next_position(self) -> int:
+        return self.inner.next_position
+
+    @property
+    def undelivered_from(self) -> int:
+        return self.inner.undelivered_from
+
+    def status(self, now: float) -> BackingQueueStatus:
+        return self.inner.status(now)
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        inner, journal = self.inner, self._journal
+        journal.publish(self.level, inner.next_position, envelope, body, expires_at, False)
+        if confirms is not None:
+            local = inner.defers_confirms and envelope.persistent
+            confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
+        inner.publish(envelope, body, expires_at, confirms, publish_seq)
+
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message:
+        inner, journal = self.inner, self._journal
+        journal.publish(self.level, inner.next_position, envelope, body, expires_at, True)
+        if confirms is not None:
+            local = inner.defers_confirms and envelope.persistent
+            confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
+        message = inner.publish_delivered(envelope, body, expires_at, confirms, publish_seq)
+        self.pending[message.position] = message
+        return message
+
+    def fetch(self) -> Message | None:
+        message = self.inner.fetch()
+        if message is not None:
+            self._fetched((message,))
+        return message
+
+    def fetch_many(self, limit: int) -> list[Message]:
+        messages = self.inner.fetch_many(limit)
+        self._fetched(messages)
+        return messages
+
+    def fetch_expired(self, now: float, limit: int) -> list[Message]:
+        messages = self.inner.fetch_expired(now, limit)
+        self._fetched(messages)
+        return messages
+
+    def next_expiry(self) -> float | None:
+        return self.inner.next_expiry()
+
+    def load(self, messages: Iterable[Message]) -> list[Message]:
+        return self.inner.load(messages)
+
+    def ack(self, messages: Collection[Message]) -> None:
+        self.inner.ack(messages)
+        self._settled(Op.ACK, messages)
+
+    def requeue(self, messages: Iterable[Message]) -> None:
+        messages = list(messages)
+        self.inner.requeue(messages)
+        self._settled(Op.REQUEUE, messages)
+
+    def purge(self) -> int:
+        self._journal.purge(self.level)
+        return self.inner.purge()
+
+    def set_mode(self, mode: str) -> None:
+        self.inner.set_mode(mode)
+
+    def stop(self) -> None:
+        self.inner.stop()
+
+    def delete(self) -> None:
+        self.inner.delete()
+
+    # For the synchronisation of mirrors
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        return self.inner.peek(start, count_max, bytes_max)
+
+    def oldest(self) -> int:
+        """The position of the oldest message there is, pending or ready."""
+        head = self.inner.peek(0, 1, 1).messages if self.inner.length else []
+        ready = head[0].position if head else self.inner.next_position
+        return min(ready, min(self.pending, default=ready))
+
+    def _fetched(self, messages: Iterable[Message]) -> None:
+        run, level, pending = self._journal.run, self.level, self.pending
+        for message in messages:
+            position = message.position
+            pending[position] = message
+            run(Op.FETCH, level, position)
+
+    def _settled(self, op: Op, messages: Iterable[Message]) -> None:
+        run, level, forget = self._journal.run, self.level, self.pending.pop
+        for message in messages:
+            forget(message.position, None)
+            run(op, level, message.position)

@@ -1,0 +1,233 @@
+"""A mirrored queue that this node leads: its group, its mirrors, and what the definition says of
+them. RabbitMQ calls this the coordinator."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import msgspec
+
+from warren.core.log_line import log_event
+from warren.core.ports import Clock, Key
+from warren.core.queue import Queue
+from warren.core.records import QueueRecord
+from warren.mirror.gm_effects import StopReason
+from warren.mirror.gm_shell import GroupMember
+from warren.mirror.leader import Leader
+from warren.mirror.replicas import Wanted
+from warren.mirror.view import MemberId, Members
+
+log = logging.getLogger("warren.queue")
+
+
+class LedEffects(Protocol):
+    """What a led queue asks of whoever has links, definitions and groups."""
+
+    def flush_soon(self, led: LedQueue) -> None: ...
+
+    def send_slice(self, mirror: str, payload: bytes) -> None: ...
+
+    def invite(self, led: LedQueue, node: str) -> None:
+        """Ask a node to have a mirror."""
+        ...
+
+    def write_record(
+        self,
+        key: Key,
+        change: Callable[[QueueRecord], QueueRecord | None],
+        then: Callable[[], None] = ...,
+    ) -> None: ...
+
+    def queue_record(self, key: Key) -> QueueRecord | None: ...
+
+    def set_flow(self, led: LedQueue, flow: bool) -> None: ...
+
+    def membership_lost(self, led: LedQueue, reason: str) -> None:
+        """The group goes on without this node, or has to be joined anew."""
+        ...
+
+
+class LedQueue:
+    """`UpperLayer` of the leader's group member, and `LeaderEffects` of its `Leader`."""
+
+    def __init__(
+        self, key: Key, queue: Queue, epoch: int, node: str, clock: Clock, effects: LedEffects
+    ) -> None:
+        self.key = key
+        self.queue = queue
+        self.leader = Leader(queue.queue_id, epoch, clock, self)
+        self.member: GroupMember
+        self.wanted = Wanted()
+        self.wanted_mirrors: tuple[str, ...] = ()
+        # Under which ids the storages of the mirrors know the queue, for a life of each.
+        self._storages: dict[MemberId, int] = {}
+        # Whether it is being handed over to a mirror.
+        self.moving = False
+        self._node = node
+        self._effects = effects
+        self._joined = False
+        self._members: dict[str, MemberId] = {}
+        self._unsent: deque[bytes] = deque()
+
+    # `UpperLayer`
+
+    def joined(self, members: Members) -> None:
+        self._joined = True
+        self.members_changed(tuple(m for m in members if m.node != self._node), ())
+
+    def already_joined(self, members: Members) -> None:
+        """After promotion: the member was a mirror's before."""
+        self._joined = True
+        self._members = {member.node: member for member in members if member.node != self._node}
+
+    def members_changed(self, births: Members, deaths: Members) -> None:
+        for birth in births:
+            if birth.node != self._node:
+                self._members[birth.node] = birth
+                self._admit(birth)
+        for death in deaths:
+            self._storages.pop(death, None)
+            if self._members.get(death.node) == death:
+                del self._members[death.node]
+                self._dismiss(death.node)
+
+    def deliver(self, sender: MemberId, payload: bytes) -> None:
+        """What a leader has broadcast it has done already."""
+
+    def confirmed(self, tokens: tuple[object, ...]) -> None:
+        """Mirrors say themselves what they have."""
+
+    def congestion(self, congested: bool) -> None:
+        self._effects.set_flow(self, congested)
+        if not congested:
+            self._send_on()
+
+    def stopped(self, reason: StopReason) -> None:
+        self._joined = False
+        if reason is not StopReason.LEFT:
+            self._effects.membership_lost(self, reason.value)
+
+    # `LeaderEffects`
+
+    def flush_soon(self) -> None:
+        self._effects.flush_soon(self)
+
+    def broadcast(self, payload: bytes) -> None:
+        self._unsent.append(payload)
+        self._send_on()
+
+    def send_slice(self, mirror: str, payload: bytes) -> None:
+        self._effects.send_slice(mirror, payload)
+
+    def now_in_sync(self, mirror: str) -> None:
+        def add(record: QueueRecord) -> QueueRecord | None:
+            if mirror not in record.mirrors or mirror in record.in_sync:
+                return None
+            return msgspec.structs.replace(record, in_sync=[*record.in_sync, mirror])
+
+        log_event(
+            log, logging.INFO, "mirror_in_sync", queue=self.key[2], vhost=self.key[1], mirror=mirror
+        )
+        self._change(add)
+
+    # Mirrors
+
+    def members(self) -> Collection[str]:
+        """The nodes that have a member in the group, besides this one."""
+        return self._members.keys()
+
+    def invite_missing(self, running: Collection[str]) -> None:
+        """Ask the nodes that are wanted and have no mirror; again and again until they have."""
+        if not self._joined:
+            return
+        for node in self.wanted_mirrors:
+            if node not in self._members and node in running:
+                self._effects.invite(self, node)
+
+    def has_answered(self, node: str, incarnation: int, storage_id: int) -> None:
+        """The node has said under which id it stores the copy of this life of its member."""
+        mirror = MemberId(node, incarnation)
+        self._storages[mirror] = storage_id
+        if self._members.get(node) == mirror and node not in self.leader.mirrors:
+            self._admit(mirror)
+
+    def drop_unwanted(self) -> None:
+        """Have the definition name no more mirrors than are wanted; they go when they see that."""
+        wanted = self.wanted_mirrors
+
+        def drop(record: QueueRecord) -> QueueRecord | None:
+            kept = [mirror for mirror in record.mirrors if mirror in wanted]
+            if kept == record.mirrors:
+                return None
+            in_sync = [mirror for mirror in record.in_sync if mirror in wanted]
+            return msgspec.structs.replace(record, mirrors=kept, in_sync=in_sync)
+
+        self._change(drop)
+
+    def record_changed(self, record: QueueRecord) -> None:
+        """Mirrors that are not named any more need not have anything to confirm."""
+        for mirror in list(self.leader.mirrors):
+            if mirror not in record.mirrors:
+                self.leader.remove_mirror(mirror)
+
+    def _admit(self, birth: MemberId) -> None:
+        """A new mirror has nothing yet, and the definition says so before it is told to start."""
+        node = birth.node
+        storage_id = self._storages.get(birth)
+        if storage_id is None:
+            # Its answer is on the way; see `has_answered`.
+            return
+
+        def name(record: QueueRecord) -> QueueRecord | None:
+            mirrors = [mirror for mirror in record.mirrors if mirror != node]
+            in_sync = [mirror for mirror in record.in_sync if mirror != node]
+            return msgspec.structs.replace(
+                record,
+                mirrors=[*mirrors, node],
+                in_sync=in_sync,
+                stores={**record.stores, node: storage_id},
+            )
+
+        def start() -> None:
+            if self._members.get(node) == birth:
+                self.leader.add_mirror(node)
+                self.leader.start(node, synchronise=self.wanted.synchronise)
+
+        self._change(name, start)
+
+    def _dismiss(self, node: str) -> None:
+        log_event(
+            log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
+        )
+
+        def forget(record: QueueRecord) -> QueueRecord | None:
+            if node not in record.mirrors or node in self._members:
+                return None
+            return msgspec.structs.replace(
+                record,
+                mirrors=[mirror for mirror in record.mirrors if mirror != node],
+                in_sync=[mirror for mirror in record.in_sync if mirror != node],
+            )
+
+        self._change(forget)
+
+    def _change(
+        self,
+        change: Callable[[QueueRecord], QueueRecord | None],
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        epoch = self.leader.epoch
+
+        def if_still_led(record: QueueRecord) -> QueueRecord | None:
+            if record.leader != self._node or record.epoch != epoch:
+                return None
+            return change(record)
+
+        self._effects.write_record(self.key, if_still_led, then)
+
+    def _send_on(self) -> None:
+        while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):
+            self._unsent.popleft()

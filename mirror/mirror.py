@@ -1,0 +1,214 @@
+"""A mirror of a queue: carries out what the leader broadcasts, and says up to where it has all.
+
+It answers for nothing but its copy. Who leads, and whether this node is to have a copy at all, is
+decided elsewhere; instructions of an earlier epoch than its own are passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from warren.core.backing_queue import MirroredLevel
+from warren.core.message import Envelope
+from warren.core.ports import Clock
+from warren.mirror.cargo import Unpacker
+from warren.mirror.instructions import HEAD, Op, perform
+from warren.mirror.mirror_level import NOWHERE, MirrorLevel
+from warren.mirror.post import Undeliverable
+
+BATCH_BITS = 40
+"""Batches of an epoch are far fewer."""
+
+
+class Mirror:
+    """`report(batch)` is called when everything up to that batch is here, and on disk."""
+
+    def __init__(
+        self,
+        node: str,
+        epoch: int,
+        backings: Sequence[MirroredLevel],
+        clock: Clock,
+        report: Callable[[int], None],
+    ) -> None:
+        self.epoch = epoch
+        self.levels = [MirrorLevel(backing) for backing in backings]
+        self.origins: dict[str, int] = {}
+        self.started = False
+        self._node = node
+        self._clock = clock
+        self._report = report
+        self._unpacker = Unpacker()
+        self._batch = 0
+        self._reported = 0
+        # Persistent messages that are not on disk yet, by epoch and batch.
+        self._unsafe: dict[int, int] = {}
+        self._on_safe: list[Callable[[], None]] = []
+        self._slices: dict[int, bytes] = {}
+        # Batches that wait for a slice.
+        self._waiting: deque[bytes] = deque()
+        self._awaited_slice = 0
+        self._sync_level: MirrorLevel
+        self._sync_upto = NOWHERE
+
+    # What comes
+
+    def deliver(self, payload: bytes) -> None:
+        """A batch. Raises `Undeliverable`, `CopyLost`."""
+        if self._awaited_slice:
+            self._waiting.append(payload)
+        else:
+            self._carry_out(payload)
+
+    def slice_came(self, number: int, payload: bytes) -> None:
+        """A piece of the queue, which belongs where its marker is. Raises as `deliver`."""
+        self._slices[number] = payload
+        if number != self._awaited_slice:
+            return
+        self._awaited_slice = 0
+        self._take_slice(number)
+        while self._waiting and not self._awaited_slice:
+            self._carry_out(self._waiting.popleft())
+
+    def _carry_out(self, payload: bytes) -> None:
+        if len(payload) < HEAD.size:
+            raise Undeliverable(f"a batch of {len(payload)} octets")
+        epoch, batch = HEAD.unpack_from(payload)
+        if epoch < self.epoch:
+            return
+        if epoch > self.epoch:
+            self.epoch = epoch
+            # Batches are counted anew.
+            self._reported = 0
+        self._batch = batch
+        perform(payload, self, self._unpacker)
+        self._report_progress()
+
+    # `Performer`
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at_wall: float,
+        delivered: bool,
+    ) -> None:
+        expires_at = None
+        if expires_at_wall >= 0:
+            expires_at = expires_at_wall - self._clock.wall_time() + self._clock.now()
+        copy = self.levels[level]
+        safe = not (copy.backing.defers_confirms and envelope.persistent)
+        mark = self.epoch << BATCH_BITS | self._batch
+        taken = copy.publish(
+            position, envelope, body, expires_at, delivered, None if safe else self, mark
+        )
+        if taken and not safe:
+            self._unsafe[mark] = self._unsafe.get(mark, 0) + 1
+
+    def run(self, op: Op, level: int, start: int, count: int) -> None:
+        self.levels[level].run(op, start, count)
+
+    def purge(self, level: int) -> None:
+        self.levels[level].backing.purge()
+
+    def origin(self, name: str, number: int) -> None:
+        self.origins[name] = number
+
+    def control(self, op: Op, arguments: Any) -> None:
+        if op is Op.EPOCH:
+            (deltas,) = arguments
+            if self.started:
+                for level, delta in zip(self.levels, deltas, strict=True):
+                    level.follow(delta)
+            return
+        mirror, *rest = arguments
+        if mirror != self._node:
+            return
+        if op is Op.START:
+            firsts, uptos = rest
+            for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
+                level.begin(first, upto)
+            self.started = True
+        else:
+            number, level_number, upto = rest
+            self._sync_level, self._sync_upto = self.levels[level_number], upto
+            if number in self._slices:
+                self._take_slice(number)
+            else:
+                self._awaited_slice = number
+
+    def _take_slice(self, number: int) -> None:
+        """Append what the leader had behind our copy; live instructions follow."""
+        payload = self._slices.pop(number)
+        for earlier in [n for n in self._slices if n < number]:
+            del self._slices[earlier]
+        level = self._sync_level
+        level.upto = NOWHERE
+        perform(payload, self, self._unpacker)
+        level.upto = self._sync_upto
+        self._report_progress()
+
+    # What is safe
+
+    def settle(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our store has a message of this batch."""
+        left = self._unsafe[publish_seq] - 1
+        if left:
+            self._unsafe[publish_seq] = left
+        else:
+            del self._unsafe[publish_seq]
+            self._report_progress()
+            if not self._unsafe:
+                on_safe, self._on_safe = self._on_safe, []
+                for done in on_safe:
+                    done()
+
+    def refuse(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our store cannot have it; nothing more is ever safe here."""
+
+    def when_safe(self, done: Callable[[], None]) -> None:
+        """Call back when all that is not on disk now is."""
+        self._on_safe.append(done)
+
+    @property
+    def safe(self) -> bool:
+        """Whether all it has is on disk that is to be there."""
+        return not self._unsafe
+
+    def _report_progress(self) -> None:
+        if self._awaited_slice:
+            return
+        upto = self._batch
+        if self._unsafe:
+            # Whatever is open from an earlier epoch comes before the first batch of this one.
+            upto = max(min(self._unsafe) - (self.epoch << BATCH_BITS) - 1, 0)
+        if upto > self._reported:
+            self._reported = upto
+            self._report(upto)
+
+    # Becoming the leader, or nothing
+
+    def deltas(self) -> list[int]:
+        return [level.delta for level in self.levels]
+
+    def discard(self) -> None:
+        """The copy is not wanted any more."""
+        for level in self.levels:
+            level.backing.delete()
+
+
+_SLICE = struct.Struct("<QQQ")
+
+
+def unpack_slice(payload: bytes) -> tuple[int, int, int, bytes]:
+    """Queue, epoch, number and what is in it. Raises `Undeliverable`."""
+    try:
+        queue_id, epoch, number = _SLICE.unpack_from(payload)
+    except struct.error as error:
+        raise Undeliverable(f"a slice that cannot be read: {error}") from None
+    return queue_id, epoch, number, payload[_SLICE.size :]

@@ -1,0 +1,697 @@
+"""The mirrored queues of this node: those it leads, and its copies of those that others lead.
+
+Answerable for following definitions, policies and nodes that come and go; `leader.py`, `mirror.py`
+and the two that carry them in their groups (`led_queue.py`, `copy_here.py`) do the rest.
+
+A node that has a mirror and takes the lead writes so into the definition, by compare-and-set. The
+virtual host then makes the queue anew, over the very backing queue the mirror had (`backing`).
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from random import Random
+from typing import NamedTuple, cast
+
+import msgspec
+
+from warren.core import queue_arguments
+from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
+from warren.core.errors import NotFound, PreconditionFailed
+from warren.core.field import from_plain
+from warren.core.log_line import log_event
+from warren.core.node import Node
+from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
+from warren.core.priority_queue import PriorityQueue
+from warren.core.queue import Queue
+from warren.core.queue_arguments import QueueSettings
+from warren.core.records import QueueRecord
+from warren.core.vhost import QUEUE_ID_BITS
+from warren.core.waiting import run
+from warren.mirror.calls import Calls
+from warren.mirror.copy_here import CopyHere
+from warren.mirror.gm_shell import GroupShell
+from warren.mirror.leader import SyncProgress
+from warren.mirror.leader_level import LeaderLevel
+from warren.mirror.led_queue import LedQueue
+from warren.mirror.mirror import Mirror, unpack_slice
+from warren.mirror.post import Kind, Post, Undeliverable
+from warren.mirror.remote_queue import RemoteQueue
+from warren.mirror.replicas import (
+    WHEN_SYNCED,
+    Copies,
+    Wanted,
+    better_leader,
+    wanted_leader,
+    wanted_mirrors,
+)
+from warren.mirror.view import alive_members
+
+log = logging.getLogger("warren.queue")
+
+TICK_S = 1.0
+"""How often it is looked whether mirrors have become whole, and whether any are missing."""
+
+MOVE_PATIENCE_S = 5.0
+"""How long a queue is held for a mirror that is to take the lead."""
+
+RECLAIM_S = 3.0
+"""How long a leader that was away waits for a mirror to take its place before it goes on."""
+
+_MIRRORED = struct.Struct("<QQQ")
+"""Queue, epoch and batch up to which a mirror has everything."""
+
+
+class MirrorState(NamedTuple):
+    """What operators are shown of a mirrored queue.
+
+    `progress` and `lag` are known at the leader: how far synchronisations are, and how many
+    batches a mirror is behind.
+    """
+
+    leader: str
+    mirrors: Sequence[str]
+    in_sync: Sequence[str]
+    promoted: str
+    progress: Mapping[str, SyncProgress]
+    lag: Mapping[str, int]
+
+
+class Mirroring:
+    """Implements `LedEffects` and `CopyEffects`."""
+
+    def __init__(
+        self,
+        name: str,
+        post: Post,
+        calls: Calls,
+        metadata: MetadataStore,
+        clock: Clock,
+        rng: Random,
+        running: Callable[[], Collection[str]],
+    ) -> None:
+        self._name = name
+        self._post = post
+        self._calls = calls
+        self._metadata = metadata
+        self._clock = clock
+        self._rng = rng
+        self._running = running
+        self._groups = GroupShell(name, post, metadata, clock, rng)
+        self._led: dict[int, LedQueue] = {}
+        self._copies: dict[int, CopyHere] = {}
+        self._by_storage: dict[int, CopyHere] = {}
+        self._by_key: dict[Key, int] = {}
+        self._origins: dict[int, dict[str, int]] = {}
+        # Of queues that were promoted here: what was not on disk yet still is on its way there.
+        self._former_copies: dict[int, Mirror] = {}
+        self._to_flush: dict[LedQueue, None] = {}
+        self._stopping = False
+        self._congested: set[LedQueue] = set()
+        self._node: Node
+        self._new_backing: Callable[[BackingSpec], BackingQueue]
+
+    def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
+        """Serve this node from now on; `new_backing` makes the backing queues of copies."""
+        self._node = node
+        self._new_backing = new_backing
+        self._post.handle(Kind.MIRRORED, self._mirrored)
+        self._post.handle(Kind.SLICE, self._slice)
+        self._calls.serve("mirror.invite", self._invited)
+        self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
+        self._metadata.watch(("queue",), self._record_changed)
+        node.policies.watch(self._policies_changed)
+        node.local_queues.watch(self._queue_here, self._queue_gone)
+        self._post.watch(on_up=lambda name: self._nodes_changed(), on_down=self._node_down)
+        for queue in list(node.local_queues):
+            self._queue_here(queue)
+        self._clock.call_later(TICK_S, self._tick)
+
+    def backing(self, spec: BackingSpec) -> BackingQueue | None:
+        """What a mirror of this node has of a queue that it is to lead; None if it has none."""
+        level = spec.queue_id % LEVELS
+        copy = self._by_storage.get(spec.queue_id - level)
+        if copy is None:
+            return None
+        if not level:
+            for one in copy.mirror.levels:
+                one.put_all_back()
+                one.backing.count_as_delivered()
+        return copy.mirror.levels[level].backing
+
+    def stop_leading(self) -> None:
+        """The node stops in order: mirrors may take the lead at once, where that loses nothing.
+
+        Without a mirror in sync a queue waits for this node to come back, unless its policy wants
+        it to go on at any price.
+        """
+        self._stopping = True
+        for led in list(self._led.values()):
+            led.leader.flush()
+            if led.wanted.promote_on_shutdown == WHEN_SYNCED:
+                self.write_record(led.key, _down)
+            led.leader.fenced = True
+            led.member.leave()
+        for copy in list(self._copies.values()):
+            copy.member.leave()
+
+    def led(self, queue_id: int) -> LedQueue | None:
+        """What is known of the mirrors of a queue of this node; None if it has none."""
+        return self._led.get(queue_id)
+
+    def received_from(self, queue_id: int, origin: str) -> int | None:
+        """Up to which of its publishes the queue has all of a node; None if nobody can say."""
+        origins = self._origins.get(queue_id)
+        return None if origins is None else origins.get(origin, 0)
+
+    def when_mirrors_have_all(self, queue: Queue, done: Callable[[], None]) -> None:
+        """Call back when all that is in the queue now is safe here and at every mirror."""
+        led = self._led.get(queue.queue_id)
+        copy = self._former_copies.get(queue.queue_id)
+
+        def own() -> None:
+            if copy is None or copy.safe:
+                done()
+            else:
+                copy.when_safe(done)
+
+        if led is None:
+            own()
+        else:
+            led.leader.barrier(own)
+
+    def note_origin(self, queue_id: int, origin: str, number: int) -> None:
+        """All up to this number that another node has published is written down."""
+        led = self._led.get(queue_id)
+        if led is not None:
+            self._origins.setdefault(queue_id, {})[origin] = number
+            led.leader.origin(origin, number)
+
+    def state(self, queue: Queue) -> MirrorState | None:
+        """What is known of the mirrors of a queue; None if it has none."""
+        record = self.queue_record(("queue", queue.vhost_name, queue.name))
+        led = self._led.get(queue.queue_id)
+        if record is None or (led is None and not record.mirrors and not record.epoch):
+            return None
+        progress: dict[str, SyncProgress] = {}
+        lag: dict[str, int] = {}
+        if led is not None:
+            for mirror in led.leader.mirrors:
+                lag[mirror] = led.leader.lag(mirror)
+                under_way = led.leader.progress(mirror)
+                if under_way is not None:
+                    progress[mirror] = under_way
+        return MirrorState(
+            record.leader, record.mirrors, record.in_sync, record.promoted, progress, lag
+        )
+
+    async def act(self, queue: Queue, *, synchronise: bool) -> None:
+        """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
+        if not queue.is_here:
+            assert isinstance(queue, RemoteQueue)
+            await self._calls.ask(queue.leader, "mirror.synchronise", queue.queue_id, synchronise)
+        elif synchronise:
+            self.synchronise(queue)
+        else:
+            self.cancel_synchronisation(queue)
+
+    async def _asked_to_synchronise(self, _node: str, queue_id: int, synchronise: bool) -> None:
+        if queue_id not in self._node.local_queues:
+            raise NotFound(f"queue {queue_id} is not at node '{self._name}'")
+        await self.act(self._node.local_queues[queue_id], synchronise=synchronise)
+
+    def synchronise(self, queue: Queue) -> None:
+        """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
+        led = self._led_or_refuse(queue)
+        record = self.queue_record(led.key)
+        for mirror in record.mirrors if record is not None else ():
+            assert record is not None
+            if mirror not in record.in_sync and not led.leader.is_syncing(mirror):
+                led.leader.start(mirror, synchronise=True)
+
+    def cancel_synchronisation(self, queue: Queue) -> None:
+        """Raises `PreconditionFailed`."""
+        led = self._led_or_refuse(queue)
+        for mirror in list(led.leader.mirrors):
+            led.leader.cancel_sync(mirror)
+
+    def _led_or_refuse(self, queue: Queue) -> LedQueue:
+        led = self._led.get(queue.queue_id)
+        if led is None:
+            described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
+            raise PreconditionFailed(
+                f"{described} is not mirrored, there is nothing to synchronise"
+            )
+        return led
+
+    # Queues this node leads
+
+    def _queue_here(self, queue: Queue) -> None:
+        key: Key = ("queue", queue.vhost_name, queue.name)
+        self._by_key[key] = queue.queue_id
+        copy = self._copies.pop(queue.queue_id, None)
+        record = self.queue_record(key)
+        assert record is not None
+        if copy is not None:
+            del self._by_storage[copy.storage_id]
+            self._promoted(queue, key, record, copy)
+        self._reconcile(queue)
+
+    def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
+        """Our mirror leads now: its group, its positions and what it knew go on."""
+        led = self._new_led(queue, key, record)
+        member = copy.member
+        led.member = member
+        member.become(led)
+        led.already_joined(alive_members(member.member.record))
+        for mirror in record.mirrors:
+            if mirror in record.in_sync:
+                led.leader.follows(mirror)
+            else:
+                led.leader.add_mirror(mirror)
+        self._origins[queue.queue_id] = copy.mirror.origins
+        self._former_copies[queue.queue_id] = copy.mirror
+        member.set_epoch(record.epoch)
+        led.leader.begin_epoch(copy.mirror.deltas())
+        led.wanted = self._wanted(queue)
+        for mirror in record.mirrors:
+            if mirror not in record.in_sync:
+                led.leader.start(mirror, synchronise=led.wanted.synchronise)
+        log_event(
+            log,
+            logging.WARNING,
+            "mirror_promoted",
+            queue=queue.name,
+            vhost=queue.vhost_name,
+            epoch=record.epoch,
+            messages=len(queue),
+            reason=record.promoted,
+        )
+
+    def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
+        led = LedQueue(key, queue, record.epoch, self._name, self._clock, self)
+        backing = queue.backing
+        inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
+        led.leader.levels = [
+            LeaderLevel(cast(MirroredLevel, one), number, led.leader)
+            for number, one in enumerate(inner)
+        ]
+        levels: list[BackingQueue] = list(led.leader.levels)
+        for message in self._node.unacked_of(queue):
+            level = min(message.envelope.priority, len(levels) - 1)
+            led.leader.levels[level].pending[message.position] = message
+        if isinstance(backing, PriorityQueue):
+            backing.replace_levels(levels)
+        else:
+            queue.backing = levels[0]
+        self._led[queue.queue_id] = led
+        return led
+
+    def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
+        """Begin to mirror a queue of this node."""
+        led = self._new_led(queue, key, record)
+        for mirror in record.mirrors:
+            # Of a time before this node was away: one of them may be about to take our place.
+            led.leader.add_mirror(mirror)
+        led.member = self._groups.join(queue.queue_id, record.epoch, led)
+        if record.mirrors:
+            # Who was away with us cannot have taken our place.
+            alone = not set(record.mirrors) & set(self._running())
+            delay_s = 0.0 if alone else RECLAIM_S
+            self._clock.call_later(delay_s, lambda: self._reclaim(led))
+        else:
+            led.member.start()
+        return led
+
+    def _reclaim(self, led: LedQueue) -> None:
+        """No mirror has taken our place: go on without those there were."""
+        if self._led.get(led.queue.queue_id) is not led:
+            return
+
+        def alone(record: QueueRecord) -> QueueRecord | None:
+            if record.leader != self._name or record.epoch != led.leader.epoch:
+                return None
+            return msgspec.structs.replace(
+                record,
+                epoch=record.epoch + 1,
+                mirrors=[],
+                in_sync=[],
+                promoted="its leader is back",
+                down=False,
+            )
+
+        def go_on() -> None:
+            led.leader.fenced = False
+            self._groups.forget(led.member)
+            led.member = self._groups.join(led.queue.queue_id, led.leader.epoch, led)
+            led.member.start()
+
+        self.write_record(led.key, alone, go_on)
+
+    def _unlead(self, led: LedQueue) -> None:
+        """The queue has no mirrors any more, and shall have none."""
+        queue = led.queue
+        del self._led[queue.queue_id]
+        self._forget(led)
+        led.leader.flush()
+        led.member.leave()
+        self._groups.delete_group(queue.queue_id)
+        inner: list[BackingQueue] = [level.inner for level in led.leader.levels]
+        if isinstance(queue.backing, PriorityQueue):
+            queue.backing.replace_levels(inner)
+        else:
+            queue.backing = inner[0]
+
+    def _queue_gone(self, queue: Queue) -> None:
+        """A queue of this node was deleted, or another node leads it now."""
+        key: Key = ("queue", queue.vhost_name, queue.name)
+        if self._by_key.get(key) == queue.queue_id:
+            del self._by_key[key]
+        self._origins.pop(queue.queue_id, None)
+        self._former_copies.pop(queue.queue_id, None)
+        led = self._led.pop(queue.queue_id, None)
+        if led is None:
+            return
+        self._forget(led)
+        record = self.queue_record(key)
+        deleted = record is None or record.queue_id != queue.queue_id
+        led.leader.end(refuse=not deleted)
+        led.member.leave()
+        if deleted:
+            self._groups.delete_group(queue.queue_id)
+
+    def _forget(self, led: LedQueue) -> None:
+        self._to_flush.pop(led, None)
+        self.set_flow(led, False)
+
+    def _wanted(self, queue: Queue) -> Wanted:
+        applied = self._node.policies.applied(queue.vhost_name, queue.name, "queue")
+        return Wanted.of(applied.definition)
+
+    def _reconcile(self, queue: Queue) -> None:
+        """See to it that the queue has the mirrors its policy wants."""
+        if queue.exclusive_owner is not None or queue.deleted or self._stopping:
+            return
+        key: Key = ("queue", queue.vhost_name, queue.name)
+        record = self.queue_record(key)
+        if record is None or record.queue_id != queue.queue_id or record.leader != self._name:
+            return
+        wanted = self._wanted(queue)
+        led = self._led.get(queue.queue_id)
+        if led is None:
+            if wanted.mode is None and not record.mirrors:
+                return
+            led = self._lead(queue, key, record)
+        copies = Copies(record.leader, record.mirrors, record.in_sync)
+        led.wanted = wanted
+        running = self._running()
+        # Whether a mirror is alive is the group's business, not that of links.
+        there = {*running, *record.mirrors}
+        led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng)
+        if wanted.mode is None and not record.mirrors and not led.members():
+            self._unlead(led)
+            return
+        leader = wanted_leader(wanted, copies, running)
+        if leader != self._name:
+            self.move_leader(queue, leader)
+            return
+        led.drop_unwanted()
+        led.invite_missing(running)
+        if wanted.synchronise:
+            for mirror in record.mirrors:
+                unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
+                if unsynced and led.leader.may_synchronise(mirror):
+                    led.leader.start(mirror, synchronise=True)
+
+    # Moving the lead
+
+    def move_leader(self, queue: Queue, target: str) -> None:
+        """Hand a queue over to a mirror that is in sync, without losing anything."""
+        led = self._led.get(queue.queue_id)
+        if led is None or led.moving:
+            return
+        led.moving = True
+        queue.hold()
+
+        def hand_over(record: QueueRecord) -> QueueRecord | None:
+            epoch = led.leader.epoch
+            if record.leader != self._name or record.epoch != epoch or target not in record.in_sync:
+                self._stay(led)
+                return None
+            return msgspec.structs.replace(
+                record,
+                leader=target,
+                epoch=epoch + 1,
+                mirrors=[mirror for mirror in record.mirrors if mirror != target],
+                in_sync=[mirror for mirror in record.in_sync if mirror != target],
+                promoted=f"{self._name} has handed it over",
+            )
+
+        led.leader.barrier(lambda: self.write_record(led.key, hand_over))
+        self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
+
+    def _stay(self, led: LedQueue) -> None:
+        if led.moving and self._led.get(led.queue.queue_id) is led:
+            led.moving = False
+            led.queue.release()
+
+    def rebalance(self, leads: Mapping[str, int], matches: Callable[[Queue], bool]) -> int:
+        """Hand over queues to nodes that lead fewer; returns how many. `leads` counts for all."""
+        counts = dict(leads)
+        moved = 0
+        for led in list(self._led.values()):
+            record = self.queue_record(led.key)
+            if record is None or not matches(led.queue):
+                continue
+            copies = Copies(record.leader, record.mirrors, record.in_sync)
+            target = better_leader(copies, counts)
+            if target != self._name:
+                counts[self._name] -= 1
+                counts[target] = counts.get(target, 0) + 1
+                self.move_leader(led.queue, target)
+                moved += 1
+        return moved
+
+    def _tick(self) -> None:
+        for led in list(self._led.values()):
+            led.leader.look_for_synced()
+            self._reconcile(led.queue)
+        self._clock.call_later(TICK_S, self._tick)
+
+    def _policies_changed(self, vhost: str) -> None:
+        for queue in [queue for queue in self._node.local_queues if queue.vhost_name == vhost]:
+            self._reconcile(queue)
+
+    def _nodes_changed(self) -> None:
+        for led in list(self._led.values()):
+            self._reconcile(led.queue)
+
+    def _node_down(self, name: str) -> None:
+        self._nodes_changed()
+
+    # Copies of this node
+
+    async def _invited(self, node: str, queue_id: int, vhost: str, name: str) -> tuple[int, int]:
+        """The leader of a queue asks us to have a mirror.
+
+        Answers the incarnation of its member, and what our storage calls the copy.
+
+        Raises `NotFound` to be asked again.
+        """
+        key: Key = ("queue", vhost, name)
+        record = self.queue_record(key)
+        if record is None or record.queue_id != queue_id or record.leader != node:
+            raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
+        if queue_id not in self._copies:
+            self._have_copy(key, record)
+        copy = self._copies[queue_id]
+        return copy.member.member.me.incarnation, copy.storage_id
+
+    def _have_copy(self, key: Key, record: QueueRecord) -> None:
+        queue_id = record.queue_id
+        settings = self._settings(key, record)
+        # Never one that was used before: what is left of an earlier copy is another matter.
+        storage_id = self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
+        backings = [
+            cast(
+                MirroredLevel,
+                self._new_backing(
+                    BackingSpec(storage_id + level, record.durable, settings.queue_mode)
+                ),
+            )
+            for level in range((settings.max_priority or 0) + 1)
+        ]
+        mirror = Mirror(
+            self._name,
+            record.epoch,
+            backings,
+            self._clock,
+            lambda batch: self._report(queue_id, batch),
+        )
+        copy = CopyHere(key, queue_id, storage_id, self._name, mirror, self._clock, self)
+        self._copies[queue_id] = copy
+        self._by_storage[storage_id] = copy
+        self._by_key[key] = queue_id
+        copy.member = self._groups.join(queue_id, record.epoch, copy)
+        copy.member.start()
+
+    def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
+        _, vhost, name = key
+        declared = queue_arguments.parse(name, vhost, from_plain(record.arguments))
+        return self._node.policies.queue_settings(vhost, name, declared)
+
+    def _report(self, queue_id: int, batch: int) -> None:
+        copy = self._copies.get(queue_id)
+        record = self.queue_record(copy.key) if copy is not None else None
+        if copy is not None and record is not None:
+            payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
+            self._post.send(record.leader, Kind.MIRRORED, payload)
+
+    def drop_copy(self, copy: CopyHere, reason: str) -> None:
+        if self._copies.get(copy.queue_id) is not copy:
+            return
+        del self._copies[copy.queue_id]
+        del self._by_storage[copy.storage_id]
+        self._by_key.pop(copy.key, None)
+        copy.member.leave()
+        copy.mirror.discard()
+        _, vhost, name = copy.key
+        log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
+
+    # Definitions
+
+    def queue_record(self, key: Key) -> QueueRecord | None:
+        stored = self._metadata.get(key)
+        return stored.record if stored and isinstance(stored.record, QueueRecord) else None
+
+    def promote_when(self, key: Key) -> str:
+        _, vhost, name = key
+        applied = self._node.policies.applied(vhost, name, "queue")
+        return Wanted.of(applied.definition).promote_on_failure
+
+    def write_record(
+        self,
+        key: Key,
+        change: Callable[[QueueRecord], QueueRecord | None],
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        stored = self._metadata.get(key)
+        if stored is None or not isinstance(stored.record, QueueRecord):
+            return
+        changed = change(stored.record)
+        if changed is None:
+            return
+        commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
+
+        def decided() -> None:
+            if commit.refused:
+                self.write_record(key, change, then)
+            else:
+                then()
+
+        commit.then(decided)
+
+    def _record_changed(self, key: Key, record: object | None) -> None:
+        queue_id = self._by_key.get(key)
+        if queue_id is None:
+            return
+        copy = self._copies.get(queue_id)
+        if copy is not None:
+            self._follow(copy, record)
+        led = self._led.get(queue_id)
+        if led is not None and isinstance(record, QueueRecord) and record.leader == self._name:
+            if record.epoch != led.leader.epoch:
+                led.leader.epoch = record.epoch
+                led.member.set_epoch(record.epoch)
+            led.record_changed(record)
+
+    def _follow(self, copy: CopyHere, record: object | None) -> None:
+        if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:
+            self.drop_copy(copy, "the queue is deleted")
+        elif record.leader == self._name:
+            return
+        elif self._name in record.mirrors:
+            copy.listed = True
+            copy.promoting = False
+            copy.member.set_epoch(record.epoch)
+        elif copy.listed:
+            self.drop_copy(copy, "it is not wanted any more")
+
+    # `LedEffects`
+
+    def flush_soon(self, led: LedQueue) -> None:
+        if not self._to_flush:
+            self._clock.call_soon(self._flush)
+        self._to_flush[led] = None
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, {}
+        for led in to_flush:
+            led.leader.flush()
+
+    def send_slice(self, mirror: str, payload: bytes) -> None:
+        self._post.send(mirror, Kind.SLICE, payload)
+
+    def invite(self, led: LedQueue, node: str) -> None:
+        queue = led.queue
+
+        async def ask() -> tuple[int, int]:
+            incarnation, storage_id = await self._calls.ask(
+                node, "mirror.invite", queue.queue_id, queue.vhost_name, queue.name
+            )
+            return incarnation, storage_id
+
+        def finish(result: Callable[[], tuple[int, int]]) -> None:
+            # Who does not know the queue yet is asked again at the next tick.
+            with suppress(NotFound):
+                led.has_answered(node, *result())
+
+        run(ask(), finish)
+
+    def set_flow(self, led: LedQueue, flow: bool) -> None:
+        if flow:
+            self._congested.add(led)
+        else:
+            self._congested.discard(led)
+        self._node.alarms.set_flow(bool(self._congested), "mirrors")
+
+    def membership_lost(self, led: LedQueue, reason: str) -> None:
+        """Somebody takes our place, or will in a moment; if not, we go on with a new group."""
+        queue = led.queue
+        log_event(
+            log,
+            logging.WARNING,
+            "leader_left_alone",
+            queue=queue.name,
+            vhost=queue.vhost_name,
+            reason=reason,
+        )
+        led.leader.fenced = True
+        self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+
+    # Frames
+
+    def _mirrored(self, node: str, payload: bytes) -> None:
+        try:
+            queue_id, epoch, batch = _MIRRORED.unpack(payload)
+        except struct.error as error:
+            raise Undeliverable(f"a mirror's report that cannot be read: {error}") from None
+        led = self._led.get(queue_id)
+        if led is not None and epoch == led.leader.epoch:
+            led.leader.has(node, batch)
+
+    def _slice(self, node: str, payload: bytes) -> None:
+        queue_id, _, number, content = unpack_slice(payload)
+        copy = self._copies.get(queue_id)
+        if copy is not None:
+            copy.slice_came(number, content)
+
+
+def _down(record: QueueRecord) -> QueueRecord | None:
+    """Nobody but a mirror in sync may take the place of the leader, which stops."""
+    return (
+        None if record.in_sync or not record.mirrors else msgspec.structs.replace(record, down=True)
+    )

@@ -1,0 +1,100 @@
+"""Which nodes a policy wants a queue on, and who leads when its leader is gone. Pure functions.
+
+The rules are those of gm_and_mirroring.md sections 2.7, 2.9 and 2.10; an in-sync mirror is always
+preferred to one that is not, however old that one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+ALWAYS = "always"
+WHEN_SYNCED = "when-synced"
+AUTOMATIC = "automatic"
+
+
+class Wanted(NamedTuple):
+    """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors."""
+
+    mode: str | None = None
+    params: Any = None
+    synchronise: bool = False
+    promote_on_failure: str = ALWAYS
+    promote_on_shutdown: str = WHEN_SYNCED
+
+    @classmethod
+    def of(cls, definition: Mapping[str, Any]) -> Wanted:
+        """What the definition of the effective policy says."""
+        return cls(
+            definition.get("ha-mode"),
+            definition.get("ha-params"),
+            definition.get("ha-sync-mode") == AUTOMATIC,
+            definition.get("ha-promote-on-failure", ALWAYS),
+            definition.get("ha-promote-on-shutdown", WHEN_SYNCED),
+        )
+
+
+class Copies(NamedTuple):
+    """Who leads a queue and who has copies of it, the oldest first."""
+
+    leader: str
+    mirrors: Sequence[str]
+    in_sync: Collection[str]
+
+
+def wanted_mirrors(
+    wanted: Wanted, now: Copies, running: Collection[str], rng: Random
+) -> tuple[str, ...]:
+    """The nodes that are to have mirrors while the queue is led where it is now."""
+    others = sorted(node for node in running if node != now.leader)
+    if wanted.mode == "all":
+        return tuple(others)
+    if wanted.mode == "exactly":
+        return _exactly(int(wanted.params) - 1, now, others, rng)
+    if wanted.mode == "nodes":
+        return tuple(node for node in wanted.params if node in others)
+    return ()
+
+
+def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tuple[str, ...]:
+    """Those there are stay, in-sync ones before others; further ones are chosen by chance."""
+    there = [mirror for mirror in now.mirrors if mirror in others]
+    there.sort(key=lambda mirror: mirror not in now.in_sync)
+    if len(there) >= count:
+        return tuple(there[: max(count, 0)])
+    further = [node for node in others if node not in there]
+    chosen = rng.sample(further, min(count - len(there), len(further)))
+    return (*there, *chosen)
+
+
+def wanted_leader(wanted: Wanted, now: Copies, running: Collection[str]) -> str:
+    """Who is to lead: mode `nodes` may want the queue away from where it is.
+
+    It stays until a listed node has a whole copy.
+    """
+    if wanted.mode != "nodes" or now.leader in wanted.params:
+        return now.leader
+    for node in wanted.params:
+        if node in running and node in now.in_sync:
+            return str(node)
+    return now.leader
+
+
+def better_leader(now: Copies, leads: Mapping[str, int]) -> str:
+    """Who had better lead for the sake of balance: a node that leads at least two queues fewer."""
+    best = min(now.in_sync, key=lambda node: (leads.get(node, 0), node), default=now.leader)
+    return best if leads.get(best, 0) + 1 < leads.get(now.leader, 0) else now.leader
+
+
+def candidates(now: Copies, alive: Collection[str], promote: str) -> tuple[str, ...]:
+    """Who may lead when the leader is gone, the best first.
+
+    With `when-synced` nobody may whose copy is not whole; the queue waits for its leader then.
+    """
+    there = [mirror for mirror in now.mirrors if mirror in alive]
+    whole = [mirror for mirror in there if mirror in now.in_sync]
+    if promote == WHEN_SYNCED:
+        return tuple(whole)
+    return (*whole, *(mirror for mirror in there if mirror not in now.in_sync))

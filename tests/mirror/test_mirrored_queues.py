@@ -1,0 +1,342 @@
+"""Mirrored queues on whole nodes: what clients see of leaders, mirrors and failures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from pamqp import commands
+
+from warren.core.records import QueueRecord
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    return cluster
+
+
+def record(cluster: Cluster, queue: str, node: str = "b") -> QueueRecord:
+    stored = cluster[node].metadata.get(("queue", "/", queue))
+    assert stored is not None and isinstance(stored.record, QueueRecord)
+    return stored.record
+
+
+def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
+    """Declare a queue and wait for its mirrors."""
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    client.declares(queue, durable=True)
+    cluster.clock.advance(3)
+    assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
+
+
+def test_a_new_queue_has_mirrors_in_sync_at_every_node(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    assert sorted(record(cluster, "ha").mirrors) == ["b", "c"]
+    assert sorted(record(cluster, "ha").in_sync) == ["b", "c"]
+
+
+def test_confirms_come_when_every_mirror_has_the_message(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    for number in range(3):
+        client.publishes("ha", b"%d" % number)
+    assert client.receives(commands.Basic.Ack).delivery_tag == 3
+    for node in "bc":
+        (copy,) = cluster[node].mirroring._copies.values()
+        assert copy.mirror.levels[0].backing.length == 3
+
+
+def test_messages_pass_through_a_mirrored_queue(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    b, c = cluster["b"].connects(), cluster["c"].connects()
+    for client in (b, c):
+        client.opens_channel(1)
+    c.consumes("ha")
+    b.selects_confirms()
+    for number in range(5):
+        b.publishes("ha", b"%d" % number, delivery_mode=2)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 5
+    assert c.receives_bodies() == [b"%d" % number for number in range(5)]
+    c.acks(3, multiple=True)
+    cluster.settle()
+    for node in "bc":
+        (copy,) = cluster[node].mirroring._copies.values()
+        assert copy.mirror.levels[0].backing.length == 0
+        assert len(copy.mirror.levels[0].pending) == 2
+
+
+def test_a_mirror_takes_the_lead_when_the_leader_dies(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    b, c = cluster["b"].connects(), cluster["c"].connects()
+    for client in (b, c):
+        client.opens_channel(1)
+    b.selects_confirms()
+    for number in range(4):
+        b.publishes("ha", b"%d" % number, delivery_mode=2)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 4
+    c.consumes("ha")
+    assert c.receives_bodies() == [b"0", b"1", b"2", b"3"]
+    c.acks(1)
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "ha").leader in ("b", "c")
+    assert record(cluster, "ha").epoch == 1
+    deliveries = c.receives_deliveries()
+    assert [delivery.body for delivery in deliveries] == [b"1", b"2", b"3"]
+    assert all(delivery.method.redelivered for delivery in deliveries)
+    # Verdicts on what the old leader had handed over are passed over.
+    c.acks(4, multiple=True)
+    assert c.receives_bodies() == []
+    c.acks(7, multiple=True)
+    assert b.counts("ha") == (0, 1)
+    b.publishes("ha", b"after", delivery_mode=2)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 5
+    assert c.receives_bodies() == [b"after"]
+
+
+def test_publishes_under_way_when_the_leader_dies_arrive_once(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.selects_confirms()
+    b.publishes("ha", b"0", delivery_mode=2)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 1
+    b.publishes("ha", b"1", delivery_mode=2)
+    cluster.kill("a")
+    b.publishes("ha", b"2", delivery_mode=2)
+    cluster.clock.advance(5)
+    b.publishes("ha", b"3", delivery_mode=2)
+    cluster.clock.advance(1)
+    acks = [f.method for f in b.frames()]
+    assert acks[-1].delivery_tag == 4
+    bodies = []
+    while (got := b.gets("ha", no_ack=True)) is not None:
+        bodies.append(got.body)
+    assert bodies == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_mirror_that_dies_is_waited_for_no_longer(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.selects_confirms()
+    cluster.kill("c")
+    a.publishes("ha", b"1", delivery_mode=2)
+    cluster.clock.advance(5)
+    assert a.receives(commands.Basic.Ack).delivery_tag == 1
+    assert record(cluster, "ha").mirrors == ["b"]
+
+
+def test_a_policy_makes_mirrors_of_a_queue_with_messages_and_sync_fills_them(
+    cluster: Cluster,
+) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    for number in range(1000):
+        a.publishes("later", b"%d" % number, delivery_mode=2)
+    assert a.gets("later") is not None
+    policies = cluster["b"].node.policies
+    policies.set("/", "later", "^later", {"ha-mode": "exactly", "ha-params": 2}, 0, "queues")
+    cluster.clock.advance(5)
+    assert len(record(cluster, "later").mirrors) == 1
+    assert record(cluster, "later").in_sync == []
+    cluster["a"].mirroring.synchronise(cluster["a"].queue("later"))
+    a.publishes("later", b"during", delivery_mode=2)
+    cluster.clock.advance(5)
+    assert record(cluster, "later").in_sync == record(cluster, "later").mirrors
+    (mirror,) = record(cluster, "later").mirrors
+    (copy,) = cluster[mirror].mirroring._copies.values()
+    assert copy.mirror.levels[0].backing.length == 1000
+    assert len(copy.mirror.levels[0].pending) == 1
+    policies.clear("/", "later")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").mirrors == []
+    assert not cluster[mirror].mirroring._copies
+    assert a.counts("later")[0] == 1000
+
+
+def test_automatic_sync_needs_nobody(cluster: Cluster) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("auto")
+    for number in range(10):
+        a.publishes("auto", b"%d" % number)
+    definition = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "auto", "^auto", definition, 0, "queues")
+    cluster.clock.advance(5)
+    assert sorted(record(cluster, "auto").in_sync) == ["b", "c"]
+
+
+def test_a_deleted_queue_leaves_no_copy(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.sends(commands.Queue.Delete, queue="ha")
+    a.receives(commands.Queue.DeleteOk)
+    cluster.clock.advance(2)
+    for node in "abc":
+        assert not cluster[node].mirroring._copies
+        assert not cluster[node].mirroring._led
+        assert not list(cluster[node].metadata.records(("group",)))
+
+
+def test_exclusive_queues_are_never_mirrored(cluster: Cluster) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("ha-mine", exclusive=True)
+    cluster.clock.advance(3)
+    assert record(cluster, "ha-mine").mirrors == []
+
+
+def test_priority_queues_are_mirrored_level_by_level(cluster: Cluster) -> None:
+    from warren.core.field import Field
+
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("ha", arguments={"x-max-priority": Field("b", 3)})
+    cluster.clock.advance(3)
+    for priority in (0, 3, 1):
+        a.publishes("ha", b"%d" % priority, priority=priority)
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    bodies = []
+    while (got := b.gets("ha", no_ack=True)) is not None:
+        bodies.append(got.body)
+    assert bodies == [b"3", b"1", b"0"]
+
+
+def test_consumers_that_ask_for_it_are_cancelled_at_failover(cluster: Cluster) -> None:
+    from warren.core.field import Field
+
+    mirrored(cluster, "ha")
+    c = cluster["c"].connects()
+    c.opens_channel(1)
+    c.consumes("ha", arguments={"x-cancel-on-ha-failover": Field("t", True)})
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert c.receives(commands.Basic.Cancel).consumer_tag == "c"
+
+
+def test_a_leader_that_stops_in_order_hands_over(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.selects_confirms()
+    b.publishes("ha", b"kept", delivery_mode=2)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 1
+    cluster["a"].mirroring.stop_leading()
+    cluster.kill("a")
+    cluster.clock.advance(3)
+    assert record(cluster, "ha").leader != "a"
+    got = b.gets("ha")
+    assert got is not None and got.body == b"kept"
+
+
+def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Cluster) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").in_sync == []
+    cluster["a"].mirroring.stop_leading()
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").leader == "a"
+    assert record(cluster, "later").down
+
+
+def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leader(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(5)
+    a.publishes("later", b"everywhere", delivery_mode=2)
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").leader in ("b", "c")
+    assert "not in sync" in record(cluster, "later").promoted
+    got = b.gets("later")
+    assert got is not None and got.body == b"everywhere"
+
+
+def test_with_when_synced_nobody_takes_the_lead_over_an_unsynchronised_queue(
+    cluster: Cluster,
+) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    definition = {"ha-mode": "all", "ha-promote-on-failure": "when-synced"}
+    cluster["a"].node.policies.set("/", "l", "^later", definition, 0, "queues")
+    cluster.clock.advance(5)
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    assert record(cluster, "later").leader == "a"
+
+
+def test_the_lead_moves_to_a_listed_node_when_that_is_in_sync(cluster: Cluster) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+        client.selects_confirms()
+    a.declares("move", durable=True)
+    for number in range(5):
+        a.publishes("move", b"%d" % number, delivery_mode=2)
+    assert a.receives(commands.Basic.Ack).delivery_tag == 5
+    a.consumes("move")
+    assert a.receives_bodies() == [b"%d" % number for number in range(5)]
+    definition = {"ha-mode": "nodes", "ha-params": ["b", "c"], "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "m", "^move", definition, 0, "queues")
+    for number in range(5, 10):
+        a.publishes("move", b"%d" % number, delivery_mode=2)
+        b.publishes("move", b"%d" % (number + 10), delivery_mode=2)
+        cluster.clock.advance(0.002)
+    cluster.clock.advance(5)
+    assert record(cluster, "move").leader == "b"
+    assert sorted(record(cluster, "move").mirrors) == ["c"]
+    a_frames = a.frames()
+    acked = [f.method for f in a_frames if f.kind == 1 and isinstance(f.method, commands.Basic.Ack)]
+    assert acked[-1].delivery_tag == 10
+    assert not [f for f in a_frames if f.kind == 1 and isinstance(f.method, commands.Basic.Nack)]
+    a.vanishes()
+    assert b.frames()
+    bodies = set()
+    while (got := b.gets("move", no_ack=True)) is not None:
+        bodies.add(got.body)
+    assert bodies == {b"%d" % number for number in (*range(10), *range(15, 20))}
+
+
+def test_queues_are_spread_over_the_nodes(cluster: Cluster) -> None:
+    for number in range(6):
+        mirrored(cluster, f"ha{number}")
+    leads = {"a": 6, "b": 0, "c": 0}
+    moved = cluster["a"].mirroring.rebalance(leads, lambda queue: True)
+    assert moved == 4
+    cluster.clock.advance(5)
+    leaders = [record(cluster, f"ha{number}").leader for number in range(6)]
+    assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
+    assert all(len(record(cluster, f"ha{number}").in_sync) == 2 for number in range(6))

@@ -1,0 +1,243 @@
+"""What must hold of a simulated cluster (invariants_and_test_ideas.md sections 2 and 4).
+
+`Ledger` follows the definitions of queues and the deaths of nodes, and knows what may be lost.
+The functions look at a cluster that is quiet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from warren.core.priority_queue import PriorityQueue
+from warren.core.records import QueueRecord
+from warren.mirror.leader_level import LeaderLevel
+
+if TYPE_CHECKING:
+    from cluster import Cluster, ClusterNode
+    from cluster_client import Publish
+
+ALL, TRANSIENT = "all", "transient"
+
+
+class QueueLedger:
+    """Who has had all of a queue, without a break, since it was declared."""
+
+    def __init__(self, name: str, record: QueueRecord) -> None:
+        self.name = name
+        self.record = record
+        self.holders: set[str] = set()
+        # Whose disk has all that is persistent.
+        self.last_holder = record.leader
+        # When what was lost: all, or what is transient.
+        self.losses: list[tuple[float, str, str]] = []
+        self.moved_at: list[float] = []
+
+
+class Ledger:
+    """Of all queues of a cluster. `promotes(queue)` is the ha-promote-on-failure of its policy."""
+
+    def __init__(self, cluster: Cluster, seen: Counter[str]) -> None:
+        self.queues: dict[str, QueueLedger] = {}
+        self.may_promote_out_of_sync: set[str] = set()
+        self._cluster = cluster
+        self._seen = seen
+        self._revision = cluster.history.revision
+
+    def follow(self) -> None:
+        """Take note of what has been decided since the last time."""
+        for changes in self._cluster.history.revisions[self._revision :]:
+            for change in changes:
+                if change.key[0] == "queue":
+                    record = change.stored.record if change.stored is not None else None
+                    assert record is None or isinstance(record, QueueRecord)
+                    self._changed(change.key[2], record)
+        self._revision = self._cluster.history.revision
+
+    def node_died(self, node: str) -> None:
+        self.follow()
+        for queue in self.queues.values():
+            if node in queue.holders:
+                queue.holders.discard(node)
+                queue.last_holder = node
+                if not queue.holders:
+                    self._seen["last whole copy died"] += 1
+                    self._lose(queue, TRANSIENT, "the last whole copy died")
+
+    def _changed(self, name: str, record: QueueRecord | None) -> None:
+        before = self.queues.get(name)
+        if record is None:
+            self.queues.pop(name, None)
+            return
+        alive = set(self._cluster.alive)
+        self._check(name, record)
+        if before is None or before.record.queue_id != record.queue_id:
+            self.queues[name] = queue = QueueLedger(name, record)
+            queue.holders = {record.leader} & alive
+            return
+        queue, earlier, before.record = before, before.record, record
+        if record.epoch != earlier.epoch:
+            assert record.epoch == earlier.epoch + 1, (name, earlier, record)
+            queue.moved_at.append(self._cluster.clock.now())
+            self._led_anew(queue, earlier, record)
+        named = {record.leader, *record.in_sync}
+        came = set(record.in_sync) - set(earlier.in_sync)
+        queue.holders = (queue.holders & named) | (came & alive)
+        if not record.epoch != earlier.epoch and len(record.in_sync) > len(earlier.in_sync):
+            self._seen["mirror in sync"] += 1
+
+    def _led_anew(self, queue: QueueLedger, earlier: QueueRecord, record: QueueRecord) -> None:
+        seen, leader = self._seen, record.leader
+        if leader in queue.holders:
+            order = earlier.in_sync.index(leader) if leader in earlier.in_sync else -1
+            seen["led anew by itself" if order < 0 else f"in-sync candidate {order} promoted"] += 1
+            return
+        if leader == earlier.leader:
+            # It was away, and has what its disk has.
+            seen["leader came back and went on alone"] += 1
+            if queue.holders:
+                seen["leader came back though a mirror had all"] += 1
+                self._lose(queue, TRANSIENT, f"{leader} came back, {queue.holders} had all")
+            if queue.last_holder != leader:
+                self._lose(queue, ALL, f"{leader} came back, {queue.last_holder} had more")
+        else:
+            seen["promoted out of sync"] += 1
+            assert queue.name in self.may_promote_out_of_sync, (
+                f"M11: {leader} leads {queue.name} out of sync: {earlier} -> {record}"
+            )
+            assert not queue.holders & set(self._cluster.alive) - {earlier.leader}, (
+                f"M9: {leader} leads {queue.name} out of sync, {queue.holders} have all:"
+                f" {earlier} -> {record}"
+            )
+            self._lose(queue, ALL, f"{leader} was promoted out of sync")
+        queue.holders = {leader}
+
+    def _check(self, name: str, record: QueueRecord) -> None:
+        """M3, M13."""
+        assert set(record.in_sync) <= set(record.mirrors), f"M3: {name} {record}"
+        assert record.leader not in record.mirrors, f"M3: {name} {record}"
+        assert len(set(record.mirrors)) == len(record.mirrors), f"M3: {name} {record}"
+        assert not (record.exclusive and record.mirrors), f"M13: {name} {record}"
+
+    def _lose(self, queue: QueueLedger, what: str, why: str) -> None:
+        queue.losses.append((self._cluster.clock.now(), what, why))
+
+    def may_be_lost(self, publish: Publish) -> str:
+        """Why it need not be there; empty when it must."""
+        queue = self.queues.get(publish.queue)
+        if queue is None:
+            return "its queue is gone"
+        for at, what, why in queue.losses:
+            if publish.published_at <= at and (
+                what == ALL or not publish.persistent or not queue.record.durable
+            ):
+                return why
+        return publish.excused
+
+    def moved_since(self, queue: str, at: float) -> bool:
+        """Whether the queue was led anew since then."""
+        ledger = self.queues.get(queue)
+        return ledger is None or any(moved >= at for moved in ledger.moved_at)
+
+
+def record_of(cluster: Cluster, queue: str) -> QueueRecord | None:
+    for change in cluster.history.definitions():
+        if change.key == ("queue", "/", queue):
+            assert change.stored is not None and isinstance(change.stored.record, QueueRecord)
+            return change.stored.record
+    return None
+
+
+def queue_records(cluster: Cluster) -> dict[str, QueueRecord]:
+    return {
+        change.key[2]: change.stored.record
+        for change in cluster.history.definitions()
+        if change.key[0] == "queue" and isinstance(change.stored.record, QueueRecord)
+    }
+
+
+def check_one_leader(cluster: Cluster) -> None:
+    """M4: no two nodes lead a queue in the same epoch."""
+    leaders: dict[tuple[int, int], str] = {}
+    for name in cluster.alive:
+        for queue_id, led in cluster[name].mirroring._led.items():
+            if not led.leader.fenced:
+                other = leaders.setdefault((queue_id, led.leader.epoch), name)
+                assert other == name, f"M4: {other} and {name} lead {queue_id}"
+
+
+def levels_of(node: ClusterNode, queue_id: int) -> list[LeaderLevel]:
+    backing = node.node.local_queues[queue_id].backing
+    levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
+    return levels  # type: ignore[return-value]
+
+
+def check_mirrors(cluster: Cluster) -> Iterable[str]:
+    """M1: the copies in sync are what the leader has. Yields the nodes whose copy was compared."""
+    for name, record in queue_records(cluster).items():
+        leader = cluster[record.leader]
+        for mirror in record.in_sync:
+            copy = cluster[mirror].mirroring._copies.get(record.queue_id)
+            assert copy is not None, f"M1: {mirror} has no copy of {name}: {record}"
+            pairs = zip(levels_of(leader, record.queue_id), copy.mirror.levels, strict=True)
+            for number, (ours, theirs) in enumerate(pairs):
+                ready = [
+                    (m.position, bytes(m.body)) for m in ours.peek(0, 1 << 30, 1 << 30).messages
+                ]
+                their_ready = [
+                    (m.position - theirs.delta, bytes(m.body))
+                    for m in theirs.backing.peek(0, 1 << 30, 1 << 30).messages
+                ]
+                assert ready == their_ready, (
+                    f"M1: {name} level {number} at {record.leader}: {ready[:30]},"
+                    f" at {mirror}: {their_ready[:30]}"
+                )
+                assert sorted(ours.pending) == sorted(theirs.pending), (
+                    f"M1: pending of {name} at {record.leader}: {sorted(ours.pending)[:30]},"
+                    f" at {mirror}: {sorted(theirs.pending)[:30]}"
+                )
+            yield mirror
+
+
+def check_nothing_left(cluster: Cluster) -> None:
+    """E13: nobody waits for anything, and nobody keeps what nobody wants."""
+    records = {record.queue_id: record for record in queue_records(cluster).values()}
+    for name in cluster.alive:
+        node = cluster[name]
+        remote = node.remote_queues
+        assert not remote._owed, f"E13: {name} owes {remote._owed} octets"
+        assert not remote._flow
+        for queue in remote._queues.values():
+            assert not queue._unanswered, f"E13: {name} keeps publishes of {queue.name}"
+            assert not queue._waiting, f"E13: {name} waits for the leader of {queue.name}"
+            assert not queue._told, f"E13: {name} keeps consumers of {queue.name}"
+        for queue_id, led in node.mirroring._led.items():
+            leader = led.leader
+            assert queue_id in records and records[queue_id].leader == name, f"E13: {name}"
+            assert not leader._awaiting and not leader._open, f"E13: {name} awaits confirms"
+            assert not leader.fenced, f"E13: {name} leads {led.queue.name}, and is fenced"
+            assert not led._unsent, f"E13: {name} has unsent batches of {led.queue.name}"
+            assert set(leader.mirrors) == set(records[queue_id].mirrors), (
+                f"E13: {name} leads {led.queue.name} with {list(leader.mirrors)},"
+                f" {records[queue_id]}"
+            )
+        for queue_id, copy in node.mirroring._copies.items():
+            record = records.get(queue_id)
+            assert record is not None and name in record.mirrors, (
+                f"E13: {name} has a copy of {copy.key[2]}, {record}"
+            )
+            assert not copy.mirror._slices and not copy.mirror._waiting
+        for queue_id in node.mirroring._origins:
+            assert queue_id in records, f"E13: {name} keeps origins of a queue that is gone"
+        assert not node.host._awaited, f"E13: {name} waits for queues"
+        assert not any(node.calls._open.values()), f"E13: {name} has open questions"
+        for sessions in node.host._sessions.values():
+            for session in sessions.values():
+                assert not session._unacked and not session._consumers and not session._open
+                assert not session.queue.deleted
+    groups = {
+        int(change.key[1]) for change in cluster.history.definitions() if change.key[0] == "group"
+    }
+    for queue_id in groups:
+        assert queue_id in records, f"E13: a group of a queue that is gone: {queue_id}"

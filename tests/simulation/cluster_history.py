@@ -1,0 +1,836 @@
+"""One history of a whole cluster, from a seed; checked as it goes.
+
+Clients at several nodes publish, consume, get, purge, declare and delete, with queues under ha
+policies that change; nodes crash and come back, links break and lose what was on its way, nodes are
+cut off from their peers or from the shared definitions. Then everything is healed, and the cluster
+must come to rest: nothing lost that must not be, everybody served, nothing left over
+(invariants_and_test_ideas.md sections 2, 4 and 5).
+
+    python -P tests/simulation/cluster_history.py --seed 4711 --count 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+import traceback
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.append(str(Path(__file__).parent))
+
+import cluster_checks as checks
+from cluster import Cluster, random_delays
+from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session
+from cluster_disk import Disk
+from pamqp import commands
+
+from warren.core.field import Field
+from warren.core.memory_queue import MemoryQueue
+from warren.core.validation import NotThere
+
+FAULTY_S = (2.0, 5.0, 9.0)
+"""For so long things go wrong; afterwards everything is healed."""
+
+QUIET_S = 45.0
+"""Longer than anybody waits for anything."""
+
+LEASE_S = 4.0
+"""After so long the others tidy up after a node that has died."""
+
+HA_MODES: tuple[dict[str, Any], ...] = (
+    {"ha-mode": "all"},
+    {"ha-mode": "exactly", "ha-params": 2},
+    {"ha-mode": "exactly", "ha-params": 3},
+    {"ha-mode": "nodes", "ha-params": ["b", "c"]},
+)
+
+
+class Errors(logging.Handler):
+    """Faults that were logged and passed over are faults all the same."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.faults: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.faults.append(
+                record.getMessage() + " " + "".join(traceback.format_exception(*record.exc_info))
+            )
+
+
+class History:
+    """One seed, one history. `seen` counts what happened, to show that rare things do."""
+
+    def __init__(self, seed: int, seen: Counter[str]) -> None:
+        self.seed = seed
+        self.seen = seen
+        self.random = random = Random(seed)
+        names = "abcde" if random.random() < 0.15 else "abc"
+        self.is_durable = random.random() < 0.6
+        longest_s = random.choice((0.002, 0.01, 0.05))
+        self._disks: dict[str, Disk] = {}
+        self.cluster = Cluster(
+            *names,
+            delay=random_delays(seed, longest_s),
+            new_backing=self._new_backing,
+        )
+        self.ledger = checks.Ledger(self.cluster, seen)
+        self.publishes: dict[int, Publish] = {}
+        self.sessions: list[Session] = []
+        self.queues: list[str] = []
+        # Whose order is not that of publishing.
+        self.unordered: set[str] = set()
+        self.limited: dict[str, int] = {}
+        self.trace = 0
+        self._arguments: dict[str, dict[str, Any]] = {}
+        self._blocked: set[frozenset[str]] = set()
+        self._down_since: dict[str, float] = {}
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._ordered = 0
+        self._final_since = float("inf")
+        self._connected = 0
+
+    @property
+    def now(self) -> float:
+        return self.cluster.clock.now()
+
+    def note(self, who: str, what: object) -> None:
+        self.trace = zlib.crc32(f"{self.now:.6f} {who} {what!r}".encode(), self.trace)
+
+    def _new_backing(self, node: Any, spec: Any) -> Any:
+        if not self.is_durable:
+            return MemoryQueue()
+        disk = self._disks.get(node.name)
+        if disk is None:
+            slow_s = 0.2 if self.random.random() < 0.1 else 0.01
+            disk = Disk(lambda: self.random.uniform(0.0005, slow_s))
+            self._disks[node.name] = disk
+        return disk.open(spec, node.clock)
+
+    def run(self) -> None:
+        self._set_up()
+        faulty_s = self.random.choice(FAULTY_S)
+        end = self.now + faulty_s
+        for _ in range(self.random.choice((0, 1, 1, 2, 2, 3, 4))):
+            fault = self.random.choice(FAULTS)
+            self.after(self.random.uniform(0.1, faulty_s), lambda fault=fault: self._hit(fault))
+        while self.now < end:
+            self._act()
+            self._step(self.random.choice((0.0, 0.001, 0.005, 0.02, 0.1)))
+        self._heal()
+        self._rest(QUIET_S)
+        self.check_rest()
+        self._finish()
+
+    # Time
+
+    def after(self, delay_s: float, step: Callable[[], None]) -> None:
+        self._ordered += 1
+        self._due.append((self.now + delay_s, self._ordered, step))
+        self._due.sort()
+
+    def _step(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._due and self._due[0][0] <= end:
+            at, _, step = self._due.pop(0)
+            self._advance(max(0.0, at - self.now))
+            step()
+        self._advance(max(0.0, end - self.now))
+
+    def _advance(self, seconds: float) -> None:
+        self.cluster.clock.advance(seconds)
+        self.ledger.follow()
+        for session in self.sessions:
+            session.poll()
+        checks.check_one_leader(self.cluster)
+
+    def _rest(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self._step(min(0.5, max(end - self.now, 0.001)))
+
+    # The beginning
+
+    def _set_up(self) -> None:
+        random = self.random
+        for number in range(random.randint(1, 3)):
+            name = f"q{number}"
+            self.queues.append(name)
+            arguments: dict[str, Any] = {}
+            chance = random.random()
+            if chance < 0.12:
+                arguments["x-max-priority"] = Field("b", 2)
+                self.unordered.add(name)
+            elif chance < 0.2:
+                arguments["x-max-length"] = Field("I", 8)
+                self.limited[name] = 8
+            elif chance < 0.28:
+                arguments["x-message-ttl"] = Field("I", random.choice((200, 1500)))
+                self.limited[name] = 1 << 30
+            elif chance < 0.36:
+                arguments["x-single-active-consumer"] = Field("t", True)
+            self._arguments[name] = {
+                "durable": random.random() < 0.8,
+                "arguments": arguments,
+            }
+            self._set_policy(name)
+        self._step(0.5)
+        for node in self.cluster.alive:
+            self._connect(node)
+        self._step(0.2)
+        for name in self.queues:
+            self._declare(name)
+        self._step(random.choice((0.1, 3.0)))
+
+    def _set_policy(self, queue: str) -> None:
+        random = self.random
+        definition = dict(random.choice(HA_MODES))
+        if random.random() < 0.6:
+            definition["ha-sync-mode"] = "automatic"
+        if random.random() < 0.7:
+            definition["ha-promote-on-failure"] = "when-synced"
+        else:
+            self.ledger.may_promote_out_of_sync.add(queue)
+        self._policies().set("/", queue, f"^{queue}$", definition, 0, "queues")
+
+    def _policies(self) -> Any:
+        return self.cluster[self.random.choice(self.cluster.alive)].node.policies
+
+    def _connect(self, node: str) -> Session:
+        self._connected += 1
+        session = Session(self, f"s{self._connected}", node)
+        self.sessions.append(session)
+        return session
+
+    # What clients do
+
+    @property
+    def live(self) -> list[Session]:
+        return [session for session in self.sessions if not session.is_over]
+
+    def _act(self) -> None:
+        live = self.live
+        if len(live) < 2 or self.random.random() < 0.02:
+            if self.cluster.alive:
+                self._connect(self.random.choice(self.cluster.alive))
+            return
+        action = self.random.choices(ACTIONS, WEIGHTS)[0]
+        session = self.random.choice(live)
+        getattr(self, action)(session, self.random.choice(self.queues))
+
+    def _publish(self, session: Session, queue: str, kind: str = CONFIRM) -> None:
+        channel = session.channel(kind)
+        for _ in range(self.random.choice((1, 1, 2, 5, 20))):
+            number = len(self.publishes)
+            publish = Publish(number, queue, channel.line, self.random.random() < 0.7, self.now)
+            if queue in self.limited:
+                publish.excused = "the queue has limits"
+            self.publishes[number] = publish
+            properties: dict[str, Any] = {}
+            if queue in self.unordered:
+                properties["priority"] = self.random.randint(0, 3)
+            channel.publishes(publish, **properties)
+
+    def _publish_plain(self, session: Session, queue: str) -> None:
+        self._publish(session, queue, PLAIN)
+
+    def _publish_tx(self, session: Session, queue: str) -> None:
+        self._publish(session, queue, TX)
+        session.channel(TX).commits()
+
+    def _consume(self, session: Session, queue: str) -> None:
+        channel = session.channel(CONSUME)
+        if len(channel.consumers) + len(channel.awaited) > 3:
+            return
+        if self.random.random() < 0.7:
+            channel.asks(commands.Basic.Qos, prefetch_count=self.random.choice((1, 3, 20)))
+        tag = f"{channel.line} {queue} {len(self.publishes)} {self.random.randint(0, 1 << 30)}"
+        arguments: dict[str, Any] = {}
+        if self.random.random() < 0.15:
+            arguments["x-cancel-on-ha-failover"] = Field("t", True)
+        channel.consumes(queue, tag, arguments, self.random.random() < 0.05)
+
+    def _cancel(self, session: Session, queue: str) -> None:
+        channel = session.channel(CONSUME)
+        if channel.consumers and not channel.awaited:
+            channel.cancels(self.random.choice(sorted(channel.consumers)))
+
+    def _ack(self, session: Session, queue: str) -> None:
+        self._judge(session, False)
+
+    def _nack(self, session: Session, queue: str) -> None:
+        self._judge(session, True)
+
+    def _judge(self, session: Session, requeue: bool) -> None:
+        channel = session.channel(self.random.choice((CONSUME, CONSUME, GET)))
+        if channel.held:
+            tag = self.random.choice(list(channel.held))
+            (channel.nacks if requeue else channel.acks)(tag, self.random.random() < 0.4)
+
+    def _get(self, session: Session, queue: str) -> None:
+        channel = session.channel(GET)
+        if len(channel.awaited) < 3:
+            channel.asks(commands.Basic.Get, queue=queue)
+
+    def _purge(self, session: Session, queue: str) -> None:
+        self._losing(session, queue, commands.Queue.Purge)
+
+    def _delete(self, session: Session, queue: str) -> None:
+        self._losing(session, queue, commands.Queue.Delete)
+        self._declare(queue, session)
+
+    def _losing(self, session: Session, queue: str, kind: Any) -> None:
+        channel = session.channel(ADMIN)
+        if channel.awaited:
+            return
+        self.seen[f"asked for {kind.name}"] += 1
+        self._excuse(queue, kind.name)
+        until = {"is_open": True}
+
+        def done(_: Any) -> None:
+            until["is_open"] = False
+            self._excuse(queue, kind.name)
+
+        def watch() -> None:
+            # Whoever asked may be gone, and the question still be under way.
+            if until["is_open"]:
+                self._excuse(queue, kind.name)
+                self.after(0.5, watch)
+
+        self.after(0.5, watch)
+        self.after(40.0, lambda: done(None))
+        channel.asks(kind, done, queue=queue)
+
+    def _excuse(self, queue: str, why: str) -> None:
+        for publish in self.publishes.values():
+            if publish.queue == queue and not publish.excused:
+                publish.excused = why
+
+    def _declare(self, queue: str, session: Session | None = None) -> None:
+        session = session or self.random.choice(self.live)
+        session.channel(ADMIN).asks(commands.Queue.Declare, queue=queue, **self._arguments[queue])
+
+    def _declare_again(self, session: Session, queue: str) -> None:
+        self._declare(queue, session)
+
+    def _declare_exclusive(self, session: Session, queue: str) -> None:
+        name = f"x{len(self.publishes)}-{self._ordered}-{session.name}"
+        session.channel(ADMIN).asks(commands.Queue.Declare, queue=name, exclusive=True)
+
+    def _change_policy(self, session: Session, queue: str) -> None:
+        self.seen["policy changed"] += 1
+        if self.random.random() < 0.25:
+            with suppress(NotThere):
+                self._policies().clear("/", queue)
+        else:
+            self._set_policy(queue)
+
+    def _synchronise(self, session: Session, queue: str) -> None:
+        for name in self.cluster.alive:
+            for led in self.cluster[name].mirroring._led.values():
+                if led.queue.name == queue:
+                    mirroring = self.cluster[name].mirroring
+                    self.seen["synchronised by hand"] += 1
+                    if self.random.random() < 0.3:
+                        mirroring.cancel_synchronisation(led.queue)
+                    else:
+                        mirroring.synchronise(led.queue)
+
+    def _vanish(self, session: Session, queue: str) -> None:
+        session.vanishes()
+
+    def _close_channel(self, session: Session, queue: str) -> None:
+        """The consuming channel is closed in order: what it holds goes back."""
+        session.channel(CONSUME).closes()
+
+    # What happens to messages
+
+    def received(self, publish: Publish, redelivered: bool, channel: ClientChannel) -> None:
+        assert not publish.is_gone, f"E3: {publish} was acknowledged, and is delivered again"
+        if publish.received_at is not None and not redelivered:
+            moved = self.ledger.moved_since(publish.queue, publish.received_at)
+            was_safe = (
+                publish.confirmed_at is not None
+                and publish.confirmed_at < publish.received_at
+                and not self.ledger.may_be_lost(publish)
+            )
+            assert moved and not was_safe, f"E3: {publish} is delivered again, not redelivered"
+            self.seen["delivered again as new after a failover"] += 1
+        if publish.received_at is None:
+            publish.received_at = self.now
+        if redelivered:
+            self.seen["redelivered"] += 1
+
+    def acked(self, held: Any) -> None:
+        publish = held.publish
+        publish.acked_at = self.now
+        # What it was handed before the queue moved is not its to acknowledge any more.
+        publish.is_gone = held.at > self._final_since
+
+    # Faults
+
+    def _hit(self, fault: str) -> None:
+        if self.cluster.alive:
+            self.note("fault", fault)
+            self.seen[f"fault: {fault}"] += 1
+            getattr(self, f"_{fault}")()
+            self._look()
+
+    def _look(self) -> None:
+        """Rare states a fault has met."""
+        for name in self.cluster.alive:
+            for led in self.cluster[name].mirroring._led.values():
+                if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
+                    self.seen["fault during synchronisation"] += 1
+                if led.leader._awaiting:
+                    self.seen["fault while confirms are awaited"] += 1
+            for queue in self.cluster[name].remote_queues._queues.values():
+                if queue._waiting:
+                    self.seen["fault while a leader is awaited"] += 1
+
+    def _notice_s(self) -> Callable[[], float]:
+        choice = self.random.choice((0.0, 0.0, 0.05, 1.0))
+        return lambda: self.random.uniform(0.0, choice) if choice else 0.0
+
+    def _arrives(self) -> Callable[[int], int]:
+        return lambda count: self.random.randint(0, count)
+
+    def _kill(self, name: str, back_after_s: float | None = None) -> None:
+        if name in self.cluster.dead:
+            return
+        node = self.cluster[name]
+        if any(led.leader._awaiting for led in node.mirroring._led.values()):
+            self.seen["leader died with unconfirmed publishes"] += 1
+        for led in node.mirroring._led.values():
+            if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
+                self.seen["leader died during synchronisation"] += 1
+        for session in self.live:
+            if session.node == name:
+                session.poll()
+                session.dies_with_node()
+        self.ledger.node_died(name)
+        self.cluster.restore_store(name)
+        self.cluster.kill(name, self._arrives(), self._notice_s())
+        self.after(LEASE_S, lambda: self._tidy(name))
+        self.after(
+            self.random.choice((0.01, 0.2, 1.0, 5.0)) if back_after_s is None else back_after_s,
+            lambda: self._restart(name),
+        )
+
+    def _tidy(self, name: str) -> None:
+        self.cluster.tidy_after(name)
+
+    def _restart(self, name: str) -> None:
+        if name not in self.cluster.dead:
+            return
+        if any(name in self.cluster[other].links.up for other in self.cluster.alive):
+            self.seen["restarted before it was missed"] += 1
+        self.cluster.restart(name)
+        for other in self.cluster.nodes:
+            if other != name:
+                self.after(
+                    self.random.uniform(0.0, 0.3), lambda other=other: self._link(name, other)
+                )
+
+    def _link(self, one: str, other: str) -> None:
+        """Try to connect, as links do until they are."""
+        if self.cluster.dead & {one, other} or frozenset((one, other)) in self._blocked:
+            if not self.cluster.dead & {one, other}:
+                return
+            self.after(0.1, lambda: self._link(one, other))
+        elif self.cluster.may_connect(one, other):
+            self.cluster.connect(one, other)
+        elif not self.cluster.are_connected(one, other):
+            self.after(0.05, lambda: self._link(one, other))
+
+    def _node(self) -> str:
+        return self.random.choice(self.cluster.alive)
+
+    def _leader(self) -> str:
+        """A node that leads something, if any does."""
+        leading = [n for n in self.cluster.alive if self.cluster[n].mirroring._led]
+        return self.random.choice(leading or self.cluster.alive)
+
+    def _crash(self) -> None:
+        self._kill(self._node())
+
+    def _crash_leader(self) -> None:
+        self._kill(self._leader())
+
+    def _crash_two(self) -> None:
+        for name in self.random.sample(self.cluster.alive, min(2, len(self.cluster.alive))):
+            gap_s = self.random.choice((0.0, 0.01, 0.15, 0.6))
+            self.after(gap_s, lambda name=name: self._kill(name))
+
+    def _crash_all(self) -> None:
+        for name in self.cluster.alive:
+            self._kill(name)
+
+    def _crash_and_return(self) -> None:
+        """A leader is back before anybody could take its place."""
+        self._kill(self._leader(), 0.001)
+
+    def _crash_twice(self) -> None:
+        """The leader, and whoever takes its place."""
+        self._kill(self._leader(), 5.0)
+        self.after(self.random.uniform(0.1, 0.8), lambda: self._kill(self._leader()))
+
+    def _cut(self, one: str, other: str, blocked_s: float) -> None:
+        pair = frozenset((one, other))
+        if not self.cluster.are_connected(one, other) or self.cluster.dead & pair:
+            return
+        self.cluster.cut(one, other, self._arrives(), self._notice_s())
+        if blocked_s:
+            self._blocked.add(pair)
+
+        def restore() -> None:
+            self._blocked.discard(pair)
+            self._link(one, other)
+
+        self.after(blocked_s or self.random.uniform(0.001, 0.08), restore)
+
+    def _break_link(self) -> None:
+        """It comes back within gm's suspicion time, or a little later."""
+        if len(self.cluster.alive) > 1:
+            one, other = self.random.sample(self.cluster.alive, 2)
+            self._cut(one, other, 0.0)
+
+    def _break_link_of_leader(self) -> None:
+        leader = self._leader()
+        for other in self.cluster.alive:
+            if other != leader and self.random.random() < 0.6:
+                self._cut(leader, other, 0.0)
+
+    def _part(self) -> None:
+        """Two nodes do not reach each other, and all others do."""
+        if len(self.cluster.alive) > 1:
+            one, other = self.random.sample(self.cluster.alive, 2)
+            self._cut(one, other, self.random.choice((0.3, 2.0, 6.0)))
+
+    def _flap(self) -> None:
+        if len(self.cluster.alive) > 1:
+            one, other = self.random.sample(self.cluster.alive, 2)
+            for number in range(4):
+                self.after(0.4 * number, lambda: self._cut(one, other, 0.2))
+
+    def _isolate(self) -> None:
+        """A node reaches the shared definitions, and no other node."""
+        name = self._leader() if self.random.random() < 0.5 else self._node()
+        seconds = self.random.choice((0.3, 2.0, 6.0))
+        for other in self.cluster.nodes:
+            if other != name:
+                self._cut(name, other, seconds)
+
+    def _isolate_from_store(self, name: str | None = None) -> None:
+        """A node reaches the others, and not the shared definitions."""
+        name = name or (self._leader() if self.random.random() < 0.5 else self._node())
+        self.cluster.cut_store(name)
+        self.after(self.random.choice((0.1, 1.0, 3.5)), lambda: self.cluster.restore_store(name))
+
+    def _isolate_from_all(self) -> None:
+        name = self._leader()
+        self._isolate_from_store(name)
+        for other in self.cluster.nodes:
+            if other != name:
+                self._cut(name, other, self.random.choice((0.3, 2.0, 4.0)))
+
+    def _slow_store(self) -> None:
+        for name in self.cluster.alive:
+            self._isolate_from_store(name)
+
+    def _crash_while_store_is_slow(self) -> None:
+        self._slow_store()
+        self._kill(self._leader())
+
+    def _crash_while_synchronising(self) -> None:
+        """A mirror is lost and comes back to a queue with messages; then its leader dies."""
+        leader = self._leader()
+        for other in self.cluster.alive:
+            if other != leader:
+                self._kill(other, 0.2)
+                break
+        self.after(self.random.uniform(0.3, 2.0), lambda: self._kill(leader))
+
+    # The end
+
+    def _heal(self) -> None:
+        self.note("heal", "")
+        self._due.clear()
+        for name in self.cluster.nodes:
+            self.cluster.restore_store(name)
+        self._blocked.clear()
+        for name in list(self.cluster.dead):
+            self.cluster.restart(name)
+        self._step(1.5)
+        for one in self.cluster.nodes:
+            for other in self.cluster.nodes:
+                if one < other:
+                    self._link(one, other)
+
+    def check_rest(self) -> None:
+        """Everybody was served, and the copies agree."""
+        waiting = [line for session in self.live for line in session.is_waiting()]
+        assert not waiting, f"hung: {waiting}"
+        for _ in checks.check_mirrors(self.cluster):
+            self.seen["copies compared"] += 1
+        self._check_policies()
+
+    def _check_policies(self) -> None:
+        """M12: the queues have the mirrors their policies want."""
+        for name, record in checks.queue_records(self.cluster).items():
+            led = self.cluster[record.leader].mirroring._led.get(record.queue_id)
+            if led is None:
+                assert not record.mirrors, f"{record.leader} does not mirror {name}: {record}"
+                continue
+            assert set(record.mirrors) == set(led.wanted_mirrors), (
+                f"M12: {name} is to have {led.wanted_mirrors}: {record}"
+            )
+            if led.wanted.synchronise:
+                assert set(record.in_sync) == set(record.mirrors), (
+                    f"M12: {name} is to be in sync: {record}"
+                )
+
+    def _finish(self) -> None:
+        """All is consumed that can be, what is left is compared, and everything deleted."""
+        self._final_since = self.now
+        for queue in self.queues:
+            self._declare(queue)
+        self._rest(2.0)
+        self._probe()
+        for session in self.live:
+            session.vanishes()
+        self._rest(3.0)
+        self._drain()
+        lost = [
+            publish
+            for publish in self.publishes.values()
+            if publish.confirmed_at is not None
+            and publish.received_at is None
+            and not self.ledger.may_be_lost(publish)
+        ]
+        assert not lost, f"E1: {len(lost)} lost, such as {lost[:3]}"
+        self._rest(3.0)
+        checks.check_nothing_left(self.cluster)
+        exclusive = [n for n, r in checks.queue_records(self.cluster).items() if r.exclusive]
+        assert not exclusive, f"E10: {exclusive}"
+        session = self._connect(self._node())
+        for queue in self.queues:
+            session.channel(ADMIN).asks(commands.Queue.Delete, queue=queue)
+        self._rest(5.0)
+        assert not session.is_waiting(), session.is_waiting()
+        session.vanishes()
+        self._rest(2.0)
+        checks.check_nothing_left(self.cluster)
+        for name in self.cluster.alive:
+            mirroring = self.cluster[name].mirroring
+            assert not mirroring._led and not mirroring._copies and not mirroring._origins, name
+            assert not mirroring._former_copies
+        self.seen["publishes"] += len(self.publishes)
+        self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
+        self.seen["histories"] += 1
+
+    def _ack_all(self) -> None:
+        for _ in range(400):
+            busy = False
+            for session in self.live:
+                for kind in (CONSUME, GET):
+                    channel = session.channel(kind)
+                    if channel.held:
+                        channel.acks(max(channel.held), True)
+                        busy = True
+            self._rest(0.3)
+            if not busy:
+                return
+        raise AssertionError("messages come again and again")
+
+    def _probe(self) -> None:
+        """Every consumer is served, and every publisher."""
+        self._ack_all()
+        consumers = [
+            (channel, tag, queue)
+            for session in self.live
+            for channel in [session.channel(CONSUME)]
+            for tag, queue in channel.consumers.items()
+        ]
+        before = {tag: channel.received[tag] for channel, tag, _ in consumers}
+        for _ in range(3 * len(consumers)):
+            for session in self.live:
+                for queue in self.queues:
+                    self._publish(session, queue)
+            self._rest(0.2)
+            self._ack_all()
+            starved = [
+                (tag, queue)
+                for channel, tag, queue in consumers
+                if tag in channel.consumers and channel.received[tag] == before[tag]
+            ]
+            if not starved:
+                break
+        by_queue: dict[str, list[str]] = {}
+        for tag, queue in starved if consumers else ():
+            by_queue.setdefault(queue, []).append(tag)
+        for queue, tags in by_queue.items():
+            alone = "x-single-active-consumer" in self._arguments[queue]["arguments"]
+            served = [t for _, t, q in consumers if q == queue and t not in tags]
+            assert alone and served, f"{tags} of {queue} get nothing"
+        waiting = [line for session in self.live for line in session.is_waiting()]
+        assert not waiting, f"hung: {waiting}"
+
+    def _drain(self) -> None:
+        """Fetch what is left, in order: nothing twice, each channel's publishes in theirs."""
+        session = self._connect(self._node())
+        self._rest(0.5)
+        channel = session.channel(GET)
+        for queue in self.queues:
+            counted: list[int] = []
+            session.channel(ADMIN).asks(
+                commands.Queue.Declare,
+                lambda ok: counted.append(ok.message_count),
+                queue=queue,
+                passive=True,
+            )
+            self._rest(0.5)
+            drained: list[Publish] = []
+            while True:
+                held = set(channel.held)
+                for _ in range(20):
+                    channel.asks(commands.Basic.Get, queue=queue)
+                self._rest(0.5)
+                assert channel.is_open and not channel.awaited, f"{queue}: {session.is_waiting()}"
+                new = [channel.held[tag].publish for tag in channel.held if tag not in held]
+                drained += new
+                if len(new) < 20:
+                    break
+            self._check_drained(queue, counted, drained)
+            if channel.held:
+                channel.acks(max(channel.held), True)
+        session.vanishes()
+
+    def _check_drained(self, queue: str, counted: list[int], drained: list[Publish]) -> None:
+        ids = [publish.number for publish in drained]
+        twice = [publish for publish in drained if ids.count(publish.number) > 1]
+        assert not twice, f"E2: {queue} has {twice[:3]} twice"
+        if queue not in self.limited:
+            assert counted == [len(drained)], f"E7: {counted} in {queue}, {len(drained)} got"
+        elif self.limited[queue] < 1 << 30:
+            assert len(drained) <= self.limited[queue], f"E11: {len(drained)} in {queue}"
+        if queue not in self.unordered:
+            last: dict[str, Publish] = {}
+            for publish in drained:
+                before = last.get(publish.line)
+                assert before is None or before.number < publish.number, (
+                    f"E4: {publish} is behind {before} in {queue}"
+                )
+                last[publish.line] = publish
+
+
+ACTIONS = (
+    "_publish",
+    "_publish_plain",
+    "_publish_tx",
+    "_consume",
+    "_cancel",
+    "_ack",
+    "_nack",
+    "_get",
+    "_purge",
+    "_delete",
+    "_declare_again",
+    "_declare_exclusive",
+    "_change_policy",
+    "_synchronise",
+    "_vanish",
+    "_close_channel",
+)
+WEIGHTS = (30, 8, 4, 6, 1.5, 14, 6, 8, 0.3, 0.3, 1, 0.5, 1.2, 1, 0.7, 0.7)
+
+FAULTS = (
+    "crash",
+    "crash_leader",
+    "crash_leader",
+    "crash_leader",
+    "crash_two",
+    "crash_all",
+    "crash_and_return",
+    "crash_twice",
+    "crash_twice",
+    "break_link",
+    "break_link_of_leader",
+    "break_link_of_leader",
+    "part",
+    "part",
+    "flap",
+    "isolate",
+    "isolate",
+    "isolate_from_store",
+    "isolate_from_all",
+    "slow_store",
+    "crash_while_store_is_slow",
+    "crash_while_synchronising",
+)
+
+
+@contextmanager
+def faults_logged() -> Iterator[list[str]]:
+    errors = Errors()
+    logger = logging.getLogger("warren")
+    logger.addHandler(errors)
+    try:
+        yield errors.faults
+    finally:
+        logger.removeHandler(errors)
+
+
+def run(seed: int, seen: Counter[str]) -> History:
+    """Raises with the seed in the message."""
+    with faults_logged() as faults:
+        history = History(seed, seen)
+        try:
+            history.run()
+        except Exception as error:
+            if faults:
+                raise AssertionError(f"seed {seed}: {faults[0]}") from error
+            if isinstance(error, AssertionError):
+                raise AssertionError(f"seed {seed}: {error}") from error
+            raise
+        assert not faults, f"seed {seed}: {faults[0]}"
+    return history
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--keep-going", action="store_true")
+    options = parser.parse_args()
+    logging.getLogger("warren").propagate = False
+    seen: Counter[str] = Counter()
+    failed = []
+    started = time.monotonic()
+    for seed in range(options.seed, options.seed + options.count):
+        try:
+            run(seed, seen)
+        except Exception:
+            failed.append(seed)
+            if not options.keep_going:
+                raise
+            print(seed, traceback.format_exc().strip().splitlines()[-1][:300], flush=True)
+    elapsed_s = time.monotonic() - started
+    print(f"{options.count} histories from seed {options.seed} in {elapsed_s:.0f} s")
+    for name, count in sorted(seen.items()):
+        print(f"{count:10} {name}")
+    print(f"failed: {len(failed)} {failed}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The leader of a mirrored queue is lost under load: nothing that was confirmed is."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from failover import Ledger, fail_over, prepare
+from running_cluster import LEASE_TTL_S, RunningCluster
+
+
+def test_no_confirmed_message_is_lost_when_leaders_fail(tmp_path: Path) -> None:
+    cluster = RunningCluster(tmp_path, "a", "b", "c")
+    try:
+        cluster.start()
+        prepare(cluster)
+        ledger = Ledger(cluster, random.Random(1))
+        ledger.start()
+        for fault in ("kill", "stop", "pause", "kill"):
+            fail_over(cluster, ledger, fault, LEASE_TTL_S)
+        ledger.finish()
+        assert len(ledger.confirmed) > 100
+        assert not ledger.complaints()
+    finally:
+        cluster.end()
