@@ -129,6 +129,36 @@ def test_connections_channels_and_consumers_of_all_nodes_are_shown(
     wait_until(lambda: len(a.asks("connections")) == 2)
 
 
+def test_what_is_published_at_all_nodes_is_added_up(
+    cluster: RunningCluster, connections: Connections
+) -> None:
+    channels = {name: connection.channel() for name, connection in connections.items()}
+    channels["a"].queue_declare("q", durable=True)
+    channels["a"].exchange_declare("x", "fanout", durable=True)
+    channels["a"].queue_bind("q", "x")
+    for channel in channels.values():
+        channel.confirm_delivery()
+        wait_until(lambda: cluster["c"].asks("exchanges", "/", "x", "bindings", "source"))
+        channel.basic_publish("x", "", b"one")
+    for node in cluster.nodes.values():
+        wait_until(lambda: node.asks("queues", "/", "q")["messages"] == 3)  # noqa: B023
+        stats = node.asks("exchanges", "/", "x")["message_stats"]
+        assert (stats["publish_in"], stats["publish_out"]) == (3, 3)
+        listed = {row["name"]: row for row in node.asks("exchanges", "/")}
+        assert listed["x"]["message_stats"]["publish_in"] == 3
+        vhost = node.asks("vhosts", "/")
+        assert (vhost["messages"], set(vhost["cluster_state"])) == (
+            3,
+            {node.name for node in cluster.nodes.values()},
+        )
+        assert node.asks("vhosts")[0]["messages_ready"] == 3
+    printed = ctl(cluster["b"], "-s", "list_queues", "--local", "name").stdout
+    assert printed == ""
+    printed = ctl(cluster["a"], "-s", "list_queues", "--local", "--online", "name").stdout
+    assert printed == "q\n"
+    cluster["a"].does("DELETE", "exchanges", "/", "x")
+
+
 def test_listeners_of_all_nodes_are_in_the_overview(cluster: RunningCluster) -> None:
     overview = cluster["b"].asks("overview")
     amqp = {row["node"]: row["port"] for row in overview["listeners"] if row["protocol"] == "amqp"}
