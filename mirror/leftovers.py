@@ -34,11 +34,13 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
 
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
-    """What goes with a node that will not come back: all queues that it has."""
+    """What goes with a node that will not come back: all queues that only it has."""
     gone = {
         stored.key
         for stored in store.records(("queue",))
-        if isinstance(stored.record, QueueRecord) and stored.record.leader == node
+        if isinstance(stored.record, QueueRecord)
+        and stored.record.leader == node
+        and not stored.record.mirrors
     }
     return [Write(key, None) for key in (*sorted(gone), *_bindings_to(store, gone))] if gone else []
 

@@ -54,7 +54,6 @@ class RemoteQueues:
         self._unpacker = Unpacker()
         self._numbered = 0
         self._owed = 0
-        self._numbered = 0
         self._flow = False
         self._to_flush: dict[RemoteQueue, None] = {}
         post.handle(Kind.PUBLISHED, self._published)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import CommandInvalid
@@ -19,11 +19,20 @@ from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, text
+from warren.mgmt.http.slices import chunks
+from warren.mgmt.peers import added, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.waiting import taken
 
 BUILT_IN = frozenset(name for name, _, _ in PREDECLARED)
 INTERNAL_USER = "rmq-internal"
+
+
+StatsElsewhere: TypeAlias = dict[tuple[str, str], dict[str, Any]]
+"""Message stats by virtual host and name."""
+
+OF_NODES = "/nodes-exchanges"
+"""Where another node, and nobody else, asks for message stats."""
 
 
 class ListedExchange(NamedTuple):
@@ -34,15 +43,19 @@ class ListedExchange(NamedTuple):
 class ExchangeRows:
     """Makes the JSON of exchanges for one request."""
 
-    def __init__(self, request: ApiRequest) -> None:
+    def __init__(self, request: ApiRequest, elsewhere: StatsElsewhere | None = None) -> None:
         self._node = request.node
+        self._elsewhere = elsewhere or {}
         self._track = request.managed.statistics.exchanges
 
     def row(self, listed: ListedExchange) -> Row:
         vhost, exchange = listed
         current = figures.exchange_figures(exchange)
         rates = self._track.rates(exchange, self._node.clock.now(), current)
-        stats = stats_json.exchange_stats(current, rates)
+        stats = added(
+            stats_json.exchange_stats(current, rates),
+            self._elsewhere.get((vhost.name, exchange.name), {}),
+        )
         policy = self._node.policies.applied(vhost.name, exchange.name, "exchange").policy
         return {
             "name": exchange.name,
@@ -61,8 +74,36 @@ class ExchangeRows:
         return {**self.row(listed), "incoming": [], "outgoing": []}
 
 
-def _listing(request: ApiRequest) -> Listing[ListedExchange]:
-    return Listing(row=ExchangeRows(request).row, name=lambda listed: listed.exchange.name)
+async def _listing(request: ApiRequest) -> Listing[ListedExchange]:
+    rows = ExchangeRows(request, await _stats_elsewhere(request))
+    return Listing(row=rows.row, name=lambda listed: listed.exchange.name)
+
+
+async def _stats_elsewhere(request: ApiRequest) -> StatsElsewhere:
+    """What passed through exchanges at other nodes: each counts what its own clients publish."""
+    found: StatsElsewhere = {}
+    peers = peers_of(request)
+    if peers is not None:
+        for rows in (await peers.ask_all(request, OF_NODES)).values():
+            for vhost, name, stats in rows:
+                found[vhost, name] = added(found.get((vhost, name), {}), stats)
+    return found
+
+
+async def stats_for_node(request: ApiRequest) -> Any:
+    """The message stats of all exchanges that messages have passed through here."""
+    if not request.passed:
+        raise ObjectNotFound()
+    statistics, now = request.managed.statistics.exchanges, request.node.clock.now()
+    answers = []
+    async for chunk in chunks(list(_exchanges_of(list(request.node.vhosts.values())))):
+        for vhost, exchange in chunk:
+            current = figures.exchange_figures(exchange)
+            if any(current):
+                rates = statistics.rates(exchange, now, current)
+                stats = stats_json.exchange_stats(current, rates)
+                answers.append((vhost.name, exchange.name, stats))
+    return answers
 
 
 def _exchanges_of(vhosts: list[VirtualHost]) -> Iterator[ListedExchange]:
@@ -72,11 +113,11 @@ def _exchanges_of(vhosts: list[VirtualHost]) -> Iterator[ListedExchange]:
 
 
 async def list_exchanges(request: ApiRequest) -> Any:
-    return await answer(request, _exchanges_of(request.visible_vhosts()), _listing(request))
+    return await answer(request, _exchanges_of(request.visible_vhosts()), await _listing(request))
 
 
 async def list_exchanges_of_vhost(request: ApiRequest) -> Any:
-    return await answer(request, _exchanges_of([request.vhost()]), _listing(request))
+    return await answer(request, _exchanges_of([request.vhost()]), await _listing(request))
 
 
 def exchange_of(request: ApiRequest) -> ListedExchange:
@@ -89,7 +130,9 @@ def exchange_of(request: ApiRequest) -> ListedExchange:
 
 
 async def get_exchange(request: ApiRequest) -> Any:
-    return answer_row(request, ExchangeRows(request).full_row(exchange_of(request)))
+    listed = exchange_of(request)
+    rows = ExchangeRows(request, await _stats_elsewhere(request))
+    return answer_row(request, rows.full_row(listed))
 
 
 async def put_exchange(request: ApiRequest) -> Reply:
@@ -136,6 +179,8 @@ async def delete_exchange(request: ApiRequest) -> None:
     await taken(lambda: vhost.delete_exchange(name, if_unused=if_unused))
     audit(request, "exchange_deleted", vhost=vhost.name, exchange=name)
 
+
+FOR_NODES = [Endpoint(OF_NODES, {"GET": stats_for_node}, summary="Figures for another node")]
 
 ENDPOINTS = [
     Endpoint("/exchanges", {"GET": list_exchanges}, summary="All exchanges"),

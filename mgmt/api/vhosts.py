@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from warren.core.field import SHORT_STRING_MAX
 from warren.core.records import VirtualHostRecord
@@ -16,6 +16,7 @@ from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Righ
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, boolean, text
+from warren.mgmt.peers import added, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.history import Window
 from warren.mgmt.waiting import visible
@@ -24,6 +25,9 @@ QUEUE_TYPES = ("classic", "quorum", "stream")
 NO_QUEUE_TYPE = "undefined"
 
 EVERYTHING = ".*"
+
+
+Elsewhere: TypeAlias = dict[str, list[Row]]
 
 
 class ListedVhost(NamedTuple):
@@ -36,7 +40,8 @@ class ListedVhost(NamedTuple):
 class VhostRows:
     """Makes the JSON of virtual hosts for one request."""
 
-    def __init__(self, request: ApiRequest) -> None:
+    def __init__(self, request: ApiRequest, elsewhere: Elsewhere | None = None) -> None:
+        self._elsewhere = elsewhere or {}
         self._request = request
         self._statistics = request.managed.statistics
         self._offset_s = stats_json.wall_offset_s(request)
@@ -48,7 +53,7 @@ class VhostRows:
         vhost, record = listed
         kind = record.default_queue_type
         said: Row = {"description": record.description, "tags": list(record.tags)}
-        return {
+        row = {
             "name": vhost.name,
             **said,
             "default_queue_type": kind or NO_QUEUE_TYPE,
@@ -57,6 +62,9 @@ class VhostRows:
             "cluster_state": {self._request.node.name: "running"},
             **self._figures(vhost),
         }
+        for other in self._elsewhere.get(vhost.name, ()):
+            _add_node(row, other)
+        return row
 
     def _figures(self, vhost: VirtualHost) -> Row:
         current = self._statistics.vhost_figures(vhost)
@@ -72,6 +80,29 @@ class VhostRows:
             **shown(self._octets).levels(*figures.OCTETS),
             **({"message_stats": stats} if stats else {}),
         }
+
+
+def _add_node(row: Row, other: Row) -> None:
+    """Add what another node has of it; what is said of it is shared."""
+    row["cluster_state"].update(other["cluster_state"])
+    for name in (*figures.LENGTHS, *figures.OCTETS):
+        row[name] += other[name]
+        row[f"{name}_details"] = added(row[f"{name}_details"], other[f"{name}_details"])
+    stats = added(row.get("message_stats"), other.get("message_stats"))
+    if stats:
+        row["message_stats"] = stats
+
+
+async def _elsewhere(request: ApiRequest, path: str) -> Elsewhere:
+    """The rows that other nodes have, by virtual host."""
+    found: Elsewhere = {}
+    peers = peers_of(request)
+    if peers is not None:
+        answers = await peers.ask_all(request, path, dict(request.http.match_info))
+        for answer in answers.values():
+            for row in answer if isinstance(answer, list) else [answer]:
+                found.setdefault(row["name"], []).append(row)
+    return found
 
 
 def _record(request: ApiRequest, name: str) -> VirtualHostRecord | None:
@@ -97,7 +128,7 @@ async def list_vhosts(request: ApiRequest) -> Any:
         if caller.may_see(node, name)
     ]
     listing: Listing[ListedVhost] = Listing(
-        row=VhostRows(request).row,
+        row=VhostRows(request, await _elsewhere(request, "/vhosts")).row,
         name=lambda listed: listed.vhost.name,
         keys={"name": lambda listed: listed.vhost.name},
     )
@@ -105,7 +136,9 @@ async def list_vhosts(request: ApiRequest) -> Any:
 
 
 async def get_vhost(request: ApiRequest) -> Any:
-    return answer_row(request, VhostRows(request).row(_listed(request, request.vhost())))
+    request.vhost()
+    rows = VhostRows(request, await _elsewhere(request, "/vhosts/{vhost}"))
+    return answer_row(request, rows.row(_listed(request, request.vhost())))
 
 
 async def put_vhost(request: ApiRequest) -> Reply:

@@ -92,9 +92,9 @@ def _pid(row: Row, node: str) -> str:
     "list_queues",
     "List queues.",
     several("columns"),
-    flag("--online", help="Those whose node runs: all."),
-    flag("--offline", help="Those whose node does not run: none."),
-    flag("--local", help="Those of this node: all."),
+    flag("--online", help="Those whose node runs."),
+    flag("--offline", help="Those whose node does not run."),
+    flag("--local", help="Those of this node."),
 )
 def list_queues(
     call: Call, columns: tuple[str, ...], online: bool, offline: bool, local: bool
@@ -104,12 +104,15 @@ def list_queues(
     if timeout_s is None:
         timeout_s = 60.0
     call.announce(f"Timeout: {timeout_s} seconds ...\nListing queues for vhost {call.vhost} ...")
-    if offline and not online:
-        return Table(chosen, [])
-    if set(chosen) <= set(CHEAP):
+    # Whether a node runs is not among what costs next to nothing.
+    if set(chosen) <= set(CHEAP) and online is offline:
         rows = _of_vhost(call, "queues", disable_stats="true", enable_queue_totals="true")
     else:
         rows = _of_vhost(call, "queues")
+    if online is not offline:
+        rows = [row for row in rows if (row.get("state") == "down") is offline]
+    if local:
+        rows = [row for row in rows if row["node"] == call.node]
     if set(chosen) & set(WITH_PIDS):
         _add_pids(call, rows)
     return _table(rows, QUEUES, chosen)

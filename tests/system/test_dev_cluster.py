@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -9,11 +10,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pika
 import pytest
+from running_cluster import EtcdServer
 from server_process import PATIENCE_S
 
 READY = re.compile(r"(warren\d@127\.0\.0\.1) ready: amqp://guest:guest@127\.0\.0\.1:(\d+) http://")
@@ -93,11 +96,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., DevCluster]]:
         cluster.process.communicate(timeout=PATIENCE_S)
 
 
+@pytest.fixture(autouse=True)
+def expect_etcd() -> None:
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed")
+
+
 def connect(port: int) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.URLParameters(f"amqp://guest:guest@127.0.0.1:{port}/%2F"))
 
 
-@pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed")
 def test_one_command_starts_a_cluster_and_ctrl_c_leaves_nothing_of_it(
     start: Callable[..., DevCluster], until: Callable[[Callable[[], object]], None]
 ) -> None:
@@ -118,6 +126,39 @@ def test_one_command_starts_a_cluster_and_ctrl_c_leaves_nothing_of_it(
     assert (cluster.errors(), cluster.process.returncode) == ("", 0)
     assert cluster.children == []
     assert list(cluster.temporary.iterdir()) == []
+
+
+def test_an_etcd_that_is_there_already_is_used_and_left_as_it_was(
+    start: Callable[..., DevCluster], tmp_path: Path
+) -> None:
+    with EtcdServer(tmp_path / "etcd") as etcd:
+        cluster = start("1", "--etcd", etcd.url)
+        connect(cluster.ready()).close()
+        assert len(cluster.children) == 1
+        assert cluster.rest() == ""
+        everything = {"key": "AA==", "range_end": "AA==", "keys_only": True}
+        request = urllib.request.Request(
+            f"{etcd.url}/v3/kv/range", json.dumps(everything).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            assert "kvs" not in json.load(answer)
+
+
+def test_what_is_kept_is_found_again(start: Callable[..., DevCluster], tmp_path: Path) -> None:
+    arguments = ("1", "--data-dir", str(tmp_path / "kept"))
+    cluster = start(*arguments)
+    connection = connect(cluster.ready())
+    channel = connection.channel()
+    channel.queue_declare("q", durable=True)
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"kept", pika.BasicProperties(delivery_mode=2))
+    connection.close()
+    assert cluster.rest() == ""
+    cluster = start(*arguments)
+    connection = connect(cluster.ready())
+    _, _, body = connection.channel().basic_get("q", auto_ack=True)
+    assert body == b"kept"
+    connection.close()
 
 
 def test_a_machine_without_etcd_is_told_what_to_install(start: Callable[..., DevCluster]) -> None:
