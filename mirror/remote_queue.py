@@ -430,6 +430,9 @@ class RemoteQueue(Queue):
         run(self._begin_anew(consumers), lambda result: self._resumed(result, consumers))
 
     async def _begin_anew(self, consumers: list[Consumer]) -> None:
+        if self.deleted:
+            # Yet another object begins anew in its own time.
+            return
         received = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
         if self.deleted:
             return
