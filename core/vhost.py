@@ -616,8 +616,8 @@ class VirtualHost:
         moving = queue.move_out()
         self._add_queue(queue.name, record)
         successor = self.queues[queue.name]
-        queue.succeeded_by(successor)
         self._placement.move_in(successor, moving)
+        queue.succeeded_by(successor)
 
     def _binding_changed(self, key: Key, record: object | None) -> None:
         if record is None:
