@@ -22,6 +22,9 @@ from warren.mirror.view import MemberId, Members
 
 log = logging.getLogger("warren.queue")
 
+INVITE_AGAIN_S = 3.0
+"""How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
+
 
 class LedEffects(Protocol):
     """What a led queue asks of whoever has links, definitions and groups."""
@@ -62,19 +65,23 @@ class LedQueue:
         self.member: GroupMember
         self.wanted = Wanted()
         self.wanted_mirrors: tuple[str, ...] = ()
-        self.invited: set[str] = set()
+        # Who was asked to have a mirror, and when.
+        self._invited: dict[str, float] = {}
+        self._clock = clock
         self._node = node
         self._effects = effects
         self._joined = False
         self._members: dict[str, MemberId] = {}
+        self._admitting: set[MemberId] = set()
         self._unsent: deque[bytes] = deque()
 
     def go_on_alone(self, member: GroupMember, epoch: int) -> None:
         """Lead on in another life of the group, in which nobody is yet."""
         self.leader.epoch = epoch
         self.leader.fenced = False
-        self.invited.clear()
+        self._invited.clear()
         self._members.clear()
+        self._admitting.clear()
         self._unsent.clear()
         self.member = member
         member.start()
@@ -94,7 +101,6 @@ class LedQueue:
         for birth in births:
             if birth.node != self._node:
                 self._members[birth.node] = birth
-                self.invited.discard(birth.node)
                 self._admit(birth)
         for death in deaths:
             if self._members.get(death.node) == death:
@@ -114,6 +120,7 @@ class LedQueue:
 
     def stopped(self, reason: StopReason) -> None:
         self._joined = False
+        self.member.ended()
         if reason is not StopReason.LEFT:
             self._effects.membership_lost(self, reason.value)
 
@@ -147,13 +154,23 @@ class LedQueue:
         return self._members.keys()
 
     def invite_missing(self) -> None:
-        """Ask the nodes that are wanted and have no mirror."""
+        """Ask the nodes that are wanted and have no mirror, again and again."""
         if not self._joined:
             return
+        now = self._clock.now()
         for node in self.wanted_mirrors:
-            if node not in self._members and node not in self.invited:
-                self.invited.add(node)
-                self._effects.invite(self, node)
+            member = self._members.get(node)
+            if member is None:
+                if now >= self._invited.get(node, -INVITE_AGAIN_S) + INVITE_AGAIN_S:
+                    self._invited[node] = now
+                    self._effects.invite(self, node)
+            elif node not in self.leader.mirrors:
+                # It came while another node led.
+                self._admit(member)
+
+    def not_invited(self, node: str) -> None:
+        """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
+        self._invited.pop(node, None)
 
     def drop_unwanted(self) -> None:
         """Have the definition name no more mirrors than are wanted; they go when they see that."""
@@ -177,6 +194,9 @@ class LedQueue:
     def _admit(self, birth: MemberId) -> None:
         """A new mirror has nothing yet, and the definition says so before it is told to start."""
         node = birth.node
+        if birth in self._admitting:
+            return
+        self._admitting.add(birth)
 
         def name(record: QueueRecord) -> QueueRecord | None:
             mirrors = [mirror for mirror in record.mirrors if mirror != node]
@@ -184,6 +204,7 @@ class LedQueue:
             return msgspec.structs.replace(record, mirrors=[*mirrors, node], in_sync=in_sync)
 
         def start() -> None:
+            self._admitting.discard(birth)
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node)
                 self.leader.start(node, synchronise=self.wanted.synchronise)

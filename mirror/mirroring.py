@@ -34,7 +34,7 @@ from warren.mirror.copy_here import CopyHere
 from warren.mirror.gm_shell import GroupMember, GroupShell
 from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
-from warren.mirror.led_queue import LedQueue
+from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_queue import RemoteQueue
@@ -48,6 +48,9 @@ TICK_S = 1.0
 
 RECLAIM_S = 3.0
 """How long a leader that was away waits for a mirror to take its place before it goes on."""
+
+UNWANTED_S = 3 * INVITE_AGAIN_S
+"""A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -416,6 +419,9 @@ class Mirroring:
         for led in list(self._led.values()):
             led.leader.look_for_synced()
             self._reconcile(led.queue)
+        for copy in list(self._copies.values()):
+            if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
+                self.drop_copy(copy, "nobody asks for it any more")
         self._clock.call_later(TICK_S, self._tick)
 
     def _policies_changed(self, vhost: str) -> None:
@@ -427,8 +433,6 @@ class Mirroring:
             self._reconcile(led.queue)
 
     def _node_down(self, name: str) -> None:
-        for led in self._led.values():
-            led.invited.discard(name)
         self._nodes_changed()
 
     # Copies of this node
@@ -441,6 +445,7 @@ class Mirroring:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
             self._have_copy(key, record)
+        self._copies[queue_id].wanted_at = self._clock.now()
         return True
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
@@ -580,8 +585,7 @@ class Mirroring:
             try:
                 result()
             except NotFound:
-                # It is asked again at the next tick.
-                led.invited.discard(node)
+                led.not_invited(node)
 
         run(ask(), finish)
 
