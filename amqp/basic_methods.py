@@ -97,8 +97,8 @@ def get(channel: Channel, method: commands.Basic.Get) -> Waiting[None] | None:
 
 
 async def _get_elsewhere(channel: Channel, queue: Queue, no_ack: bool) -> None:
-    message, left = await queue.get_one(no_ack, channel.traced_as())
-    _answer_get(channel, queue, no_ack, message, left)
+    message, left, at = await queue.get_one(no_ack, channel.traced_as())
+    _answer_get(channel, at, no_ack, message, left)
 
 
 def _answer_get(

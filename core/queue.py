@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from warren.core.backing_queue import BackingQueue
 from warren.core.consumers import Blocked, Consumer, ConsumerRing
@@ -48,6 +48,14 @@ class DeathReason(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
     MAXLEN = "maxlen"
+
+
+class Fetched(NamedTuple):
+    """What basic.get got, how many messages are still ready, and who is to hear the verdict."""
+
+    message: Message | None
+    left: int
+    queue: Queue
 
 
 class QueueOwner(Protocol):
@@ -447,9 +455,9 @@ class Queue:
         self.touch()
         return self.backing.length, len(self.consumers)
 
-    async def get_one(self, no_ack: bool, client: TracedClient) -> tuple[Message | None, int]:
-        """`get`, and how many messages are still ready."""
-        return self.get(no_ack, client), self.backing.length
+    async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
+        """`get`; from another object, where that has taken the place of this one meanwhile."""
+        return Fetched(self.get(no_ack, client), self.backing.length, self)
 
     async def empty(self) -> int:
         """`purge`."""

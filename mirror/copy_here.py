@@ -63,6 +63,8 @@ class CopyHere:
         self.member: GroupMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False
+        # When the leader asked for it the last time.
+        self.wanted_at = clock.now()
         self.promoting = False
         self._node = node
         self._clock = clock

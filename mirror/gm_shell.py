@@ -72,11 +72,13 @@ class GroupMember:
         self.ended()
 
     def ended(self) -> None:
-        """The member has stopped: its neighbours are told."""
+        """The member has stopped: those are told who may be waiting for it.
+
+        They need not be in the record that is known here: it may be just letting somebody in.
+        """
         self._shell.forget(self)
-        record = self._shell.record(self.queue_id)
         gone = _GONE.pack(self.queue_id, self.member.me.incarnation)
-        for node in {one.node for one in record.members} if record is not None else ():
+        for node in self._shell.post.peers():
             self._shell.post.send(node, Kind.MEMBER_GONE, gone)
 
     # What happens

@@ -23,6 +23,9 @@ from warren.mirror.view import MemberId, Members
 
 log = logging.getLogger("warren.queue")
 
+INVITE_AGAIN_S = 3.0
+"""How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
+
 
 class LedEffects(Protocol):
     """What a led queue asks of whoever has links, definitions and groups."""
@@ -69,17 +72,23 @@ class LedQueue:
         self.waiting: list[Event] = []
         # Whether it is being handed over to a mirror.
         self.moving = False
+        # Who was asked to have a mirror, and when.
+        self._invited: dict[str, float] = {}
+        self._clock = clock
         self._node = node
         self._effects = effects
         self._joined = False
         self._members: dict[str, MemberId] = {}
+        self._admitting: set[MemberId] = set()
         self._unsent: deque[bytes] = deque()
 
     def go_on_alone(self, member: GroupMember, epoch: int) -> None:
         """Lead on in another life of the group, in which nobody is yet."""
         self.leader.epoch = epoch
         self.leader.fenced = False
+        self._invited.clear()
         self._members.clear()
+        self._admitting.clear()
         self._unsent.clear()
         self.member = member
         member.start()
@@ -119,6 +128,7 @@ class LedQueue:
 
     def stopped(self, reason: StopReason) -> None:
         self._joined = False
+        self.member.ended()
         if reason is not StopReason.LEFT:
             self._effects.membership_lost(self, reason.value)
 
@@ -152,12 +162,24 @@ class LedQueue:
         return self._members.keys()
 
     def invite_missing(self, running: Collection[str]) -> None:
-        """Ask the nodes that are wanted and have no mirror; again and again until they have."""
+        """Ask the nodes that are wanted and have no mirror, again and again."""
         if not self._joined:
             return
+        now = self._clock.now()
         for node in self.wanted_mirrors:
-            if node not in self._members and node in running:
-                self._effects.invite(self, node)
+            member = self._members.get(node)
+            if member is None:
+                asked_at = self._invited.get(node, -INVITE_AGAIN_S)
+                if node in running and now >= asked_at + INVITE_AGAIN_S:
+                    self._invited[node] = now
+                    self._effects.invite(self, node)
+            elif node not in self.leader.mirrors:
+                # It came while another node led.
+                self._admit(member)
+
+    def not_invited(self, node: str) -> None:
+        """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
+        self._invited.pop(node, None)
 
     def has_answered(self, node: str, incarnation: int, storage_id: int) -> None:
         """The node has said under which id it stores the copy of this life of its member."""
@@ -196,9 +218,10 @@ class LedQueue:
         """A new mirror has nothing yet, and the definition says so before it is told to start."""
         node = birth.node
         storage_id = self._storages.get(birth)
-        if storage_id is None:
-            # Its answer is on the way; see `has_answered`.
+        if storage_id is None or birth in self._admitting:
+            # Its answer is on the way (see `has_answered`), or the definition is.
             return
+        self._admitting.add(birth)
 
         def name(record: QueueRecord) -> QueueRecord | None:
             mirrors = [mirror for mirror in record.mirrors if mirror != node]
@@ -211,6 +234,7 @@ class LedQueue:
             )
 
         def start() -> None:
+            self._admitting.discard(birth)
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node)
                 self.leader.start(node, synchronise=self.wanted.synchronise)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from random import Random
 from typing import NamedTuple, cast
 
@@ -36,7 +35,7 @@ from warren.mirror.copy_here import CopyHere
 from warren.mirror.gm_shell import GroupMember, GroupShell
 from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
-from warren.mirror.led_queue import LedQueue
+from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_queue import RemoteQueue
@@ -63,6 +62,9 @@ MOVE_PATIENCE_S = 5.0
 
 RECLAIM_S = 3.0
 """How long a leader that was away waits for a mirror to take its place before it goes on."""
+
+UNWANTED_S = 3 * INVITE_AGAIN_S
+"""A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -502,6 +504,9 @@ class Mirroring:
         for led in list(self._led.values()):
             led.leader.look_for_synced()
             self._reconcile(led.queue)
+        for copy in list(self._copies.values()):
+            if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
+                self.drop_copy(copy, "nobody asks for it any more")
         self._clock.call_later(TICK_S, self._tick)
 
     def _policies_changed(self, vhost: str) -> None:
@@ -531,6 +536,7 @@ class Mirroring:
         if queue_id not in self._copies:
             self._have_copy(key, record)
         copy = self._copies[queue_id]
+        copy.wanted_at = self._clock.now()
         return copy.member.member.me.incarnation, copy.storage_id
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
@@ -671,9 +677,10 @@ class Mirroring:
             return incarnation, storage_id
 
         def finish(result: Callable[[], tuple[int, int]]) -> None:
-            # Who does not know the queue yet is asked again at the next tick.
-            with suppress(NotFound):
+            try:
                 led.has_answered(node, *result())
+            except NotFound:
+                led.not_invited(node)
 
         run(ask(), finish)
 

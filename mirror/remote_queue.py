@@ -29,7 +29,7 @@ from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
 from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Timer
-from warren.core.queue import Queue, QueueOwner
+from warren.core.queue import Fetched, Queue, QueueOwner
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -93,7 +93,6 @@ class RemoteQueue(Queue):
     __slots__ = (
         "_changed",
         "_consumers_numbered",
-        "_decided",
         "_give_up_timer",
         "_gone",
         "_numbers",
@@ -104,6 +103,7 @@ class RemoteQueue(Queue):
         "_told",
         "_unanswered",
         "_verdicts",
+        "_waited",
         "_waiting",
         "consumer_count",
         "epoch",
@@ -126,8 +126,8 @@ class RemoteQueue(Queue):
         # While there is no leader to talk to, though there will be one.
         self._waiting = False
         self._give_up_timer: Timer | None = None
-        # Happens when it is decided who leads, or that nobody does.
-        self._decided = Event()
+        # That time is over: there is a leader, or another object, or nobody waits any more.
+        self._waited = Event()
         self._successor: Queue | None = None
         # As the leader reported them last, for those who look.
         self.ready = 0
@@ -281,20 +281,21 @@ class RemoteQueue(Queue):
         if known is not None:
             self._end_consumer(known[0])
 
-    async def get_one(self, no_ack: bool, client: TracedClient) -> tuple[Message | None, int]:
+    async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
         try:
             got, left = await self._ask("get", no_ack, list(client), late=self._got_too_late)
         except QueueMoved as moved:
             return await moved.queue.get_one(no_ack, client)
         if got is None:
             self.got_nothing += 1
-            return None, 0
+            return Fetched(None, 0, self)
         flags, delivery, envelope, body = self._queues.entry(got)
         if no_ack:
             self.got_no_ack += 1
         else:
             self.got += 1
-        return _message(envelope, body, delivery, bool(flags & REDELIVERED)), left
+        message = _message(envelope, body, delivery, bool(flags & REDELIVERED))
+        return Fetched(message, left, self)
 
     def deliver(self) -> None:
         """The leader delivers."""
@@ -354,7 +355,6 @@ class RemoteQueue(Queue):
             self._end_consumer(consumer)
         self._queues.forget(self)
         self._gone.happen()
-        self._decide()
 
     def leader_down(self) -> None:
         """The link to the leader is down."""
@@ -372,11 +372,10 @@ class RemoteQueue(Queue):
 
     def _give_up(self) -> None:
         """What was not answered never will be."""
-        self._stop_waiting()
-        self._decide()
         self._answer_all(refuse=True)
         for consumer in {**dict.fromkeys(self.consumers), **self._numbers}:
             self._end_consumer(consumer)
+        self._stop_waiting()
 
     def _answer_all(self, *, refuse: bool) -> None:
         numbers = tuple([publish.number for publish in self._unanswered])
@@ -386,15 +385,13 @@ class RemoteQueue(Queue):
     def _wait_for_leader(self) -> None:
         if not self._waiting:
             self._waiting = True
+            self._waited = Event()
             clock = self._queues.clock
             self._give_up_timer = clock.call_later(NEW_LEADER_S, self._give_up)
 
-    def _decide(self) -> None:
-        decided, self._decided = self._decided, Event()
-        decided.happen()
-
     def _stop_waiting(self) -> None:
         self._waiting = False
+        self._waited.happen()
         if self._give_up_timer is not None:
             self._give_up_timer.cancel()
             self._give_up_timer = None
@@ -406,7 +403,6 @@ class RemoteQueue(Queue):
 
     def move_out(self) -> Moving:
         self.deleted = True
-        self._stop_waiting()
         self._queues.forget(self)
         unanswered = list(self._unanswered)
         self._unanswered.clear()
@@ -417,7 +413,7 @@ class RemoteQueue(Queue):
 
     def succeeded_by(self, queue: Queue) -> None:
         self._successor = queue
-        self._decide()
+        self._stop_waiting()
 
     def go_on(self, moving: Moving) -> None:
         """Take the place of the object before, at a leader that may know of its publishes."""
@@ -437,6 +433,9 @@ class RemoteQueue(Queue):
         run(self._begin_anew(consumers), lambda result: self._resumed(result, consumers))
 
     async def _begin_anew(self, consumers: list[Consumer]) -> None:
+        if self.deleted:
+            # Yet another object begins anew in its own time.
+            return
         received = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
         if self.deleted:
             return
@@ -445,11 +444,10 @@ class RemoteQueue(Queue):
             self._answer_all(refuse=True)
         else:
             self.answered(PublishedReport(received, ()))
-        self._stop_waiting()
         for number, envelope, body, confirms, _ in self._unanswered:
             self._packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
         self.flush()
-        self._decide()
+        self._stop_waiting()
         for consumer in consumers:
             if consumer in self.consumers:
                 self.consumers.remove(consumer)
@@ -512,33 +510,34 @@ class RemoteQueue(Queue):
     async def _ask(
         self, method: str, *arguments: Any, late: Callable[[Any], None] | None = None
     ) -> Any:
-        patient = True
-        while True:
-            if self._waiting:
-                # Who asks before it is decided who leads asks the leader there is then.
-                await self._decided
-                patient = False
+        if self._waiting:
+            # Behind what the leader is told first.
+            await self._waited
+        if self._successor is not None:
+            raise QueueMoved(self._successor)
+        self.flush()
+        call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
+        try:
+            return await call
+        except GeneratorExit:
+            if late is not None:
+                call.abandon(late)
+            raise
+        except NodeDown:
+            if self.mirrored and not self.deleted:
+                self._wait_for_leader()
+                await self._waited
             if self._successor is not None:
-                raise QueueMoved(self._successor)
-            self.flush()
-            call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
-            try:
-                return await call
-            except GeneratorExit:
-                if late is not None:
-                    call.abandon(late)
-                raise
-            except NodeDown:
-                if self._successor is not None:
-                    continue
-                if self.mirrored and patient and not self.deleted:
-                    self._wait_for_leader()
-                    continue
-                kind = "durable queue" if self.durable else "queue"
-                raise NotFound(
-                    f"home node '{self.leader}' of {kind} '{self.name}' in vhost "
-                    f"'{self._vhost.name}' is down or inaccessible"
-                ) from None
+                raise QueueMoved(self._successor) from None
+            kind = "durable queue" if self.durable else "queue"
+            raise NotFound(
+                f"home node '{self.leader}' of {kind} '{self.name}' in vhost "
+                f"'{self._vhost.name}' is down or inaccessible"
+            ) from None
+        except NotFound:
+            if self._successor is not None:
+                raise QueueMoved(self._successor) from None
+            raise
 
     def _got_too_late(self, answer: Any) -> None:
         """What basic.get fetched for a connection that is gone goes back."""

@@ -212,7 +212,7 @@ async def aliveness(request: ApiRequest) -> Any:
     envelope = Envelope("", name, header, False, 0, None)
     vhost.publish(envelope, ALIVENESS_BODY, (name,))
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
-    message, _ = await through(vhost.queue(name).get_one(True, client))
+    message, _, _ = await through(vhost.queue(name).get_one(True, client))
     if message is None:
         return _failed("the message that was published could not be fetched")
     return OK

@@ -208,7 +208,11 @@ async def get(request: ApiRequest) -> Any:
     async def fetch() -> Message | None:
         if queue.deleted:
             return None
-        message, _ = await through(queue.get_one(False, client))
+        message, _, at = await through(queue.get_one(False, client))
+        if message is not None and at is not queue:
+            # The queue has moved: what it had given before is in it again, and so is this.
+            at.requeue([message], delivered=False)
+            return None
         return message
 
     settle: Callable[[list[Message]], None] = queue.requeue

@@ -391,13 +391,14 @@ class Broker:
         clock: ManualClock | None = None,
         name: str = "warren@test",
         new_placement: Callable[[Broker], Placement] | None = None,
+        random_seed: str | None = None,
         **settings: Any,
     ) -> None:
         self.clock = ManualClock() if clock is None else clock
         self.name = name
         self.settings = ConnectionSettings(**settings)
         self.metadata = VolatileMetadataStore() if metadata is None else metadata
-        self._random = Random(name)
+        self._random = Random(random_seed or name)
         create_defaults(self.metadata, random_bytes=self._random.randbytes)
         self.access = AccessControl(
             self.metadata, random_bytes=self._random.randbytes, loopback_users=loopback_users

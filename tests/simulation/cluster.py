@@ -121,6 +121,7 @@ class ClusterNode(Broker):
             clock=NodeClock(cluster.clock),
             name=name,
             metadata=store,
+            random_seed=f"{name} {incarnation} {cluster.seed}",
             new_placement=self._placement,
             new_backing_queue=lambda spec: self.mirroring.backing(spec) or self._new_backing(spec),
             **more,
@@ -171,10 +172,12 @@ class Cluster:
     def __init__(
         self,
         *names: str,
+        seed: int = 0,
         delay: Callable[[], float] = lambda: 0.0,
         new_backing: NewBacking = lambda node, spec: MemoryQueue(),
         **more: Any,
     ) -> None:
+        self.seed = seed
         self.clock = ManualClock()
         self.history = SharedHistory(self._schedule)
         self.new_backing = new_backing

@@ -41,6 +41,7 @@ class Ledger:
     def __init__(self, cluster: Cluster, is_durable: bool, seen: Counter[str]) -> None:
         self._is_durable = is_durable
         self.queues: dict[str, QueueLedger] = {}
+        self._past_losses: dict[str, list[tuple[float, str, str]]] = {}
         self.may_promote_out_of_sync: set[str] = set()
         self._cluster = cluster
         self._seen = seen
@@ -77,12 +78,15 @@ class Ledger:
     def _changed(self, name: str, record: QueueRecord | None) -> None:
         before = self.queues.get(name)
         if record is None:
-            self.queues.pop(name, None)
+            gone = self.queues.pop(name, None)
+            if gone is not None:
+                self._past_losses[name] = gone.losses
             return
         alive = set(self._cluster.alive)
         self._check(name, record)
         if before is None or before.record.queue_id != record.queue_id:
             self.queues[name] = queue = QueueLedger(name, record)
+            queue.losses = self._past_losses.pop(name, [])
             queue.holders = {record.leader} & alive
             return
         queue, earlier, before.record = before, before.record, record

@@ -45,6 +45,8 @@ class Publish:
         self.received_at: float | None = None
         self.acked_at: float | None = None
         self.is_gone = False
+        # It went to a consumer that could not take it, and lost its turn.
+        self.was_given_back = False
 
     def __repr__(self) -> str:
         return (
@@ -197,7 +199,7 @@ class ClientChannel:
 
     def _check_order(self, tag: str, publish: Publish) -> None:
         """E4: first deliveries of one channel's publishes come in their order."""
-        if publish.queue not in self.session.history.unordered:
+        if publish.queue not in self.session.history.unordered and not publish.was_given_back:
             key = (f"{tag} {publish.queue}", publish.line)
             last = self.last.get(key, -1)
             assert publish.number > last, f"E4: {publish} came after {last}"

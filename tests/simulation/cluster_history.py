@@ -18,7 +18,7 @@ import time
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -34,6 +34,8 @@ from pamqp import commands
 
 from warren.core.field import Field
 from warren.core.memory_queue import MemoryQueue
+from warren.core.message import Message
+from warren.core.queue import Queue
 from warren.core.validation import NotThere
 
 FAULTY_S = (2.0, 5.0, 9.0)
@@ -80,6 +82,7 @@ class History:
         self._disks: dict[str, Disk] = {}
         self.cluster = Cluster(
             *names,
+            seed=seed,
             delay=random_delays(seed, longest_s),
             new_backing=self._new_backing,
         )
@@ -331,6 +334,8 @@ class History:
         if self.random.random() < 0.25:
             with suppress(NotThere):
                 self._policies().clear("/", queue)
+                # Without one it is as if it said so.
+                self.ledger.may_promote_out_of_sync.add(queue)
         else:
             self._set_policy(queue)
 
@@ -369,6 +374,11 @@ class History:
             publish.received_at = self.now
         if redelivered:
             self.seen["redelivered"] += 1
+
+    def given_back(self, bodies: Iterable[bytes]) -> None:
+        """A queue was given messages back that did not reach the client they were meant for."""
+        for body in bodies:
+            self.publishes[int(body)].was_given_back = True
 
     def acked(self, held: Any) -> None:
         publish = held.publish
@@ -783,6 +793,22 @@ FAULTS = (
 
 
 @contextmanager
+def watching_returns(history: History) -> Iterator[None]:
+    requeue = Queue.requeue
+
+    def watched(queue: Queue, messages: list[Message], *, delivered: bool = True) -> None:
+        if not delivered:
+            history.given_back([bytes(message.body) for message in messages])
+        requeue(queue, messages, delivered=delivered)
+
+    Queue.requeue = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Queue.requeue = requeue  # type: ignore[method-assign]
+
+
+@contextmanager
 def faults_logged() -> Iterator[list[str]]:
     errors = Errors()
     logger = logging.getLogger("warren")
@@ -798,7 +824,8 @@ def run(seed: int, seen: Counter[str]) -> History:
     with faults_logged() as faults:
         history = History(seed, seen)
         try:
-            history.run()
+            with watching_returns(history):
+                history.run()
         except Exception as error:
             if faults:
                 raise AssertionError(f"seed {seed}: {faults[0]}") from error
