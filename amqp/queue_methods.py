@@ -121,7 +121,9 @@ async def _active(channel: Channel, name: str, method: commands.Queue.Declare) -
         )
         await decided(commit)
         if not commit.refused:
-            return vhost.queue(name)
+            queue = vhost.queue(name)
+            await vhost.placed(queue)
+            return queue
 
 
 def _declare_reply_queue(channel: Channel, name: str, nowait: bool) -> None:

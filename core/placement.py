@@ -41,6 +41,10 @@ class Placement(Protocol):
         """A queue has another leader; this object takes the place of the one before."""
         ...
 
+    async def placed(self, queue: Queue) -> None:
+        """Return when a new queue has the mirrors it is to have, or has waited for long enough."""
+        ...
+
 
 class OneNode:
     """There is but one node, and it has every queue."""
@@ -66,3 +70,6 @@ class OneNode:
 
     def move_in(self, queue: Queue, moving: Moving) -> None:
         raise AssertionError(f"queue {queue.name!r} was nowhere else")
+
+    async def placed(self, queue: Queue) -> None:
+        """There is nowhere else."""

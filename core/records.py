@@ -114,6 +114,11 @@ class GroupRecord(msgspec.Struct, frozen=True):
     members: tuple[GroupMemberRecord, ...]
 
 
+def group_key(queue_id: int) -> tuple[str, str]:
+    """The key of the group of a queue's copies."""
+    return ("group", str(queue_id))
+
+
 RECORD_TYPES: Mapping[str, type[msgspec.Struct]] = {
     "vhost": VirtualHostRecord,
     "user": UserRecord,

@@ -56,7 +56,7 @@ from warren.core.ports import (
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeathReason, Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
+from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, route
@@ -305,6 +305,10 @@ class VirtualHost:
             commit.then(lambda: self._forget_owner(queue_id))
         log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
         return commit
+
+    async def placed(self, queue: Queue) -> None:
+        """Return when a queue that was just declared has the mirrors it is to have."""
+        await self._placement.placed(queue)
 
     def _forget_owner(self, queue_id: int) -> None:
         """The declaration is decided: refused, or the queue knows by now whose it is."""
@@ -761,17 +765,21 @@ class VirtualHost:
         """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
         removal = self._removal()
         keys: list[Key] = []
+        groups: list[Key] = []
         for queue in queues:
             if self.queues.get(queue.name) is queue:
                 keys.append(("queue", self.name, queue.name))
+                group = group_key(queue.queue_id)
+                if self._store.get(group) is not None:
+                    groups.append(group)
                 removal.of_queue(queue.name)
-        return self._remove(keys, removal)
+        return self._remove(keys, removal, groups)
 
     def _removal(self) -> Removal:
         return Removal(self.exchanges, self.bindings_to)
 
-    def _remove(self, queues: list[Key], removal: Removal) -> Commit:
-        """Delete queues, and what the removal has gathered.
+    def _remove(self, queues: list[Key], removal: Removal, groups: Sequence[Key] = ()) -> Commit:
+        """Delete queues with their groups, and what the removal has gathered.
 
         All of it is one transaction: a crash leaves no exchange behind that only its last binding
         would have deleted.
@@ -779,7 +787,7 @@ class VirtualHost:
         exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
         bindings = [self._binding_key(binding) for binding in removal.bindings]
         return self._store.transact(
-            [Write(key, None) for key in (*queues, *bindings, *exchanges)],
+            [Write(key, None) for key in (*queues, *groups, *bindings, *exchanges)],
             [self._unchanged(key) for key in (*queues, *exchanges)],
         )
 

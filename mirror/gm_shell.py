@@ -11,8 +11,9 @@ from collections.abc import Callable
 from random import Random
 
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
-from warren.core.records import GroupRecord
+from warren.core.records import GroupRecord, group_key
 from warren.mirror.gm import Member
+from warren.mirror.gm_base import STOPPED
 from warren.mirror.gm_effects import (
     Demonitor,
     EpochSeen,
@@ -27,17 +28,13 @@ from warren.mirror.gm_errors import BroadcastRefused
 from warren.mirror.gm_messages import Frame, MalformedMessage, decode, encode
 from warren.mirror.handout import Handout, UpperLayer
 from warren.mirror.post import Kind, Post, Undeliverable
-from warren.mirror.view import MemberId
+from warren.mirror.view import MemberId, alive_members
 
 _QUEUE = struct.Struct("<Q")
 _GONE = struct.Struct("<QQ")
 """Group and incarnation of a member that is not at its node."""
 
 INCARNATION_BITS = 61
-
-
-def group_key(queue_id: int) -> Key:
-    return ("group", str(queue_id))
 
 
 class GroupMember:
@@ -133,6 +130,9 @@ class GroupMember:
         def finish(taken: bool) -> None:
             if taken:
                 self._handout.run(self.member.transaction_committed(request))
+                if self.member.phase is STOPPED and alive_members(record) == (self.member.me,):
+                    # It has stopped meanwhile, and nobody else knows of this group.
+                    shell.delete_group(self.queue_id)
             else:
                 now = shell.record(self.queue_id)
                 self._handout.run(self.member.transaction_refused(request, now))
@@ -235,7 +235,11 @@ class GroupShell:
             grouped.received(frame)
         else:
             gone = _GONE.pack(queue_id, frame.to.incarnation)
-            self.post.send(node, Kind.MEMBER_GONE, gone)
+            if node == self._node:
+                # A member of an earlier life of this node.
+                self._gone(node, gone)
+            else:
+                self.post.send(node, Kind.MEMBER_GONE, gone)
 
     def _gone(self, node: str, payload: bytes) -> None:
         try:

@@ -14,6 +14,7 @@ from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
+from warren.core.waiting import Event
 from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
 from warren.mirror.leader import Leader
@@ -64,6 +65,8 @@ class LedQueue:
         self.wanted_mirrors: tuple[str, ...] = ()
         # Under which ids the storages of the mirrors know the queue, for a life of each.
         self._storages: dict[MemberId, int] = {}
+        # Declarations that wait until the queue has its mirrors.
+        self.waiting: list[Event] = []
         # Whether it is being handed over to a mirror.
         self.moving = False
         self._node = node
@@ -71,6 +74,15 @@ class LedQueue:
         self._joined = False
         self._members: dict[str, MemberId] = {}
         self._unsent: deque[bytes] = deque()
+
+    def go_on_alone(self, member: GroupMember, epoch: int) -> None:
+        """Lead on in another life of the group, in which nobody is yet."""
+        self.leader.epoch = epoch
+        self.leader.fenced = False
+        self._members.clear()
+        self._unsent.clear()
+        self.member = member
+        member.start()
 
     # `UpperLayer`
 
@@ -154,6 +166,13 @@ class LedQueue:
         if self._members.get(node) == mirror and node not in self.leader.mirrors:
             self._admit(mirror)
 
+    def is_complete(self, running: Collection[str]) -> bool:
+        """Whether every mirror that is wanted, and whose node is up, has begun."""
+        there = self.leader.mirrors
+        return self._joined and all(
+            node in there for node in self.wanted_mirrors if node in running
+        )
+
     def drop_unwanted(self) -> None:
         """Have the definition name no more mirrors than are wanted; they go when they see that."""
         wanted = self.wanted_mirrors
@@ -195,6 +214,10 @@ class LedQueue:
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node)
                 self.leader.start(node, synchronise=self.wanted.synchronise)
+                if self.waiting and self.is_complete(self.wanted_mirrors):
+                    waiting, self.waiting = self.waiting, []
+                    for placed in waiting:
+                        placed.happen()
 
         self._change(name, start)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from warren.core.ports import Key, MetadataStore, Write
-from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord
+from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
 
 
 def of_node(store: MetadataStore, node: str) -> list[Write]:
@@ -17,15 +17,20 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
 
     A queue with mirrors gets another leader.
     """
-    gone = {
-        stored.key
-        for stored in store.records(("queue",))
-        if isinstance(stored.record, QueueRecord)
-        and stored.record.leader == node
-        and not stored.record.mirrors
-        and (stored.record.exclusive or not stored.record.durable)
-    }
-    return [Write(key, None) for key in (*sorted(gone), *_bindings_to(store, gone))] if gone else []
+    gone: dict[Key, QueueRecord] = {}
+    for stored in store.records(("queue",)):
+        record = stored.record
+        if (
+            isinstance(record, QueueRecord)
+            and record.leader == node
+            and not record.mirrors
+            and (record.exclusive or not record.durable)
+        ):
+            gone[stored.key] = record
+    if not gone:
+        return []
+    groups = _groups_of(store, gone.values())
+    return [Write(key, None) for key in (*sorted(gone), *groups, *_bindings_to(store, gone))]
 
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
@@ -43,14 +48,24 @@ def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
 def of_cluster(store: MetadataStore) -> list[Write]:
     """What is left over of a cluster whose last node has stopped: all that does not last."""
     gone: set[Key] = set()
+    groups: list[Key] = []
     for stored in store.records(("queue",)):
         record = stored.record
         if isinstance(record, QueueRecord) and (record.exclusive or not record.durable):
             gone.add(stored.key)
+            groups += _groups_of(store, [record])
     for stored in store.records(("exchange",)):
         if isinstance(stored.record, ExchangeRecord) and not stored.record.durable:
             gone.add(stored.key)
-    return [Write(key, None) for key in (*sorted(gone), *_bindings_of(store, gone))] if gone else []
+    return [Write(key, None) for key in (*sorted(gone), *groups, *_bindings_of(store, gone))]
+
+
+def _groups_of(store: MetadataStore, queues: Iterable[QueueRecord]) -> Iterator[Key]:
+    """The groups of these queues, as far as they have any."""
+    for queue in queues:
+        key = group_key(queue.queue_id)
+        if store.get(key) is not None:
+            yield key
 
 
 def _bindings_to(store: MetadataStore, gone: Iterable[Key]) -> Iterator[Key]:

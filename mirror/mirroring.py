@@ -30,10 +30,10 @@ from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
-from warren.core.waiting import run
+from warren.core.waiting import Event, run
 from warren.mirror.calls import Calls
 from warren.mirror.copy_here import CopyHere
-from warren.mirror.gm_shell import GroupShell
+from warren.mirror.gm_shell import GroupMember, GroupShell
 from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import LedQueue
@@ -54,6 +54,9 @@ log = logging.getLogger("warren.queue")
 
 TICK_S = 1.0
 """How often it is looked whether mirrors have become whole, and whether any are missing."""
+
+MIRRORS_S = 2.0
+"""The longest a declaration waits for the mirrors of its queue."""
 
 MOVE_PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
@@ -166,6 +169,15 @@ class Mirroring:
         """Up to which of its publishes the queue has all of a node; None if nobody can say."""
         origins = self._origins.get(queue_id)
         return None if origins is None else origins.get(origin, 0)
+
+    async def mirrored(self, queue: Queue) -> None:
+        """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
+        led = self._led.get(queue.queue_id)
+        if led is not None and not led.is_complete(self._running()):
+            placed = Event()
+            led.waiting.append(placed)
+            self._clock.call_later(MIRRORS_S, placed.happen)
+            await placed
 
     def when_mirrors_have_all(self, queue: Queue, done: Callable[[], None]) -> None:
         """Call back when all that is in the queue now is safe here and at every mirror."""
@@ -318,17 +330,15 @@ class Mirroring:
             led.leader.add_mirror(mirror)
         led.member = self._groups.join(queue.queue_id, record.epoch, led)
         if record.mirrors:
-            # Who was away with us cannot have taken our place.
-            alone = not set(record.mirrors) & set(self._running())
-            delay_s = 0.0 if alone else RECLAIM_S
-            self._clock.call_later(delay_s, lambda: self._reclaim(led))
+            led.leader.fenced = True
+            self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
         else:
             led.member.start()
         return led
 
     def _reclaim(self, led: LedQueue) -> None:
         """No mirror has taken our place: go on without those there were."""
-        if self._led.get(led.queue.queue_id) is not led:
+        if self._led.get(led.queue.queue_id) is not led or not led.leader.fenced:
             return
 
         def alone(record: QueueRecord) -> QueueRecord | None:
@@ -344,12 +354,15 @@ class Mirroring:
             )
 
         def go_on() -> None:
-            led.leader.fenced = False
-            self._groups.forget(led.member)
-            led.member = self._groups.join(led.queue.queue_id, led.leader.epoch, led)
-            led.member.start()
+            if self._led.get(led.queue.queue_id) is led:
+                led.go_on_alone(self._joining(led), led.leader.epoch)
 
         self.write_record(led.key, alone, go_on)
+
+    def _joining(self, led: LedQueue) -> GroupMember:
+        """A new member in the place of the one that has stopped, or has never begun."""
+        self._groups.forget(led.member)
+        return self._groups.join(led.queue.queue_id, led.leader.epoch, led)
 
     def _unlead(self, led: LedQueue) -> None:
         """The queue has no mirrors any more, and shall have none."""
@@ -405,6 +418,9 @@ class Mirroring:
             if wanted.mode is None and not record.mirrors:
                 return
             led = self._lead(queue, key, record)
+        if led.leader.fenced:
+            # Another node may be about to take the lead.
+            return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.wanted = wanted
         running = self._running()
@@ -558,6 +574,9 @@ class Mirroring:
         self._by_key.pop(copy.key, None)
         copy.member.leave()
         copy.mirror.discard()
+        record = self.queue_record(copy.key)
+        if record is None or record.queue_id != copy.queue_id:
+            self._groups.delete_group(copy.queue_id)
         _, vhost, name = copy.key
         log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
 
@@ -669,8 +688,9 @@ class Mirroring:
             vhost=queue.vhost_name,
             reason=reason,
         )
-        led.leader.fenced = True
-        self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+        if not led.leader.fenced:
+            led.leader.fenced = True
+            self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
 
     # Frames
 

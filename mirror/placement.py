@@ -85,6 +85,10 @@ class ClusterPlacement:
                 self._publish(queue, publish)
         self._mirroring.when_mirrors_have_all(queue, lambda: _settle(known, received is not None))
 
+    async def placed(self, queue: Queue) -> None:
+        if queue.is_here:
+            await self._mirroring.mirrored(queue)
+
     def _publish(self, queue: Queue, publish: Unanswered) -> None:
         """Publish what the leader before us never got."""
         confirms, seq = publish.confirms, publish.publish_seq

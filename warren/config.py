@@ -105,7 +105,7 @@ class ClusterConfig:
     etcd_ssl: SslOptions | None = None
     listener: Listener = Listener(ANY_HOST, LINK_PORT)  # noqa: RUF009
     advertised_host: str | None = None
-    link_timeout_s: float = 5.0
+    link_timeout_s: float = 2.5
     lease_ttl_s: int = 10
     partition_handling: PartitionHandling = "pause_minority"
     pause_unless_reached: tuple[str, ...] = ()

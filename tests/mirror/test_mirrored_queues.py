@@ -33,8 +33,9 @@ def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
     """Declare a queue and wait for its mirrors."""
     client = cluster[node].connects()
     client.opens_channel(1)
-    client.declares(queue, durable=True)
+    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments={})
     cluster.clock.advance(3)
+    client.receives(commands.Queue.DeclareOk)
     assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
 
 
@@ -207,8 +208,10 @@ def test_priority_queues_are_mirrored_level_by_level(cluster: Cluster) -> None:
     a, b = cluster["a"].connects(), cluster["b"].connects()
     for client in (a, b):
         client.opens_channel(1)
-    a.declares("ha", arguments={"x-max-priority": Field("b", 3)})
+    arguments = {"x-max-priority": Field("b", 3)}
+    a.sends(commands.Queue.Declare, queue="ha", arguments=arguments)
     cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
     for priority in (0, 3, 1):
         a.publishes("ha", b"%d" % priority, priority=priority)
     cluster.settle()
@@ -340,3 +343,14 @@ def test_queues_are_spread_over_the_nodes(cluster: Cluster) -> None:
     leaders = [record(cluster, f"ha{number}").leader for number in range(6)]
     assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
     assert all(len(record(cluster, f"ha{number}").in_sync) == 2 for number in range(6))
+
+
+def test_a_queue_is_declared_when_its_mirrors_are_there(cluster: Cluster) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    a.receives_nothing()
+    while not a.frames():
+        assert len(record(cluster, "ha").mirrors) < 2
+        cluster.clock.advance(0.01)
+    assert sorted(record(cluster, "ha").mirrors) == ["b", "c"]

@@ -234,7 +234,8 @@ def check_nothing_left(cluster: Cluster) -> None:
         assert not any(node.calls._open.values()), f"E13: {name} has open questions"
         for sessions in node.host._sessions.values():
             for session in sessions.values():
-                assert not session._unacked and not session._consumers and not session._open
+                kept = (session._unacked, session._consumers, session._open)
+                assert not any(kept), f"E13: {name} keeps {kept} of {session.queue.name}"
                 assert not session.queue.deleted
     groups = {
         int(change.key[1]) for change in cluster.history.definitions() if change.key[0] == "group"

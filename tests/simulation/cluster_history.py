@@ -602,6 +602,7 @@ class History:
     def _finish(self) -> None:
         """All is consumed that can be, what is left is compared, and everything deleted."""
         self._final_since = self.now
+        self._connect(self._node())
         for queue in self.queues:
             self._declare(queue)
         self._rest(2.0)
@@ -694,7 +695,7 @@ class History:
             counted: list[int] = []
             session.channel(ADMIN).asks(
                 commands.Queue.Declare,
-                lambda ok: counted.append(ok.message_count),
+                lambda ok, counted=counted: counted.append(ok.message_count),
                 queue=queue,
                 passive=True,
             )
@@ -704,7 +705,9 @@ class History:
                 held = set(channel.held)
                 for _ in range(20):
                     channel.asks(commands.Basic.Get, queue=queue)
-                self._rest(0.5)
+                until = self.now + 30
+                while channel.awaited and self.now < until:
+                    self._rest(0.2)
                 assert channel.is_open and not channel.awaited, f"{queue}: {session.is_waiting()}"
                 new = [channel.held[tag].publish for tag in channel.held if tag not in held]
                 drained += new
