@@ -84,14 +84,14 @@ class _Confirm:
 class _Barrier:
     """`PublishConfirms` of nothing but a moment."""
 
-    def __init__(self, done: Callable[[], None]) -> None:
+    def __init__(self, done: Callable[[bool], None]) -> None:
         self._done = done
 
     def settle(self, publish_seq: int) -> None:
-        self._done()
+        self._done(True)
 
     def refuse(self, publish_seq: int) -> None:
-        """Another node leads: whoever waits asks that one."""
+        self._done(False)
 
 
 class _Copy:
@@ -300,8 +300,11 @@ class Leader:
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
 
-    def barrier(self, done: Callable[[], None]) -> None:
-        """Call back when every mirror has what was written down so far."""
+    def barrier(self, done: Callable[[bool], None]) -> None:
+        """Call back when every mirror has what was written down so far.
+
+        With False when another node leads by then.
+        """
         self.flush()
         self._awaiting.append((self._batch - 1, _Confirm(_Barrier(done), 0, 1)))
         self._release()

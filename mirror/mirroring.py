@@ -179,19 +179,22 @@ class Mirroring:
             self._clock.call_later(MIRRORS_S, placed.happen)
             await placed
 
-    def when_mirrors_have_all(self, queue: Queue, done: Callable[[], None]) -> None:
-        """Call back when all that is in the queue now is safe here and at every mirror."""
+    def when_mirrors_have_all(self, queue: Queue, done: Callable[[bool], None]) -> None:
+        """Call back when all that is in the queue now is safe here and at every mirror.
+
+        With False when this node does not lead the queue any more.
+        """
         led = self._led.get(queue.queue_id)
         copy = self._former_copies.get(queue.queue_id)
 
-        def own() -> None:
-            if copy is None or copy.safe:
-                done()
+        def own(led_on: bool) -> None:
+            if not led_on or copy is None or copy.safe:
+                done(led_on)
             else:
-                copy.when_safe(done)
+                copy.when_safe(lambda: done(True))
 
         if led is None:
-            own()
+            own(True)
         else:
             led.leader.barrier(own)
 
@@ -466,7 +469,11 @@ class Mirroring:
                 promoted=f"{self._name} has handed it over",
             )
 
-        led.leader.barrier(lambda: self.write_record(led.key, hand_over))
+        def when_all_have_it(leads: bool) -> None:
+            if leads:
+                self.write_record(led.key, hand_over)
+
+        led.leader.barrier(when_all_have_it)
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
 
     def _stay(self, led: LedQueue) -> None:
@@ -632,12 +639,12 @@ class Mirroring:
             self.drop_copy(copy, "the queue is deleted")
         elif record.leader == self._name:
             return
-        elif self._name in record.mirrors:
-            copy.listed = True
+        elif copy.listed and self._name not in record.mirrors:
+            self.drop_copy(copy, "it is not wanted any more")
+        else:
+            copy.listed = self._name in record.mirrors
             copy.promoting = False
             copy.member.set_epoch(record.epoch)
-        elif copy.listed:
-            self.drop_copy(copy, "it is not wanted any more")
 
     # `LedEffects`
 

@@ -83,7 +83,9 @@ class ClusterPlacement:
                 known.append(publish)
             else:
                 self._publish(queue, publish)
-        self._mirroring.when_mirrors_have_all(queue, lambda: _settle(known, received is not None))
+        self._mirroring.when_mirrors_have_all(
+            queue, lambda safe: _settle(known, safe and received is not None)
+        )
 
     async def placed(self, queue: Queue) -> None:
         if queue.is_here:

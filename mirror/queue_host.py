@@ -39,8 +39,21 @@ class _Awaited:
 
     def __init__(self, timer: Timer) -> None:
         self.timer = timer
-        # In the order in which they came; a question is an event that is to happen.
-        self.waiting: list[Event | tuple[str, Kind, bytes]] = []
+        # In the order in which they came.
+        self.waiting: list[_Question | tuple[str, Kind, bytes]] = []
+
+
+class _Question(Event):
+    """Happens when it can be answered, or when whoever asked it cannot be reached any more."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self.node = node
+        self.is_dropped = False
+
+    def drop(self) -> None:
+        self.is_dropped = True
+        self.happen()
 
 
 class QueueHost:
@@ -143,12 +156,25 @@ class QueueHost:
         return session.queue.left_ready
 
     async def _resume(self, node: str, queue_id: int) -> int | None:
-        """Up to which of the node's publishes the queue has all; None if nobody can say."""
-        session = await self._asked(node, queue_id)
+        """Up to which of the node's publishes the queue has all; None if nobody can say.
+
+        The node begins anew: its consumers subscribe again, and what they had goes back.
+        """
+        queue = (await self._asked(node, queue_id)).queue
+        self._end_session(node, queue_id)
         received = self._mirroring.received_from(queue_id, self._origin(node))
-        safe = Event()
-        self._mirroring.when_mirrors_have_all(session.queue, safe.happen)
-        await safe
+        decided = Event()
+        safe = False
+
+        def decide(all_safe: bool) -> None:
+            nonlocal safe
+            safe = all_safe
+            decided.happen()
+
+        self._mirroring.when_mirrors_have_all(queue, decide)
+        await decided
+        if not safe:
+            raise NotFound(f"queue {queue_id} is not led by node '{self._node.name}' any more")
         return received
 
     def _origin(self, node: str) -> str:
@@ -158,10 +184,10 @@ class QueueHost:
     async def _asked(self, node: str, queue_id: int) -> RemoteClient:
         """The session a question is about, as soon as the queue is here."""
         if queue_id in self._awaited or queue_id not in self._node.local_queues:
-            decided = Event()
-            self._await(queue_id).waiting.append(decided)
-            await decided
-            if queue_id not in self._node.local_queues:
+            question = _Question(node)
+            self._await(queue_id).waiting.append(question)
+            await question
+            if question.is_dropped or queue_id not in self._node.local_queues:
                 raise NotFound(f"queue {queue_id} is not at node '{self._node.name}'")
         return self._session(node, queue_id)
 
@@ -180,7 +206,7 @@ class QueueHost:
             return
         awaited.timer.cancel()
         for waiting in awaited.waiting:
-            if isinstance(waiting, Event):
+            if isinstance(waiting, _Question):
                 waiting.happen()
             else:
                 node, kind, payload = waiting
@@ -189,7 +215,7 @@ class QueueHost:
     def _give_up(self, queue_id: int) -> None:
         awaited = self._awaited.pop(queue_id)
         for waiting in awaited.waiting:
-            if isinstance(waiting, Event):
+            if isinstance(waiting, _Question):
                 waiting.happen()
                 continue
             node, kind, payload = waiting
@@ -257,12 +283,18 @@ class QueueHost:
     def _down(self, node: str) -> None:
         self._congested.discard(node)
         for awaited in self._awaited.values():
-            awaited.waiting = [
-                waiting
-                for waiting in awaited.waiting
-                if isinstance(waiting, Event) or waiting[0] != node
-            ]
-        for session in self._sessions.pop(node, {}).values():
+            waiting, awaited.waiting = awaited.waiting, []
+            for one in waiting:
+                if (one.node if isinstance(one, _Question) else one[0]) != node:
+                    awaited.waiting.append(one)
+                elif isinstance(one, _Question):
+                    one.drop()
+        for queue_id in list(self._sessions.get(node, ())):
+            self._end_session(node, queue_id)
+
+    def _end_session(self, node: str, queue_id: int) -> None:
+        session = self._sessions[node].pop(queue_id, None)
+        if session is not None:
             self._to_flush.pop(session, None)
             session.end()
 

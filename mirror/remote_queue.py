@@ -100,7 +100,6 @@ class RemoteQueue(Queue):
         "_owed",
         "_packer",
         "_queues",
-        "_sent",
         "_successor",
         "_told",
         "_unanswered",
@@ -133,7 +132,6 @@ class RemoteQueue(Queue):
         self.ready = 0
         self.consumer_count = 0
         self._packer = Packer()
-        self._sent = 0
         self._unanswered: deque[Unanswered] = deque()
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
@@ -154,6 +152,9 @@ class RemoteQueue(Queue):
             queue_id=record.queue_id,
         )
         self.ring = _TellingRing(self)
+        self.mirrored = bool(record.mirrors)
+        if not queues.is_up(self.leader):
+            self.leader_down()
 
     def __len__(self) -> int:
         return self.ready
@@ -171,13 +172,13 @@ class RemoteQueue(Queue):
             return REJECTED if confirms is not None else SETTLED
         # Numbered through for the whole run of this node: whatever object stands for the queue,
         # and whoever leads it, a later publish has the higher number.
-        self._sent = self._queues.next_number()
-        self._unanswered.append(Unanswered(self._sent, envelope, body, confirms, publish_seq))
+        number = self._queues.next_number()
+        self._unanswered.append(Unanswered(number, envelope, body, confirms, publish_seq))
         self._owe(len(body) + len(envelope.header))
         if self._waiting:
             return PENDING if confirms is not None else SETTLED
         packer = self._packer
-        packer.add(self._sent, envelope, body, CONFIRM if confirms is not None else 0)
+        packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
         if packer.octets >= PUBLISH_BYTES_MAX:
             self.flush()
         else:
@@ -203,8 +204,9 @@ class RemoteQueue(Queue):
         try:
             await self._subscribe(consumer)
         except QueueMoved as moved:
-            consumer.queue = moved.queue
-            await moved.queue.subscribe(consumer)
+            if not consumer.blocked & Blocked.NOT_ACTIVE:
+                consumer.queue = moved.queue
+                await moved.queue.subscribe(consumer)
 
     async def _subscribe(self, consumer: Consumer) -> None:
         self._consumers_numbered += 1
@@ -233,6 +235,9 @@ class RemoteQueue(Queue):
             # The channel is gone, but the leader has the subscription, or will have it.
             self.remove_consumer(consumer)
             raise
+        if consumer not in self._numbers:
+            # It has left meanwhile, and the leader was told.
+            return
         self.consumers.append(consumer)
         if bool(consumer.blocked & _ELSEWHERE_REASONS) is not blocked:
             self.consumer_changed(consumer)
@@ -343,7 +348,7 @@ class RemoteQueue(Queue):
         self._packer.take()
         self._verdicts.clear()
         # As with RabbitMQ, what was on its way to a queue that is deleted has arrived.
-        self.answered(PublishedReport(self._sent, ()))
+        self._answer_all(refuse=False)
         for consumer in list(self._numbers):
             self._end_consumer(consumer)
         self._queues.forget(self)
@@ -357,9 +362,7 @@ class RemoteQueue(Queue):
         if not self.mirrored:
             self._give_up()
         elif not self._waiting:
-            self._waiting = True
-            clock = self._queues.clock
-            self._give_up_timer = clock.call_later(NEW_LEADER_S, self._give_up)
+            self._wait_for_leader()
 
     def leader_up(self) -> None:
         """The link is up again, and the leader, which is the same, has forgotten us."""
@@ -372,10 +375,20 @@ class RemoteQueue(Queue):
         if not self._moved.happened:
             self._moved.happen()
             self._moved = Event()
-        refused = tuple(publish.number for publish in self._unanswered)
-        self.answered(PublishedReport(self._sent, refused))
-        for consumer in list(self._numbers):
+        self._answer_all(refuse=True)
+        for consumer in {**dict.fromkeys(self.consumers), **self._numbers}:
             self._end_consumer(consumer)
+
+    def _answer_all(self, *, refuse: bool) -> None:
+        numbers = tuple([publish.number for publish in self._unanswered])
+        if numbers:
+            self.answered(PublishedReport(numbers[-1], numbers if refuse else ()))
+
+    def _wait_for_leader(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            clock = self._queues.clock
+            self._give_up_timer = clock.call_later(NEW_LEADER_S, self._give_up)
 
     def _stop_waiting(self) -> None:
         self._waiting = False
@@ -392,9 +405,12 @@ class RemoteQueue(Queue):
         self.deleted = True
         self._stop_waiting()
         self._queues.forget(self)
-        for publish in self._unanswered:
+        unanswered = list(self._unanswered)
+        self._unanswered.clear()
+        for publish in unanswered:
             self._owe(-len(publish.body) - len(publish.envelope.header))
-        return Moving(self.consumers, list(self._unanswered))
+        consumers, self.consumers = self.consumers, []
+        return Moving(consumers, unanswered)
 
     def succeeded_by(self, queue: Queue) -> None:
         self._successor = queue
@@ -405,11 +421,9 @@ class RemoteQueue(Queue):
         for publish in moving.unanswered:
             if not publish.number:
                 publish = publish._replace(number=self._queues.next_number())
-            self._sent = publish.number
             self._unanswered.append(publish)
             self._owe(len(publish.body) + len(publish.envelope.header))
-        self._waiting = True
-        self._give_up_timer = self._queues.clock.call_later(NEW_LEADER_S, self._give_up)
+        self._wait_for_leader()
         for consumer in moving.consumers:
             if consumer.wants_cancel:
                 consumer.cancelled()
@@ -425,9 +439,7 @@ class RemoteQueue(Queue):
             return
         if received is None:
             # The leader has been away, and nobody knows what it had before.
-            self.answered(
-                PublishedReport(self._sent, tuple(one.number for one in self._unanswered))
-            )
+            self._answer_all(refuse=True)
         else:
             self.answered(PublishedReport(received, ()))
         self._stop_waiting()
@@ -437,10 +449,15 @@ class RemoteQueue(Queue):
         for consumer in consumers:
             if consumer in self.consumers:
                 self.consumers.remove(consumer)
-                try:
-                    await self._subscribe(consumer)
-                except BrokerError:
-                    consumer.cancelled()
+                await self._resubscribe(consumer)
+
+    async def _resubscribe(self, consumer: Consumer) -> None:
+        try:
+            await self.subscribe(consumer)
+        except BrokerError:
+            consumer.cancelled()
+        else:
+            consumer.queue.deliver()
 
     def _resumed(self, result: Callable[[], None], consumers: list[Consumer]) -> None:
         """The leader has told what it has; or it is not there yet, or not any more."""
@@ -500,7 +517,7 @@ class RemoteQueue(Queue):
                 call.abandon(late)
             raise
         except NodeDown:
-            if self.mirrored:
+            if self._waiting:
                 await self._moved
                 if self._successor is not None:
                     raise QueueMoved(self._successor) from None

@@ -52,8 +52,8 @@ class RemoteQueues:
         self._on_flow = on_flow
         self._queues: dict[int, RemoteQueue] = {}
         self._unpacker = Unpacker()
-        self._owed = 0
         self._numbered = 0
+        self._owed = 0
         self._flow = False
         self._to_flush: dict[RemoteQueue, None] = {}
         post.handle(Kind.PUBLISHED, self._published)
@@ -94,6 +94,12 @@ class RemoteQueues:
     def ask(self, node: str, method: str, *arguments: Any) -> Call:
         return self._calls.ask(node, method, *arguments)
 
+    def next_number(self) -> int:
+        """For a publish. One count for all queues: whatever a leader has heard of this run of the
+        node, what comes later has a higher number."""
+        self._numbered += 1
+        return self._numbered
+
     def entry(self, packed: bytes) -> Entry:
         """The one message of an answer."""
         return next(self._unpacker.entries(packed, 0))
@@ -103,11 +109,6 @@ class RemoteQueues:
         if not self._to_flush:
             self._clock.call_soon(self._flush)
         self._to_flush[queue] = None
-
-    def next_number(self) -> int:
-        """The number of the next publish of this node."""
-        self._numbered += 1
-        return self._numbered
 
     def owe(self, octets: int) -> None:
         """More publishes wait for answers; fewer, where `octets` is negative."""

@@ -274,6 +274,19 @@ class Cluster:
             if writes:
                 self.metadata.transact(writes)
 
+    async def forget(self, name: str) -> NotForgotten | None:
+        """Remove a member that is down for good, and the queues that only it has."""
+        try:
+            await self.membership.forget(name)
+        except UnknownMember as error:
+            return NotForgotten(404, str(error))
+        except MemberIsUp as error:
+            return NotForgotten(409, str(error))
+        except EtcdError as error:
+            return NotForgotten(503, str(error))
+        await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
+        return None
+
     def _lease_lost(self) -> None:
         """The others may count this node as down: pause, or go on by oneself and join again."""
         if not self._may_go_on():
@@ -317,19 +330,6 @@ class Cluster:
                 await asyncio.wait_for(decided.wait(), STOP_PATIENCE_S)
         # What ends with the links still belongs into the node's storage.
         await self._links.stop()
-
-    async def forget(self, name: str) -> NotForgotten | None:
-        """Remove a member that is down for good, and the queues that only it has."""
-        try:
-            await self.membership.forget(name)
-        except UnknownMember as error:
-            return NotForgotten(404, str(error))
-        except MemberIsUp as error:
-            return NotForgotten(409, str(error))
-        except EtcdError as error:
-            return NotForgotten(503, str(error))
-        await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
-        return None
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""

@@ -38,7 +38,8 @@ class QueueLedger:
 class Ledger:
     """Of all queues of a cluster. `promotes(queue)` is the ha-promote-on-failure of its policy."""
 
-    def __init__(self, cluster: Cluster, seen: Counter[str]) -> None:
+    def __init__(self, cluster: Cluster, is_durable: bool, seen: Counter[str]) -> None:
+        self._is_durable = is_durable
         self.queues: dict[str, QueueLedger] = {}
         self.may_promote_out_of_sync: set[str] = set()
         self._cluster = cluster
@@ -54,6 +55,13 @@ class Ledger:
                     assert record is None or isinstance(record, QueueRecord)
                     self._changed(change.key[2], record)
         self._revision = self._cluster.history.revision
+        for queue in self.queues.values():
+            leader = queue.record.leader
+            if not (queue.holders or queue.record.mirrors or leader in self._cluster.dead):
+                # It is back, with what its disk has.
+                if queue.last_holder != leader:
+                    self._lose(queue, ALL, f"{leader} is back, {queue.last_holder} had more")
+                queue.holders = {leader}
 
     def node_died(self, node: str) -> None:
         self.follow()
@@ -63,7 +71,8 @@ class Ledger:
                 queue.last_holder = node
                 if not queue.holders:
                     self._seen["last whole copy died"] += 1
-                    self._lose(queue, TRANSIENT, "the last whole copy died")
+                    what = TRANSIENT if self._is_durable else ALL
+                    self._lose(queue, what, "the last whole copy died")
 
     def _changed(self, name: str, record: QueueRecord | None) -> None:
         before = self.queues.get(name)
@@ -234,7 +243,8 @@ def check_nothing_left(cluster: Cluster) -> None:
         assert not any(node.calls._open.values()), f"E13: {name} has open questions"
         for sessions in node.host._sessions.values():
             for session in sessions.values():
-                kept = (session._unacked, session._consumers, session._open)
+                unacked = {number: m.body for number, m in session._unacked.items()}
+                kept = (unacked, session._consumers, session._open)
                 assert not any(kept), f"E13: {name} keeps {kept} of {session.queue.name}"
                 assert not session.queue.deleted
     groups = {

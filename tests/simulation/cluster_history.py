@@ -83,7 +83,7 @@ class History:
             delay=random_delays(seed, longest_s),
             new_backing=self._new_backing,
         )
-        self.ledger = checks.Ledger(self.cluster, seen)
+        self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.publishes: dict[int, Publish] = {}
         self.sessions: list[Session] = []
         self.queues: list[str] = []

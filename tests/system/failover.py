@@ -229,4 +229,4 @@ def prepare(cluster: RunningCluster) -> None:
 def put_policy(
     node: ClusterProcess, name: str, pattern: str, definition: dict[str, object]
 ) -> None:
-    node.changes("PUT", "policies", "/", name, body={"pattern": pattern, "definition": definition})
+    node.changes("policies", "/", name, body={"pattern": pattern, "definition": definition})

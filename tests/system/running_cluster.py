@@ -158,8 +158,12 @@ class ClusterProcess:
         finally:
             client.close()
 
-    def changes(self, method: str, *path: str, body: Any = None) -> Any:
-        """The same for what changes something."""
+    def changes(self, *path: str, body: dict[str, Any]) -> None:
+        """A PUT to its HTTP API, by way of the control socket."""
+        self.does("PUT", *path, body=body)
+
+    def does(self, method: str, *path: str, body: Any = None) -> Any:
+        """Any request to its HTTP API, by way of the control socket."""
         client = ControlClient(LocalTarget(self.data_directory), PATIENCE_S)
         try:
             return client.request(method, *path, body=body)
@@ -231,7 +235,7 @@ class RunningCluster:
         self.wait_until_linked(*self.nodes)
         node = self._first[0]
         for row in node.asks("queues", columns="name,vhost"):
-            node.changes("DELETE", "queues", row["vhost"], row["name"])
+            node.does("DELETE", "queues", row["vhost"], row["name"])
         for node in self._first:
             wait_until(lambda: not node.asks("queues", disable_stats="true"))  # noqa: B023
 

@@ -123,7 +123,7 @@ def test_connections_channels_and_consumers_of_all_nodes_are_shown(
     assert a.asks("connections", theirs["name"])["pid"] == theirs["pid"]
     assert len(a.asks("connections", theirs["name"], "channels")) == 1
     assert a.asks("channels", channels[-1]["name"])["consumer_details"] is not None
-    a.changes("DELETE", "connections", theirs["name"])
+    a.does("DELETE", "connections", theirs["name"])
     with pytest.raises(AMQPError):
         connections["b"].process_data_events(time_limit=10)
     wait_until(lambda: len(a.asks("connections")) == 2)
@@ -156,14 +156,14 @@ def test_what_is_published_at_all_nodes_is_added_up(
     assert printed == ""
     printed = ctl(cluster["a"], "-s", "list_queues", "--local", "--online", "name").stdout
     assert printed == "q\n"
-    cluster["a"].changes("DELETE", "exchanges", "/", "x")
+    cluster["a"].does("DELETE", "exchanges", "/", "x")
 
 
 def test_listeners_of_all_nodes_are_in_the_overview(cluster: RunningCluster) -> None:
     overview = cluster["b"].asks("overview")
     amqp = {row["node"]: row["port"] for row in overview["listeners"] if row["protocol"] == "amqp"}
     assert amqp == {node.name: node.amqp_port for node in cluster.nodes.values()}
-    cluster["a"].changes("PUT", "cluster-name", body={"name": "burrow"})
+    cluster["a"].does("PUT", "cluster-name", body={"name": "burrow"})
     wait_until(lambda: cluster["c"].asks("cluster-name") == {"name": "burrow"})
 
 
@@ -179,7 +179,7 @@ def test_messages_are_put_and_fetched_at_any_node(
     wanted = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
     (got,) = over_http(c, "POST", "queues", "/", "q", "get", body=wanted)
     assert got["payload"] == "x"
-    c.changes("DELETE", "queues", "/", "q", "contents")
+    c.does("DELETE", "queues", "/", "q", "contents")
     assert c.asks("queues", "/", "q")["messages"] == 0
 
 
@@ -205,27 +205,27 @@ def test_definitions_are_imported_in_a_cluster(cluster: RunningCluster) -> None:
             {"source": "x", "vhost": "burrow", "destination": name, **binding} for name in names
         ],
     }
-    cluster["b"].changes("POST", "definitions", body=definitions)
+    cluster["b"].does("POST", "definitions", body=definitions)
     # Whoever is told that it is done sees it at this node, and soon at the others.
     assert len(cluster["b"].asks("queues", "burrow", disable_stats="true")) == count
     assert len(cluster["b"].asks("bindings", "burrow")) == 2 * count
     assert cluster["b"].asks("permissions", "burrow", "ann")["read"] == ".*"
     wait_until(lambda: len(cluster["c"].asks("bindings", "burrow")) == 2 * count)
-    cluster["c"].changes("DELETE", "vhosts", "burrow")
-    cluster["c"].changes("DELETE", "users", "ann")
+    cluster["c"].does("DELETE", "vhosts", "burrow")
+    cluster["c"].does("DELETE", "users", "ann")
     wait_until(lambda: len(cluster["a"].asks("vhosts")) == 1)
 
 
 def test_what_is_made_can_be_used_in_the_next_request(cluster: RunningCluster) -> None:
     for number, node in enumerate(cluster.nodes.values()):
         name = f"vhost-{number}"
-        node.changes("PUT", "vhosts", name, body={})
-        node.changes("PUT", "users", "ann", body={"password": "x", "tags": ""})
+        node.does("PUT", "vhosts", name, body={})
+        node.does("PUT", "users", "ann", body={"password": "x", "tags": ""})
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
-        node.changes("PUT", "permissions", name, "ann", body=everything)
-        node.changes("PUT", "exchanges", name, "x", body={"type": "fanout"})
-        node.changes("PUT", "queues", name, "q", body={"durable": True})
-        node.changes("POST", "bindings", name, "e", "x", "q", "q", body={"routing_key": "k"})
+        node.does("PUT", "permissions", name, "ann", body=everything)
+        node.does("PUT", "exchanges", name, "x", body={"type": "fanout"})
+        node.does("PUT", "queues", name, "q", body={"durable": True})
+        node.does("POST", "bindings", name, "e", "x", "q", "q", body={"routing_key": "k"})
         assert len(node.asks("bindings", name, "e", "x", "q", "q")) == 1
-        node.changes("DELETE", "vhosts", name)
-    cluster["a"].changes("DELETE", "users", "ann")
+        node.does("DELETE", "vhosts", name)
+    cluster["a"].does("DELETE", "users", "ann")

@@ -24,7 +24,7 @@ def test_nodes_that_ignore_partitions_go_on_without_etcd(tmp_path: Path, mode: s
         cluster.start()
         definition = {"ha-mode": "all"}
         body = {"pattern": "^ha", "definition": definition}
-        cluster["a"].changes("PUT", "policies", "/", "ha", body=body)
+        cluster["a"].changes("policies", "/", "ha", body=body)
         a, b = cluster["a"].connect().channel(), cluster["b"].connect().channel()
         a.queue_declare("ha.q", durable=True)
         wait_until(
