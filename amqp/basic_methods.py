@@ -64,7 +64,8 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
         channel.watch_timeout()
     if not method.nowait:
         channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
-    queue.deliver()
+    # The queue may have moved meanwhile, and be another object now.
+    consumer.queue.deliver()
 
 
 def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:

@@ -620,8 +620,9 @@ class VirtualHost:
         moving = queue.move_out()
         self._add_queue(queue.name, record)
         successor = self.queues[queue.name]
-        queue.succeeded_by(successor)
         self._placement.move_in(successor, moving)
+        # Who waits for the leader asks the next one behind what was under way before.
+        queue.succeeded_by(successor)
 
     def _binding_changed(self, key: Key, record: object | None) -> None:
         if record is None:

@@ -93,9 +93,9 @@ class RemoteQueue(Queue):
     __slots__ = (
         "_changed",
         "_consumers_numbered",
+        "_decided",
         "_give_up_timer",
         "_gone",
-        "_moved",
         "_numbers",
         "_owed",
         "_packer",
@@ -126,7 +126,8 @@ class RemoteQueue(Queue):
         # While there is no leader to talk to, though there will be one.
         self._waiting = False
         self._give_up_timer: Timer | None = None
-        self._moved = Event()
+        # Happens when it is decided who leads, or that nobody does.
+        self._decided = Event()
         self._successor: Queue | None = None
         # As the leader reported them last, for those who look.
         self.ready = 0
@@ -353,7 +354,7 @@ class RemoteQueue(Queue):
             self._end_consumer(consumer)
         self._queues.forget(self)
         self._gone.happen()
-        self._moved.happen()
+        self._decide()
 
     def leader_down(self) -> None:
         """The link to the leader is down."""
@@ -372,9 +373,7 @@ class RemoteQueue(Queue):
     def _give_up(self) -> None:
         """What was not answered never will be."""
         self._stop_waiting()
-        if not self._moved.happened:
-            self._moved.happen()
-            self._moved = Event()
+        self._decide()
         self._answer_all(refuse=True)
         for consumer in {**dict.fromkeys(self.consumers), **self._numbers}:
             self._end_consumer(consumer)
@@ -389,6 +388,10 @@ class RemoteQueue(Queue):
             self._waiting = True
             clock = self._queues.clock
             self._give_up_timer = clock.call_later(NEW_LEADER_S, self._give_up)
+
+    def _decide(self) -> None:
+        decided, self._decided = self._decided, Event()
+        decided.happen()
 
     def _stop_waiting(self) -> None:
         self._waiting = False
@@ -414,7 +417,7 @@ class RemoteQueue(Queue):
 
     def succeeded_by(self, queue: Queue) -> None:
         self._successor = queue
-        self._moved.happen()
+        self._decide()
 
     def go_on(self, moving: Moving) -> None:
         """Take the place of the object before, at a leader that may know of its publishes."""
@@ -446,6 +449,7 @@ class RemoteQueue(Queue):
         for number, envelope, body, confirms, _ in self._unanswered:
             self._packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
         self.flush()
+        self._decide()
         for consumer in consumers:
             if consumer in self.consumers:
                 self.consumers.remove(consumer)
@@ -508,24 +512,33 @@ class RemoteQueue(Queue):
     async def _ask(
         self, method: str, *arguments: Any, late: Callable[[Any], None] | None = None
     ) -> Any:
-        self.flush()
-        call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
-        try:
-            return await call
-        except GeneratorExit:
-            if late is not None:
-                call.abandon(late)
-            raise
-        except NodeDown:
+        patient = True
+        while True:
             if self._waiting:
-                await self._moved
+                # Who asks before it is decided who leads asks the leader there is then.
+                await self._decided
+                patient = False
+            if self._successor is not None:
+                raise QueueMoved(self._successor)
+            self.flush()
+            call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
+            try:
+                return await call
+            except GeneratorExit:
+                if late is not None:
+                    call.abandon(late)
+                raise
+            except NodeDown:
                 if self._successor is not None:
-                    raise QueueMoved(self._successor) from None
-            kind = "durable queue" if self.durable else "queue"
-            raise NotFound(
-                f"home node '{self.leader}' of {kind} '{self.name}' in vhost "
-                f"'{self._vhost.name}' is down or inaccessible"
-            ) from None
+                    continue
+                if self.mirrored and patient and not self.deleted:
+                    self._wait_for_leader()
+                    continue
+                kind = "durable queue" if self.durable else "queue"
+                raise NotFound(
+                    f"home node '{self.leader}' of {kind} '{self.name}' in vhost "
+                    f"'{self._vhost.name}' is down or inaccessible"
+                ) from None
 
     def _got_too_late(self, answer: Any) -> None:
         """What basic.get fetched for a connection that is gone goes back."""

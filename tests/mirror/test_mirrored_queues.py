@@ -354,3 +354,24 @@ def test_a_queue_is_declared_when_its_mirrors_are_there(cluster: Cluster) -> Non
         assert len(record(cluster, "ha").mirrors) < 2
         cluster.clock.advance(0.01)
     assert sorted(record(cluster, "ha").mirrors) == ["b", "c"]
+
+
+def test_who_subscribes_while_there_is_no_leader_is_served_by_the_next_one(
+    cluster: Cluster,
+) -> None:
+    mirrored(cluster, "ha")
+    b, c = cluster["b"].connects(), cluster["c"].connects()
+    for client in (b, c):
+        client.opens_channel(1)
+        client.sets_prefetch(1)
+    b.publishes("ha", b"before")
+    b.publishes("ha", b"before too")
+    cluster.settle()
+    cluster.kill("a")
+    for client in (b, c):
+        client.sends(commands.Basic.Consume, queue="ha", consumer_tag="late")
+    cluster.clock.advance(5)
+    for client in (b, c):
+        assert client.receives(commands.Basic.ConsumeOk).consumer_tag == "late"
+    assert sorted(b.receives_bodies() + c.receives_bodies()) == [b"before", b"before too"]
+    assert b.counts("ha") == (0, 2)
