@@ -152,8 +152,10 @@ def update_cluster_nodes(call: Call, seed_node: str) -> Answer:
 def stop_app(call: Call) -> Answer:
     call.announce(f"Stopping rabbit application on node {call.node} ...")
     _expect_local(call, "Stopping a node")
+    process = call.client.peer_pid()
     call.client.post("control", "app", "stop")
-    Deadline(call, START_S, Exit.TIMEOUT).true(lambda: app_state(call).get("state") == "stopped")
+    until = Deadline(call, START_S, Exit.TIMEOUT)
+    until.true(lambda: app_state(call).get("state") == "stopped", while_process=process)
     return None
 
 
@@ -161,6 +163,7 @@ def stop_app(call: Call) -> Answer:
 def start_app(call: Call) -> Answer:
     call.announce(f"Starting node {call.node} ...")
     _expect_local(call, "Starting a node")
+    process = call.client.peer_pid()
     call.client.post("control", "app", "start")
     # The node closes its end when it begins.
     call.client.close()
@@ -171,7 +174,7 @@ def start_app(call: Call) -> Answer:
             raise CtlError(state["failure"])
         return state.get("state") == "running"
 
-    Deadline(call, START_S, Exit.SOFTWARE).true(has_started)
+    Deadline(call, START_S, Exit.SOFTWARE).true(has_started, while_process=process)
     return None
 
 

@@ -129,7 +129,9 @@ class Collector:
     def total_groups(self) -> list[Rows]:
         channels = self._channels()
         consumers = sum([len(channel.consumers) for channel in channels])
-        queues = sum([len(vhost.queues) for vhost in self._node.vhosts.values()])
+        # What other nodes of a cluster have, they count.
+        vhosts = self._node.vhosts.values()
+        queues = sum([queue.is_here for vhost in vhosts for queue in vhost.queues.values()])
         totals = (len(self._node.clients), len(channels), consumers, queues)
         return [Rows(families.TOTALS, [("", totals)]), *self._global(channels, consumers)]
 
@@ -220,7 +222,10 @@ class Collector:
 
     def _queues(self) -> list[tuple[VirtualHost, Queue]]:
         return [
-            (vhost, queue) for vhost in self._chosen_vhosts() for queue in vhost.queues.values()
+            (vhost, queue)
+            for vhost in self._chosen_vhosts()
+            for queue in vhost.queues.values()
+            if queue.is_here
         ]
 
     def _channels(self) -> list[Channel]:

@@ -177,7 +177,7 @@ class Statistics:
         now = node.clock.now()
         vhosts = list(node.vhosts.values())
         connections = node_connections(node)
-        queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
+        queues = [queue for vhost in vhosts for queue in vhost.queues.values() if queue.is_here]
         exchanges = [exchange for vhost in vhosts for exchange in vhost.exchanges.values()]
         channels = [channel for one in connections for channel in one.channels.values()]
         await self.queues.sample(now, queues, _queue_activity)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pika
@@ -12,6 +13,7 @@ from pika.exceptions import AMQPError
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 
 from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
+from warren.mgmt.peers import ASK_S
 
 
 @pytest.fixture
@@ -165,6 +167,24 @@ def test_listeners_of_all_nodes_are_in_the_overview(cluster: RunningCluster) -> 
     assert amqp == {node.name: node.amqp_port for node in cluster.nodes.values()}
     cluster["a"].does("PUT", "cluster-name", body={"name": "burrow"})
     wait_until(lambda: cluster["c"].asks("cluster-name") == {"name": "burrow"})
+
+
+def test_a_node_that_says_nothing_delays_nobody_for_long(
+    cluster: RunningCluster, connections: Connections
+) -> None:
+    connections["b"].channel().queue_declare("silent", durable=True)
+    a = cluster["a"]
+    wait_until(lambda: a.asks("queues"))
+    cluster["b"].stand_still()
+    began = time.monotonic()
+    (row,) = a.asks("queues")
+    listed = a.asks("connections", columns="node")
+    took_s = time.monotonic() - began
+    cluster["b"].go_on()
+    assert (row["node"], row["state"]) == ("b@127.0.0.1", "down")
+    assert sorted(one["node"][0] for one in listed) == ["a", "c"]
+    assert took_s < 2 * ASK_S
+    cluster.wait_until_linked("a", "b", "c")
 
 
 def test_messages_are_put_and_fetched_at_any_node(
