@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from random import Random
 from typing import NamedTuple, cast
 
@@ -127,6 +128,7 @@ class Mirroring:
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
+        self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
@@ -483,22 +485,38 @@ class Mirroring:
             led.moving = False
             led.queue.release()
 
-    def rebalance(self, leads: Mapping[str, int], matches: Callable[[Queue], bool]) -> int:
-        """Hand over queues to nodes that lead fewer; returns how many. `leads` counts for all."""
+    async def rebalance(self) -> None:
+        """Have every node hand over queues to mirrors at nodes that lead fewer."""
+        leads: dict[str, int] = {}
+        for stored in self._metadata.records(("queue",)):
+            if isinstance(stored.record, QueueRecord):
+                leader = stored.record.leader
+                leads[leader] = leads.get(leader, 0) + 1
+        for node in sorted(self._running()):
+            if node == self._name:
+                leads = self.hand_over_surplus(leads)
+            else:
+                # Who cannot be reached has nothing to hand over.
+                with suppress(NotFound):
+                    leads = await self._calls.ask(node, "mirror.rebalance", leads)
+
+    async def _asked_to_rebalance(self, _node: str, leads: dict[str, int]) -> dict[str, int]:
+        return self.hand_over_surplus(leads)
+
+    def hand_over_surplus(self, leads: Mapping[str, int]) -> dict[str, int]:
+        """Hand over queues of this node; returns how many queues each node leads then."""
         counts = dict(leads)
-        moved = 0
         for led in list(self._led.values()):
             record = self.queue_record(led.key)
-            if record is None or not matches(led.queue):
+            if record is None:
                 continue
             copies = Copies(record.leader, record.mirrors, record.in_sync)
             target = better_leader(copies, counts)
             if target != self._name:
-                counts[self._name] -= 1
+                counts[self._name] = counts.get(self._name, 0) - 1
                 counts[target] = counts.get(target, 0) + 1
                 self.move_leader(led.queue, target)
-                moved += 1
-        return moved
+        return counts
 
     def _tick(self) -> None:
         for led in list(self._led.values()):

@@ -6,6 +6,7 @@ from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import check_node
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.waiting import through
 
 
 async def reset_statistics(request: ApiRequest) -> None:
@@ -17,7 +18,10 @@ async def reset_statistics(request: ApiRequest) -> None:
 
 
 async def rebalance_queues(request: ApiRequest) -> None:
-    """All queues are on the only node there is."""
+    """Spread mirrored queues over the nodes; a node that is alone has all of them."""
+    cluster = request.managed.cluster
+    if cluster is not None:
+        await through(cluster.mirroring.rebalance())
 
 
 ENDPOINTS = [
