@@ -101,6 +101,9 @@ class StoppedNode:
         return {"node": self._name}
 
     async def _state(self, body: dict[str, Any]) -> Any:
+        if self.start_wanted:
+            # Why the last start went wrong says nothing of this one.
+            return {"state": "starting", "failure": ""}
         return {"state": "stopped", "failure": self._failure}
 
     async def _status(self, body: dict[str, Any]) -> Any:
