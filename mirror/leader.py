@@ -31,9 +31,9 @@ from warren.mirror.mirror_level import NOWHERE
 BATCH_BYTES_MAX = 128 << 10
 """Octets of instructions that are broadcast before the turn is over."""
 
-SLICE_COUNT = 512
-SLICE_BYTES = 256 << 10
-"""What a mirror is sent at a time while it is synchronised: a millisecond or two of work."""
+SLICE_COUNT = 128
+SLICE_BYTES = 64 << 10
+"""What a mirror is sent at a time while it is synchronised: less than a millisecond of work."""
 
 _SLICE = struct.Struct("<QQQ")
 """Queue, epoch and number of a slice."""

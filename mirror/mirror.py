@@ -19,6 +19,12 @@ from warren.mirror.instructions import HEAD, Op, perform
 from warren.mirror.mirror_level import NOWHERE, MirrorLevel
 from warren.mirror.post import Undeliverable
 
+IN_SLICE = -1
+"""Stands for the batch of messages that came in slices."""
+
+NOT_YET = 1 << 62
+"""Later than every batch."""
+
 BATCH_BITS = 40
 """Batches of an epoch are far fewer."""
 
@@ -53,6 +59,8 @@ class Mirror:
         self._awaited_slice = 0
         self._sync_level: MirrorLevel
         self._sync_upto = NOWHERE
+        self._in_slice = False
+        self._whole_at = NOT_YET
 
     # What comes
 
@@ -103,7 +111,7 @@ class Mirror:
             expires_at = expires_at_wall - self._clock.wall_time() + self._clock.now()
         copy = self.levels[level]
         safe = not (copy.backing.defers_confirms and envelope.persistent)
-        mark = self.epoch << BATCH_BITS | self._batch
+        mark = IN_SLICE if self._in_slice else self.epoch << BATCH_BITS | self._batch
         taken = copy.publish(
             position, envelope, body, expires_at, delivered, None if safe else self, mark
         )
@@ -149,8 +157,13 @@ class Mirror:
             del self._slices[earlier]
         level = self._sync_level
         level.upto = NOWHERE
+        self._in_slice = True
         perform(payload, self, self._unpacker)
+        self._in_slice = False
         level.upto = self._sync_upto
+        if level.upto == NOWHERE:
+            # Now the level is whole, which is said when all of it is on disk.
+            self._whole_at = self._batch
         self._report_progress()
 
     # What is safe
@@ -162,6 +175,8 @@ class Mirror:
             self._unsafe[publish_seq] = left
         else:
             del self._unsafe[publish_seq]
+            if publish_seq == IN_SLICE:
+                self._whole_at = NOT_YET
             self._report_progress()
             if not self._unsafe:
                 on_safe, self._on_safe = self._on_safe, []
@@ -184,9 +199,13 @@ class Mirror:
         if self._awaited_slice:
             return
         upto = self._batch
-        if self._unsafe:
+        if IN_SLICE in self._unsafe:
+            # What is older may wait for the disk: nobody is told that it is here until it is all.
+            upto = min(upto, self._whole_at - 1)
+        live = min([mark for mark in self._unsafe if mark != IN_SLICE], default=None)
+        if live is not None:
             # Whatever is open from an earlier epoch comes before the first batch of this one.
-            upto = max(min(self._unsafe) - (self.epoch << BATCH_BITS) - 1, 0)
+            upto = min(upto, max(live - (self.epoch << BATCH_BITS) - 1, 0))
         if upto > self._reported:
             self._reported = upto
             self._report(upto)
