@@ -76,13 +76,24 @@ class MirrorLevel:
             if own < backing.next_position:
                 raise CopyLost(f"position {own} comes after {backing.next_position - 1}")
             backing.skip_to(own)
-        if delivered:
+        if delivered and not backing.length:
             self.pending[position] = backing.publish_delivered(
                 envelope, body, expires_at, confirms, batch
             )
-        else:
-            backing.publish(envelope, body, expires_at, confirms, batch)
+            return True
+        backing.publish(envelope, body, expires_at, confirms, batch)
+        if delivered:
+            self._fetch_behind(own, position)
         return True
+
+    def _fetch_behind(self, own: int, position: int) -> None:
+        """Take out the last message. What is ready before it was returned at the leader, and is
+        returned here, so that returned messages come before all others, as backing queues expect.
+        """
+        messages = self.backing.fetch_many(self.backing.length)
+        if messages and messages[-1].position == own:
+            self.pending[position] = messages.pop()
+        self.backing.requeue(messages)
 
     def run(self, op: Op, start: int, count: int) -> None:
         """The leader fetched, forgot or put back what has these positions."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
-from warren.core.errors import BrokerError, NotFound
+from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.field import Table, to_plain
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.memory_queue import MemoryQueue
@@ -236,6 +236,8 @@ class RemoteQueue(Queue):
             # The channel is gone, but the leader has the subscription, or will have it.
             self.remove_consumer(consumer)
             raise
+        if self.deleted:
+            raise no_queue(self.name, self._vhost.name)
         if consumer not in self._numbers:
             # It has left meanwhile, and the leader was told.
             return
@@ -351,8 +353,7 @@ class RemoteQueue(Queue):
         self._verdicts.clear()
         # As with RabbitMQ, what was on its way to a queue that is deleted has arrived.
         self._answer_all(refuse=False)
-        for consumer in list(self._numbers):
-            self._end_consumer(consumer)
+        self._end_consumers()
         self._queues.forget(self)
         self._gone.happen()
 
@@ -373,8 +374,7 @@ class RemoteQueue(Queue):
     def _give_up(self) -> None:
         """What was not answered never will be."""
         self._answer_all(refuse=True)
-        for consumer in {**dict.fromkeys(self.consumers), **self._numbers}:
-            self._end_consumer(consumer)
+        self._end_consumers()
         self._stop_waiting()
 
     def _answer_all(self, *, refuse: bool) -> None:
@@ -567,6 +567,10 @@ class RemoteQueue(Queue):
         if number is not None:
             del self._told[number]
         return number
+
+    def _end_consumers(self) -> None:
+        for consumer in {**dict.fromkeys(self.consumers), **self._numbers}:
+            self._end_consumer(consumer)
 
     def _end_consumer(self, consumer: Consumer) -> None:
         self._forget_consumer(consumer)

@@ -199,7 +199,8 @@ class ClientChannel:
 
     def _check_order(self, tag: str, publish: Publish) -> None:
         """E4: first deliveries of one channel's publishes come in their order."""
-        if publish.queue not in self.session.history.unordered and not publish.was_given_back:
+        is_first = publish.received_at is None and not publish.was_given_back
+        if is_first and publish.queue not in self.session.history.unordered:
             key = (f"{tag} {publish.queue}", publish.line)
             last = self.last.get(key, -1)
             assert publish.number > last, f"E4: {publish} came after {last}"
