@@ -35,6 +35,12 @@ SLICE_COUNT = 128
 SLICE_BYTES = 64 << 10
 """What a mirror is sent at a time while it is synchronised: less than a millisecond of work."""
 
+SLICE_PAUSE_S = 0.003
+"""Between slices, for the turns of those who publish and consume."""
+
+NOT_BEFORE = 1 << 40
+"""More batches than there will ever be."""
+
 _SLICE = struct.Struct("<QQQ")
 """Queue, epoch and number of a slice."""
 
@@ -241,7 +247,9 @@ class Leader:
         copy.has_batch = batch
         self._release()
         if copy.sync is not None and batch >= copy.awaits_batch:
-            self._send_slice(mirror, copy)
+            # Those who publish and consume have their turns first.
+            copy.awaits_batch = self._batch + NOT_BEFORE
+            self._clock.call_later(SLICE_PAUSE_S, lambda: self._go_on_sending(mirror, copy))
         elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
             copy.awaits_batch = 0
             self._is_in_sync(mirror, copy)
@@ -357,6 +365,10 @@ class Leader:
     def _is_in_sync(self, mirror: str, copy: _Copy) -> None:
         copy.in_sync = True
         self._effects.now_in_sync(mirror)
+
+    def _go_on_sending(self, mirror: str, copy: _Copy) -> None:
+        if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:
+            self._send_slice(mirror, copy)
 
     def _send_slice(self, mirror: str, copy: _Copy) -> None:
         """Send what comes next; the mirror answers by having the batch that marks its place."""
