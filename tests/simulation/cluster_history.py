@@ -288,6 +288,7 @@ class History:
         self._losing(session, queue, commands.Queue.Purge)
 
     def _delete(self, session: Session, queue: str) -> None:
+        self.ledger.deletable.add(queue)
         self._losing(session, queue, commands.Queue.Delete)
         self._declare(queue, session)
 
@@ -467,9 +468,9 @@ class History:
         return self.random.choice(self.cluster.alive)
 
     def _leader(self) -> str:
-        """A node that leads something, if any does."""
+        """A node that leads something, if any does; any, if none is up."""
         leading = [n for n in self.cluster.alive if self.cluster[n].mirroring._led]
-        return self.random.choice(leading or self.cluster.alive)
+        return self.random.choice(leading or self.cluster.alive or sorted(self.cluster.nodes))
 
     def _crash(self) -> None:
         self._kill(self._node())
@@ -636,6 +637,7 @@ class History:
         assert not exclusive, f"E10: {exclusive}"
         session = self._connect(self._node())
         for queue in self.queues:
+            self.ledger.deletable.add(queue)
             session.channel(ADMIN).asks(commands.Queue.Delete, queue=queue)
         self._rest(5.0)
         assert not session.is_waiting(), session.is_waiting()
