@@ -64,7 +64,8 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
         channel.watch_timeout()
     if not method.nowait:
         channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
-    queue.deliver()
+    # It may have moved while the consumer waited for it.
+    consumer.queue.deliver()
 
 
 def cancel(channel: Channel, method: commands.Basic.Cancel) -> None:
