@@ -248,7 +248,8 @@ class Mirroring:
         record = self.queue_record(led.key)
         for mirror in record.mirrors if record is not None else ():
             assert record is not None
-            if mirror not in record.in_sync and not led.leader.is_syncing(mirror):
+            unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
+            if unsynced and not led.leader.is_syncing(mirror):
                 led.leader.start(mirror, synchronise=True)
 
     def cancel_synchronisation(self, queue: Queue) -> None:

@@ -351,8 +351,9 @@ class RemoteQueue(Queue):
         self._stop_waiting()
         self._packer.take()
         self._verdicts.clear()
-        # As with RabbitMQ, what was on its way to a queue that is deleted has arrived.
-        self._answer_all(refuse=False)
+        # As with RabbitMQ, what was on its way to a queue that is deleted has arrived; but not
+        # where it went with the node that had it.
+        self._answer_all(refuse=self._waiting)
         self._end_consumers()
         self._queues.forget(self)
         self._gone.happen()

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
     from cluster_client import Publish
 
+KNOWN_S = 4.0
+"""After so long every node that is up knows of a definition."""
+
 ALL, TRANSIENT = "all", "transient"
 
 
@@ -41,6 +44,7 @@ class Ledger:
     def __init__(self, cluster: Cluster, is_durable: bool, seen: Counter[str]) -> None:
         self._is_durable = is_durable
         self.queues: dict[str, QueueLedger] = {}
+        self.deletable: set[str] = set()
         self._past_losses: dict[str, list[tuple[float, str, str]]] = {}
         self.may_promote_out_of_sync: set[str] = set()
         self._cluster = cluster
@@ -80,6 +84,12 @@ class Ledger:
         if record is None:
             gone = self.queues.pop(name, None)
             if gone is not None:
+                assert gone.record.exclusive or not gone.record.durable or name in self.deletable, (
+                    f"E1: nobody has deleted {name}: {gone.record}"
+                )
+                # Until all nodes know of it, messages go to the queue that is gone.
+                known_at = self._cluster.clock.now() + KNOWN_S
+                gone.losses.append((known_at, ALL, "the queue was deleted"))
                 self._past_losses[name] = gone.losses
             return
         alive = set(self._cluster.alive)
