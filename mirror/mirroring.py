@@ -123,7 +123,7 @@ class Mirroring:
         """What a mirror of this node has of a queue that it is to lead; None if it has none."""
         level = spec.queue_id % LEVELS
         copy = self._copies.get(spec.queue_id - level)
-        if copy is None or not copy.promoting:
+        if copy is None:
             return None
         if not level:
             for one in copy.mirror.levels:
