@@ -26,7 +26,7 @@ ONCE_FAILED = {
     21: "a node that had dropped its copy was not asked again to have one",
     29: "a leader that went on alone kept the consumers its clients had before, and they took all",
     35: "as 4",
-    38: "an object that had been replaced asked the leader to begin anew, which forgot its consumers",
+    38: "an object that had been replaced made the leader begin anew, which forgot its consumers",
     42: "the leader lost the lead while a question waited for its mirrors",
     52: "a question waited while its link broke; a policy came while a leader waited for its group",
     77: "a consumer that was being moved when its queue was deleted was not cancelled",
