@@ -124,6 +124,8 @@ class Leader:
         self.epoch = epoch
         self.levels: list[LeaderLevel] = []
         self.fenced = False
+        # Up to which of its publishes the queue has all of another node.
+        self.origins: dict[str, int] = {}
         self._clock = clock
         self._effects = effects
         self._script = Script()
@@ -171,6 +173,7 @@ class Leader:
 
     def origin(self, name: str, number: int) -> None:
         """All up to this number that was published at another node has been written down."""
+        self.origins[name] = number
         self._script.origin(name, number)
         self._wake()
 
@@ -292,6 +295,8 @@ class Leader:
         copy.awaits_batch = 0
         uptos = firsts if synchronise else [NOWHERE] * len(tails)
         self._script.control(Op.START, mirror, copy.firsts, uptos)
+        for name, number in self.origins.items():
+            self._script.origin(name, number)
         self.flush()
         if synchronise:
             copy.sync = firsts
@@ -340,6 +345,10 @@ class Leader:
     def lag(self, mirror: str) -> int:
         """How many batches the mirror has not reported yet."""
         return self._batch - 1 - self._copies[mirror].has_batch
+
+    def is_in_sync(self, mirror: str) -> bool:
+        copy = self._copies.get(mirror)
+        return copy is not None and copy.in_sync
 
     def is_syncing(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)

@@ -92,6 +92,8 @@ class LedQueue:
         self._unsent.clear()
         self.member = member
         member.start()
+        # What waited for mirrors that are not there any more need not wait.
+        self.leader.flush()
 
     # `UpperLayer`
 
@@ -147,6 +149,9 @@ class LedQueue:
     def now_in_sync(self, mirror: str) -> None:
         def add(record: QueueRecord) -> QueueRecord | None:
             if mirror not in record.mirrors or mirror in record.in_sync:
+                return None
+            if not self.leader.is_in_sync(mirror):
+                # Others were faster, and it has begun anew meanwhile.
                 return None
             return msgspec.structs.replace(record, in_sync=[*record.in_sync, mirror])
 

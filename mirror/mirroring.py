@@ -293,6 +293,7 @@ class Mirroring:
             else:
                 led.leader.add_mirror(mirror)
         self._origins[queue.queue_id] = copy.mirror.origins
+        led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
         member.set_epoch(record.epoch)
         led.leader.begin_epoch(copy.mirror.deltas())

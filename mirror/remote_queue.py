@@ -415,6 +415,8 @@ class RemoteQueue(Queue):
     def succeeded_by(self, queue: Queue) -> None:
         self._successor = queue
         self._stop_waiting()
+        # Who has deleted the queue waits for this object no longer.
+        self._gone.happen()
 
     def go_on(self, moving: Moving) -> None:
         """Take the place of the object before, at a leader that may know of its publishes."""

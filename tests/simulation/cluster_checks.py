@@ -121,7 +121,8 @@ class Ledger:
             seen["leader came back and went on alone"] += 1
             if queue.holders:
                 seen["leader came back though a mirror had all"] += 1
-                self._lose(queue, TRANSIENT, f"{leader} came back, {queue.holders} had all")
+                what = TRANSIENT if self._is_durable else ALL
+                self._lose(queue, what, f"{leader} came back, {queue.holders} had all")
             if queue.last_holder != leader:
                 self._lose(queue, ALL, f"{leader} came back, {queue.last_holder} had more")
         else:
