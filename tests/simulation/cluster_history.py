@@ -391,7 +391,8 @@ class History:
         publish = held.publish
         publish.acked_at = self.now
         # What it was handed before the queue moved is not its to acknowledge any more.
-        publish.is_gone = held.at > self._final_since
+        moved = self.ledger.moved_since(publish.queue, held.at - checks.KNOWN_S)
+        publish.is_gone = held.at > self._final_since and not moved
 
     # Faults
 
