@@ -460,7 +460,9 @@ class RemoteQueue(Queue):
         try:
             await self.subscribe(consumer)
         except BrokerError:
-            consumer.cancelled()
+            # It may have left meanwhile.
+            if not consumer.blocked & Blocked.NOT_ACTIVE:
+                consumer.cancelled()
         else:
             consumer.queue.deliver()
 

@@ -39,6 +39,7 @@ ONCE_FAILED = {
     322: "mirrors were to be synchronised that had not been admitted yet",
     556: "a mirror whose bid for the lead was refused once and taken then led with nothing;"
     " a consumer that waited for a new leader and found it at its own node got nothing",
+    3102: "a consumer that had left while it was being moved was cancelled",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
 }
 
