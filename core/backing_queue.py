@@ -85,6 +85,17 @@ class Peeked(NamedTuple):
     next_position: int
 
 
+class Listed(NamedTuple):
+    """Positions of ready messages: all there are below `next_position`, from some start.
+
+    `safe`: each of them is to be found again after a restart.
+    """
+
+    positions: list[int]
+    next_position: int
+    safe: bool
+
+
 class BackingQueue(Protocol):
     @property
     def length(self) -> int:
@@ -215,6 +226,10 @@ class MirroredLevel(BackingQueue, Protocol):
 
         They stay as they are, and so must the messages that are returned.
         """
+        ...
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        """The positions of the first ready messages in [start, end), without looking at them."""
         ...
 
     def skip_to(self, position: int) -> None:

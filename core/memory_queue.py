@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 
-from warren.core.backing_queue import BackingQueueStatus, Peeked
+from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import Envelope, Message
-from warren.core.peeking import peek
+from warren.core.peeking import list_positions, peek
 from warren.core.settlement import PublishConfirms
 
 
@@ -148,6 +148,11 @@ class MemoryQueue:
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         end = self._next_position
         return peek(self._returned, (self._ready,), start, end, count_max, bytes_max)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        end = min(end, self._next_position)
+        durable = self.defers_confirms
+        return list_positions(self._returned, (self._ready,), start, end, count_max, durable)
 
     def skip_to(self, position: int) -> None:
         assert position >= self._next_position, (position, self._next_position)

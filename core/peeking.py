@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from warren.core.backing_queue import Peeked
+from warren.core.backing_queue import Listed, Peeked
 from warren.core.message import Message
 
 
@@ -35,6 +35,27 @@ def peek(
             messages.append(whole)
             octets += len(whole.body)
     return Peeked(messages, end)
+
+
+def list_positions(
+    returned: Iterable[tuple[int, Message]],
+    runs: Sequence[Sequence[Message]],
+    start: int,
+    end: int,
+    count_max: int,
+    durable: bool,
+) -> Listed:
+    """The positions of what `peek` would find."""
+    positions: list[int] = []
+    safe = durable
+    for message in _in_order(returned, runs, start):
+        if message.position >= end:
+            break
+        if len(positions) >= count_max:
+            return Listed(positions, message.position, safe)
+        positions.append(message.position)
+        safe = safe and message.envelope.persistent
+    return Listed(positions, end, safe)
 
 
 def _in_order(

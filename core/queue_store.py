@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from warren.core.backing_queue import Listed
 from warren.core.message import Message
 from warren.core.settlement import PublishConfirms
 
@@ -91,6 +92,10 @@ class QueueStore(Protocol):
 
     def read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
         """The first messages in [start, end); at least one if there is any, whatever its size."""
+        ...
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        """The positions of the first messages in [start, end)."""
         ...
 
     def read_body(self, message: Message) -> bytes | None:

@@ -32,10 +32,10 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from warren.core.backing_queue import BackingQueueStatus, Peeked
+from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import SLICE, Pager
-from warren.core.peeking import peek
+from warren.core.peeking import list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
 from warren.core.queue_store import QueueStore
 from warren.core.settlement import PublishConfirms
@@ -451,6 +451,20 @@ class VariableQueue:
             return head
         batch = self._store.read(max(start, self._disk_start), disk_end, count_max, bytes_max)
         return Peeked(batch.messages, batch.next_position)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        end = min(end, self._next_position)
+        durable = self._durable
+        if not self._disk_count or start >= self._disk_end:
+            runs = (self._q4, self._q1 or ())
+            return list_positions(self._returned, runs, start, end, count_max, durable)
+        if start < self._disk_start:
+            head_end = min(end, self._disk_start)
+            head = list_positions(self._returned, (self._q4,), start, head_end, count_max, durable)
+            if head.positions or head.next_position >= end:
+                return head
+        disk_end = min(end, self._disk_end)
+        return self._store.list_positions(max(start, self._disk_start), disk_end, count_max)
 
     def _with_body(self, message: Message) -> Message | None:
         """The message as it can be looked at: itself, or a copy with its body; None if lost."""

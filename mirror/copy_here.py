@@ -14,7 +14,7 @@ from warren.core.records import QueueRecord
 from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
 from warren.mirror.mirror import Mirror
-from warren.mirror.mirror_level import CopyLost
+from warren.mirror.mirror_level import BeginAnew, CopyLost
 from warren.mirror.post import Undeliverable
 from warren.mirror.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.view import MemberId, Members, alive_members
@@ -38,8 +38,8 @@ class CopyEffects(Protocol):
         """Change the definition, trying again while others are faster; None: not any more."""
         ...
 
-    def drop_copy(self, copy: CopyHere, reason: str) -> None:
-        """It is of no use any more."""
+    def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
+        """It is of no use any more; `keep`: but for the next copy of this node."""
         ...
 
 
@@ -93,7 +93,7 @@ class CopyHere:
 
     def stopped(self, reason: StopReason) -> None:
         if reason is not StopReason.LEFT:
-            self._effects.drop_copy(self, reason.value)
+            self._effects.drop_copy(self, reason.value, keep=True)
 
     def slice_came(self, number: int, payload: bytes) -> None:
         self._try(lambda: self.mirror.slice_came(number, payload))
@@ -101,6 +101,8 @@ class CopyHere:
     def _try(self, work: Callable[[], None]) -> None:
         try:
             work()
+        except BeginAnew as error:
+            self._effects.drop_copy(self, str(error), keep=True)
         except (CopyLost, Undeliverable) as error:
             self._effects.drop_copy(self, str(error))
 

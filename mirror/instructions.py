@@ -47,9 +47,11 @@ class Op(IntEnum):
     START = 8
     SLICE = 9
     EPOCH = 10
+    KEEP = 11
+    KEEP_OUT = 12
 
 
-RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE})
+RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH})
 
 
@@ -69,7 +71,8 @@ class Performer(Protocol):
         ...
 
     def run(self, op: Op, level: int, start: int, count: int) -> None:
-        """Messages were fetched from the head, acknowledged, or put back."""
+        """Messages were fetched from the head, acknowledged, or put back; or, in a slice, are to be
+        taken from a former copy, of which some are out for acknowledgement."""
         ...
 
     def purge(self, level: int) -> None: ...

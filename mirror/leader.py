@@ -24,9 +24,11 @@ from typing import NamedTuple, Protocol
 from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.core.settlement import PublishConfirms
+from warren.mirror.former_copy import Kept
 from warren.mirror.instructions import NEVER, Op, Script
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.mirror_level import NOWHERE
+from warren.mirror.renumbering import Renumbering, Step
 
 BATCH_BYTES_MAX = 128 << 10
 """Octets of instructions that are broadcast before the turn is over."""
@@ -40,6 +42,9 @@ SLICE_PAUSE_S = 0.003
 
 NOT_BEFORE = 1 << 40
 """More batches than there will ever be."""
+
+KEEP_COUNT = 1024
+"""Messages at a time that a mirror takes from its former copy: some milliseconds of work there."""
 
 _SLICE = struct.Struct("<QQQ")
 """Queue, epoch and number of a slice."""
@@ -114,6 +119,10 @@ class _Copy:
         self.sent = 0
         self.total = 0
         self.began_at = 0.0
+        # What it has from before; and what of that is still in the queue, per level: from which
+        # position up to which.
+        self.has_kept: Kept | None = None
+        self.kept: list[tuple[int, int]] = []
 
 
 class Leader:
@@ -122,6 +131,7 @@ class Leader:
     def __init__(self, queue_id: int, epoch: int, clock: Clock, effects: LeaderEffects) -> None:
         self.queue_id = queue_id
         self.epoch = epoch
+        self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
         # Up to which of its publishes the queue has all of another node.
@@ -136,6 +146,13 @@ class Leader:
         self._open: dict[int, _Confirm] = {}
         self._tokens = 0
         self._slices = 0
+
+    def goes_on_in(self, epoch: int) -> None:
+        """The definition has another epoch, and still the same leader."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            tails = [level.next_position for level in self.levels]
+            self.renumbering.step(Step(epoch, [0] * len(tails), tails))
 
     # Writing down
 
@@ -272,10 +289,14 @@ class Leader:
     def mirrors(self) -> Collection[str]:
         return self._copies.keys()
 
-    def add_mirror(self, mirror: str) -> None:
-        """From the next batch on the mirror counts; a new one has nothing until `start`."""
+    def add_mirror(self, mirror: str, kept: Kept | None = None) -> None:
+        """From the next batch on the mirror counts; a new one has nothing until `start`.
+
+        `kept` is what its node has from a former copy.
+        """
         self.flush()
-        self._copies[mirror] = _Copy(self._batch - 1)
+        self._copies[mirror] = copy = _Copy(self._batch - 1)
+        copy.has_kept = kept
 
     def remove_mirror(self, mirror: str) -> None:
         """The definition of the queue names it no more."""
@@ -294,7 +315,10 @@ class Leader:
         copy.sync = None
         copy.awaits_batch = 0
         uptos = firsts if synchronise else [NOWHERE] * len(tails)
-        self._script.control(Op.START, mirror, copy.firsts, uptos)
+        shifts = self._find_kept(copy) if synchronise else []
+        self._script.control(
+            Op.START, mirror, copy.firsts, uptos, *self.renumbering.plain(), shifts
+        )
         for name, number in self.origins.items():
             self._script.origin(name, number)
         self.flush()
@@ -306,6 +330,26 @@ class Leader:
             copy.awaits_batch = self._batch - 1
         elif whole:
             copy.awaits_batch = self._batch - 1
+
+    def _find_kept(self, copy: _Copy) -> list[int]:
+        """Note what the mirror need not be sent; returns by what its positions have moved."""
+        copy.kept = []
+        kept = copy.has_kept
+        if kept is None or len(kept.ranges) != len(self.levels):
+            return []
+        since = self.renumbering.since(kept.epoch, len(self.levels))
+        if since is None:
+            return []
+        copy.kept = [
+            (start + moved.shift, min(end, moved.limit) + moved.shift)
+            for (start, end), moved in zip(kept.ranges, since, strict=True)
+        ]
+        return [moved.shift for moved in since]
+
+    def may_resume(self, mirror: str) -> bool:
+        """Whether the mirror has something from before that is still in the queue."""
+        self._find_kept(self._copies[mirror])
+        return any(start < end for start, end in self._copies[mirror].kept)
 
     def follows(self, mirror: str) -> None:
         """A mirror of the leader before us has all that we have, and counts from the start."""
@@ -390,13 +434,45 @@ class Leader:
             return
         level = self.levels[number]
         start = copy.sync[number]
+        script = Script()
+        end = self._write_kept(script, copy, number, start)
+        if end is None:
+            end = self._write_messages(script, copy, number, start)
+        copy.sync[number] = NOWHERE if end >= level.next_position else end
+        self._slices += 1
+        head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
+        self._effects.send_slice(mirror, head + script.take(self.epoch, 0))
+        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
+        copy.awaits_batch = self._batch
+        self.flush()
+
+    def _write_kept(self, script: Script, copy: _Copy, number: int, start: int) -> int | None:
+        """Name messages the mirror has; returns up to where it was told, None if it lacks some."""
+        kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
+        if not kept_from <= start < kept_to:
+            return None
+        level = self.levels[number]
+        listed = level.list_positions(start, kept_to, KEEP_COUNT)
+        out = [m for p, m in level.pending.items() if start <= p < listed.next_position]
+        assert copy.has_kept is not None
+        if copy.has_kept.safe_only:
+            safe = level.is_durable and all(m.envelope.persistent for m in out)
+            if not (listed.safe and safe):
+                return None
+        are_out = {message.position for message in out}
+        for position in sorted((*listed.positions, *are_out)):
+            script.run(Op.KEEP_OUT if position in are_out else Op.KEEP, number, position)
+        copy.sent += len(listed.positions) + len(out)
+        return listed.next_position
+
+    def _write_messages(self, script: Script, copy: _Copy, number: int, start: int) -> int:
+        """Send messages; returns up to where."""
+        level = self.levels[number]
         peeked = level.peek(start, SLICE_COUNT, SLICE_BYTES)
         end = peeked.next_position
-        last = end >= level.next_position
         ready = {message.position: message for message in peeked.messages}
         pending = [position for position in level.pending if start <= position < end]
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
-        script = Script()
         wall = self._clock.wall_time() - self._clock.now()
         for position in sorted((*ready, *loaded)):
             message = ready.get(position) or loaded[position]
@@ -405,15 +481,11 @@ class Leader:
                 number, position, message.envelope, message.body, expires_at, position in loaded
             )
         copy.sent += len(ready) + len(loaded)
-        copy.sync[number] = NOWHERE if last else end
-        self._slices += 1
-        head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
-        self._effects.send_slice(mirror, head + script.take(self.epoch, 0))
-        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
-        copy.awaits_batch = self._batch
-        self.flush()
+        return end
 
     def begin_epoch(self, deltas: Sequence[int]) -> None:
         """After promotion: mirrors take our positions, and put back what was out."""
-        self._script.control(Op.EPOCH, list(deltas))
+        tails = [level.next_position for level in self.levels]
+        self.renumbering.step(Step(self.epoch, list(deltas), tails))
+        self._script.control(Op.EPOCH, list(deltas), tails)
         self._wake()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from warren.core.backing_queue import BackingQueueStatus, MirroredLevel, Peeked
+from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, Peeked
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
 from warren.mirror.instructions import Op
@@ -161,6 +161,14 @@ class LeaderLevel:
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         return self.inner.peek(start, count_max, bytes_max)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        return self.inner.list_positions(start, end, count_max)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its persistent messages are to be found again after a restart."""
+        return self.inner.defers_confirms
 
     def oldest(self) -> int:
         """The position of the oldest message there is, pending or ready."""

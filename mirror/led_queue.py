@@ -15,6 +15,7 @@ from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
 from warren.core.waiting import Event
+from warren.mirror.former_copy import Kept
 from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
 from warren.mirror.leader import Leader
@@ -64,10 +65,14 @@ class LedQueue:
         self.queue = queue
         self.leader = Leader(queue.queue_id, epoch, clock, self)
         self.member: GroupMember
+        # What the storage of this node calls the queue.
+        self.storage_id = queue.queue_id
         self.wanted = Wanted()
         self.wanted_mirrors: tuple[str, ...] = ()
         # Under which ids the storages of the mirrors know the queue, for a life of each.
         self._storages: dict[MemberId, int] = {}
+        # And what their nodes have from before.
+        self._kept: dict[MemberId, Kept] = {}
         # Declarations that wait until the queue has its mirrors.
         self.waiting: list[Event] = []
         # Whether it is being handed over to a mirror.
@@ -84,7 +89,7 @@ class LedQueue:
 
     def go_on_alone(self, member: GroupMember, epoch: int) -> None:
         """Lead on in another life of the group, in which nobody is yet."""
-        self.leader.epoch = epoch
+        self.leader.goes_on_in(epoch)
         self.leader.fenced = False
         self._invited.clear()
         self._members.clear()
@@ -113,6 +118,7 @@ class LedQueue:
                 self._admit(birth)
         for death in deaths:
             self._storages.pop(death, None)
+            self._kept.pop(death, None)
             if self._members.get(death.node) == death:
                 del self._members[death.node]
                 self._dismiss(death.node)
@@ -186,10 +192,14 @@ class LedQueue:
         """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
         self._invited.pop(node, None)
 
-    def has_answered(self, node: str, incarnation: int, storage_id: int) -> None:
-        """The node has said under which id it stores the copy of this life of its member."""
+    def has_answered(self, node: str, incarnation: int, storage_id: int, kept: Kept | None) -> None:
+        """The node has said under which id it stores the copy of this life of its member, and what
+        it has from before.
+        """
         mirror = MemberId(node, incarnation)
         self._storages[mirror] = storage_id
+        if kept is not None:
+            self._kept[mirror] = kept
         if self._members.get(node) == mirror and node not in self.leader.mirrors:
             self._admit(mirror)
 
@@ -241,8 +251,10 @@ class LedQueue:
         def start() -> None:
             self._admitting.discard(birth)
             if self._members.get(node) == birth:
-                self.leader.add_mirror(node)
-                self.leader.start(node, synchronise=self.wanted.synchronise)
+                self.leader.add_mirror(node, self._kept.pop(birth, None))
+                # Whoever was away goes on where it was, whatever the policy says of new mirrors.
+                whole = self.wanted.synchronise or self.leader.may_resume(node)
+                self.leader.start(node, synchronise=whole)
                 if self.waiting and self.is_complete(self.wanted_mirrors):
                     waiting, self.waiting = self.waiting, []
                     for placed in waiting:

@@ -15,9 +15,11 @@ from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.mirror.cargo import Unpacker
+from warren.mirror.former_copy import FormerCopy
 from warren.mirror.instructions import HEAD, Op, perform
-from warren.mirror.mirror_level import NOWHERE, MirrorLevel
+from warren.mirror.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 from warren.mirror.post import Undeliverable
+from warren.mirror.renumbering import Renumbering, Step
 
 IN_SLICE = -1
 """Stands for the batch of messages that came in slices."""
@@ -44,6 +46,12 @@ class Mirror:
         self.levels = [MirrorLevel(backing) for backing in backings]
         self.origins: dict[str, int] = {}
         self.started = False
+        self.renumbering = Renumbering(epoch)
+        # What this node has of the queue from before, while that is of use.
+        self.former: FormerCopy | None = None
+        # Whether what is here would be found again after a restart.
+        self.has_card = False
+        self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
         self._report = report
@@ -109,6 +117,17 @@ class Mirror:
         expires_at = None
         if expires_at_wall >= 0:
             expires_at = expires_at_wall - self._clock.wall_time() + self._clock.now()
+        self._append(level, position, envelope, body, expires_at, delivered)
+
+    def _append(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+    ) -> None:
         copy = self.levels[level]
         safe = not (copy.backing.defers_confirms and envelope.persistent)
         mark = IN_SLICE if self._in_slice else self.epoch << BATCH_BITS | self._batch
@@ -119,7 +138,20 @@ class Mirror:
             self._unsafe[mark] = self._unsafe.get(mark, 0) + 1
 
     def run(self, op: Op, level: int, start: int, count: int) -> None:
-        self.levels[level].run(op, start, count)
+        if op is Op.KEEP or op is Op.KEEP_OUT:
+            self._keep(level, start, count, op is Op.KEEP_OUT)
+        else:
+            self.levels[level].run(op, start, count)
+
+    def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
+        """Take messages from the former copy. Raises `CopyLost`."""
+        if self.former is None or not self._former_shifts:
+            raise CopyLost("it has nothing from before to take messages from")
+        messages = self.former.take(level, start - self._former_shifts[level], count)
+        for position, message in enumerate(messages, start):
+            self._append(
+                level, position, message.envelope, message.body, message.expires_at, delivered
+            )
 
     def purge(self, level: int) -> None:
         self.levels[level].backing.purge()
@@ -129,7 +161,8 @@ class Mirror:
 
     def control(self, op: Op, arguments: Any) -> None:
         if op is Op.EPOCH:
-            (deltas,) = arguments
+            deltas, tails = arguments
+            self.renumbering.step(Step(self.epoch, deltas, tails))
             if self.started:
                 for level, delta in zip(self.levels, deltas, strict=True):
                     level.follow(delta)
@@ -138,7 +171,11 @@ class Mirror:
         if mirror != self._node:
             return
         if op is Op.START:
-            firsts, uptos = rest
+            firsts, uptos, first_epoch, steps, shifts = rest
+            if self.has_card:
+                raise BeginAnew("it is to begin anew")
+            self.renumbering = Renumbering.told(first_epoch, steps)
+            self._former_shifts = shifts
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
                 level.begin(first, upto)
             self.started = True
@@ -219,6 +256,25 @@ class Mirror:
         """The copy is not wanted any more."""
         for level in self.levels:
             level.backing.delete()
+        self.forget_former()
+
+    def forget_former(self) -> None:
+        """What was here from before is of no use any more."""
+        former, self.former = self.former, None
+        if former is not None:
+            former.discard()
+
+    def into_former(self, storage_id: int) -> FormerCopy:
+        """What is here, for the next copy of this node."""
+        if self.former is not None:
+            # It was on the way to be whole, and has less than there was before.
+            former, self.former = self.former, None
+            self.discard()
+            return former
+        for level in self.levels:
+            level.put_all_back()
+        backings = [level.backing for level in self.levels]
+        return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
 
 
 _SLICE = struct.Struct("<QQQ")

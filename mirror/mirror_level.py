@@ -21,6 +21,10 @@ class CopyLost(Exception):
     """The copy is not what the leader says it has; it must be made anew."""
 
 
+class BeginAnew(CopyLost):
+    """The copy is good for what it has, but it is another one that follows the leader from now."""
+
+
 class MirrorLevel:
     """`first` and `upto` are positions of the leader."""
 

@@ -23,16 +23,20 @@ from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, Mirrore
 from warren.core.errors import NotFound, PreconditionFailed
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
+from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
+from warren.core.variable_queue import LAZY_MODE
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, run
 from warren.mirror.calls import Calls
+from warren.mirror.copy_cards import Card, CardFiles, CopyCards
 from warren.mirror.copy_here import CopyHere
+from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
 from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
@@ -40,6 +44,7 @@ from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_queue import RemoteQueue
+from warren.mirror.renumbering import Renumbering
 from warren.mirror.replicas import (
     WHEN_SYNCED,
     Copies,
@@ -66,6 +71,9 @@ RECLAIM_S = 3.0
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
+
+FORMER_S = 60.0
+"""So long what this node has from before is kept for a leader that does not ask for it."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -98,6 +106,7 @@ class Mirroring:
         clock: Clock,
         rng: Random,
         running: Callable[[], Collection[str]],
+        card_files: CardFiles,
     ) -> None:
         self._name = name
         self._post = post
@@ -110,6 +119,11 @@ class Mirroring:
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
         self._by_storage: dict[int, CopyHere] = {}
+        self._cards = CopyCards(card_files)
+        # What this node has from before, and since when nobody has asked for it.
+        self._formers: dict[int, tuple[FormerCopy, float]] = {}
+        # What cards say of queues that this node leads.
+        self._own_cards: dict[int, Card] = {}
         self._by_key: dict[Key, int] = {}
         self._origins: dict[int, dict[str, int]] = {}
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
@@ -119,6 +133,30 @@ class Mirroring:
         self._congested: set[LedQueue] = set()
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
+
+    def find_former_copies(self, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
+        """Open what is left of copies this node had, before what nobody has opened is dropped."""
+        queues = {
+            stored.record.queue_id: stored.record
+            for stored in self._metadata.records(("queue",))
+            if isinstance(stored.record, QueueRecord)
+        }
+        cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
+        for storage_id, card in cards:
+            record = queues.get(card.queue_id)
+            if record is not None and record.leader == self._name:
+                if record.storage_id(self._name) == storage_id and record.epoch == card.epoch:
+                    self._own_cards[card.queue_id] = card
+                continue
+            if record is None or not record.durable or card.queue_id in self._formers:
+                self._cards.remove(storage_id)
+                continue
+            levels = [
+                cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
+                for level in range(len(card.deltas))
+            ]
+            former = FormerCopy(storage_id, card.epoch, levels, card.deltas, safe_only=True)
+            self._formers[card.queue_id] = (former, self._clock.now())
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
@@ -275,6 +313,7 @@ class Mirroring:
         copy = self._copies.pop(queue.queue_id, None)
         record = self.queue_record(key)
         assert record is not None
+        self._discard_former(queue.queue_id)
         if copy is not None:
             del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
@@ -292,6 +331,8 @@ class Mirroring:
                 led.leader.follows(mirror)
             else:
                 led.leader.add_mirror(mirror)
+        copy.mirror.forget_former()
+        led.leader.renumbering = copy.mirror.renumbering
         self._origins[queue.queue_id] = copy.mirror.origins
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
@@ -314,6 +355,7 @@ class Mirroring:
 
     def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         led = LedQueue(key, queue, record.epoch, self._name, self._clock, self)
+        led.storage_id = record.storage_id(self._name)
         backing = queue.backing
         inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         led.leader.levels = [
@@ -334,6 +376,9 @@ class Mirroring:
     def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         """Begin to mirror a queue of this node."""
         led = self._new_led(queue, key, record)
+        card = self._own_cards.pop(queue.queue_id, None)
+        if card is not None and card.epoch == record.epoch:
+            led.leader.renumbering = Renumbering.told(card.first_epoch, card.steps)
         for mirror in record.mirrors:
             # Of a time before this node was away: one of them may be about to take our place.
             led.leader.add_mirror(mirror)
@@ -378,6 +423,7 @@ class Mirroring:
         queue = led.queue
         del self._led[queue.queue_id]
         self._forget(led)
+        self._cards.remove(led.storage_id)
         led.leader.flush()
         led.member.leave()
         self._groups.delete_group(queue.queue_id)
@@ -404,6 +450,28 @@ class Mirroring:
         led.member.leave()
         if deleted:
             self._groups.delete_group(queue.queue_id)
+            self._cards.remove(led.storage_id)
+        else:
+            self._keep_what_was_led(led)
+
+    def _keep_what_was_led(self, led: LedQueue) -> None:
+        """Another node leads now, and may want a mirror here."""
+        for level in led.leader.levels:
+            level.inner.requeue(list(level.pending.values()))
+            level.pending.clear()
+        levels = [level.inner for level in led.leader.levels]
+        epoch = led.leader.epoch
+        former = FormerCopy(led.storage_id, epoch, levels, [0] * len(levels), safe_only=False)
+        self._formers[led.queue.queue_id] = (former, self._clock.now())
+        # The queue's end is not that of its messages.
+        led.queue.backing = MemoryQueue()
+
+    def _discard_former(self, queue_id: int) -> None:
+        known = self._formers.pop(queue_id, None)
+        if known is not None:
+            former, _ = known
+            self._cards.remove(former.storage_id)
+            former.discard()
 
     def _forget(self, led: LedQueue) -> None:
         self._to_flush.pop(led, None)
@@ -524,10 +592,71 @@ class Mirroring:
         for led in list(self._led.values()):
             led.leader.look_for_synced()
             self._reconcile(led.queue)
+            self._write_card_of_leader(led)
         for copy in list(self._copies.values()):
             if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
                 self.drop_copy(copy, "nobody asks for it any more")
+            else:
+                self._write_card_of_copy(copy)
+        self._forget_formers()
         self._clock.call_later(TICK_S, self._tick)
+
+    # What is kept for the time after a restart
+
+    def _write_card_of_leader(self, led: LedQueue) -> None:
+        leader, queue = led.leader, led.queue
+        if (
+            not leader.fenced
+            and queue.durable
+            and not self._cards.is_of(led.storage_id, leader.epoch)
+        ):
+            self._write_card(
+                led.storage_id,
+                queue.queue_id,
+                leader.epoch,
+                [0] * len(leader.levels),
+                leader.renumbering,
+            )
+
+    def _write_card_of_copy(self, copy: CopyHere) -> None:
+        """When a copy is whole it is what counts, and no more what was here before."""
+        mirror = copy.mirror
+        record = self.queue_record(copy.key)
+        if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
+            return
+        if mirror.former is not None:
+            self._cards.remove(mirror.former.storage_id)
+            mirror.forget_former()
+        if record.durable and not self._cards.is_of(copy.storage_id, mirror.epoch):
+            mirror.has_card = True
+            self._write_card(
+                copy.storage_id, copy.queue_id, mirror.epoch, mirror.deltas(), mirror.renumbering
+            )
+
+    def _write_card(
+        self, storage_id: int, queue_id: int, epoch: int, deltas: list[int], known: Renumbering
+    ) -> None:
+        first_epoch, steps = known.plain()
+        plain = [(step.epoch, list(step.shifts), list(step.tails)) for step in steps]
+        self._cards.write(storage_id, Card(queue_id, epoch, deltas, first_epoch, plain))
+
+    def _forget_formers(self) -> None:
+        """What nobody asks for, though the leader is there, is not wanted any more."""
+        if not self._formers:
+            return
+        leaders = {
+            stored.record.queue_id: stored.record.leader
+            for stored in self._metadata.records(("queue",))
+            if isinstance(stored.record, QueueRecord)
+        }
+        running = self._running()
+        now = self._clock.now()
+        for queue_id, (former, since) in list(self._formers.items()):
+            leader = leaders.get(queue_id)
+            if leader is None or (leader in running and now > since + FORMER_S):
+                self._discard_former(queue_id)
+            elif leader not in running:
+                self._formers[queue_id] = (former, now)
 
     def _policies_changed(self, vhost: str) -> None:
         for queue in [queue for queue in self._node.local_queues if queue.vhost_name == vhost]:
@@ -542,10 +671,13 @@ class Mirroring:
 
     # Copies of this node
 
-    async def _invited(self, node: str, queue_id: int, vhost: str, name: str) -> tuple[int, int]:
+    async def _invited(
+        self, node: str, queue_id: int, vhost: str, name: str
+    ) -> tuple[int, int, Kept | None]:
         """The leader of a queue asks us to have a mirror.
 
-        Answers the incarnation of its member, and what our storage calls the copy.
+        Answers the incarnation of its member, what our storage calls the copy, and what is here
+        from before.
 
         Raises `NotFound` to be asked again.
         """
@@ -557,7 +689,9 @@ class Mirroring:
             self._have_copy(key, record)
         copy = self._copies[queue_id]
         copy.wanted_at = self._clock.now()
-        return copy.member.member.me.incarnation, copy.storage_id
+        former = copy.mirror.former
+        kept = None if former is None else former.kept()
+        return copy.member.member.me.incarnation, copy.storage_id, kept
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
         queue_id = record.queue_id
@@ -580,6 +714,8 @@ class Mirroring:
             self._clock,
             lambda batch: self._report(queue_id, batch),
         )
+        former, _ = self._formers.pop(queue_id, (None, 0.0))
+        mirror.former = former
         copy = CopyHere(key, queue_id, storage_id, self._name, mirror, self._clock, self)
         self._copies[queue_id] = copy
         self._by_storage[storage_id] = copy
@@ -599,19 +735,31 @@ class Mirroring:
             payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
             self._post.send(record.leader, Kind.MIRRORED, payload)
 
-    def drop_copy(self, copy: CopyHere, reason: str) -> None:
+    def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
+        """`keep`: what it has is good, and the next copy may want it."""
         if self._copies.get(copy.queue_id) is not copy:
             return
         del self._copies[copy.queue_id]
         del self._by_storage[copy.storage_id]
         self._by_key.pop(copy.key, None)
         copy.member.leave()
-        copy.mirror.discard()
         record = self.queue_record(copy.key)
-        if record is None or record.queue_id != copy.queue_id:
+        deleted = record is None or record.queue_id != copy.queue_id
+        if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
+            former = copy.mirror.into_former(copy.storage_id)
+            self._formers[copy.queue_id] = (former, self._clock.now())
+        else:
+            self._discard_copy(copy)
+        if deleted:
             self._groups.delete_group(copy.queue_id)
         _, vhost, name = copy.key
         log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
+
+    def _discard_copy(self, copy: CopyHere) -> None:
+        if copy.mirror.former is not None:
+            self._cards.remove(copy.mirror.former.storage_id)
+        self._cards.remove(copy.storage_id)
+        copy.mirror.discard()
 
     # Definitions
 
@@ -656,7 +804,7 @@ class Mirroring:
         led = self._led.get(queue_id)
         if led is not None and isinstance(record, QueueRecord) and record.leader == self._name:
             if record.epoch != led.leader.epoch:
-                led.leader.epoch = record.epoch
+                led.leader.goes_on_in(record.epoch)
                 led.member.set_epoch(record.epoch)
             led.record_changed(record)
 
@@ -665,8 +813,12 @@ class Mirroring:
             self.drop_copy(copy, "the queue is deleted")
         elif record.leader == self._name:
             return
+        elif self._stopping:
+            # What is here is for the next start.
+            return
         elif copy.listed and self._name not in record.mirrors:
-            self.drop_copy(copy, "it is not wanted any more")
+            # If it is only that the leader could not reach it, it is asked for again.
+            self.drop_copy(copy, "it is not wanted any more", keep=True)
         else:
             copy.listed = self._name in record.mirrors
             copy.promoting = False
@@ -690,13 +842,13 @@ class Mirroring:
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue
 
-        async def ask() -> tuple[int, int]:
-            incarnation, storage_id = await self._calls.ask(
+        async def ask() -> tuple[int, int, Kept | None]:
+            incarnation, storage_id, kept = await self._calls.ask(
                 node, "mirror.invite", queue.queue_id, queue.vhost_name, queue.name
             )
-            return incarnation, storage_id
+            return incarnation, storage_id, Kept(*kept) if kept is not None else None
 
-        def finish(result: Callable[[], tuple[int, int]]) -> None:
+        def finish(result: Callable[[], tuple[int, int, Kept | None]]) -> None:
             try:
                 led.has_answered(node, *result())
             except NotFound:

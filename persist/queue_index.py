@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
+from warren.core.backing_queue import Listed
 from warren.core.message import Envelope, Message
 from warren.core.queue_store import Batch, Recovered
 from warren.core.settlement import PublishConfirms
@@ -207,6 +208,15 @@ class QueueIndex:
             self._discard(segment)
         elif segment.dirty:
             self._surroundings.dirty[segment] = None
+
+    def go_on_behind(self, start_shift: int) -> None:
+        """Have new positions begin behind all there are.
+
+        Those of a copy follow its leader's, and so may be ahead of the starts of this node.
+        """
+        if self._numbers:
+            last_start = self._numbers[-1] << SHIFT >> start_shift
+            self._first_position = max(self._first_position, (last_start + 1) << start_shift)
 
     # Writing
 
@@ -634,6 +644,34 @@ class QueueIndex:
         """Whether that can be said of the segment, without bringing it to memory."""
         segment = self.segments.get(number)
         return segment is not None and segment.columns is None and not segment.has_expiring
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        positions, beyond, safe = self._listed(start, end, count_max)
+        unwritten = [at for at in self._unwritten if start <= at < beyond]
+        if unwritten:
+            positions = sorted(positions + unwritten)
+            if len(positions) > count_max:
+                beyond = positions[count_max]
+                del positions[count_max:]
+        return Listed(positions, beyond, safe)
+
+    def _listed(self, start: int, end: int, count_max: int) -> Listed:
+        positions: list[int] = []
+        safe = self.durable
+        at = bisect_left(self._numbers, start >> SHIFT)
+        for number in self._numbers[at:]:
+            segment = self.segments[number]
+            base = segment.start
+            if base >= end:
+                break
+            columns = self._columns(segment)
+            places = columns.places
+            for relative in columns.live(max(0, start - base), end - base):
+                if len(positions) >= count_max:
+                    return Listed(positions, base + relative, safe)
+                positions.append(base + relative)
+                safe = safe and places[relative] < TRANSIENT
+        return Listed(positions, end, safe)
 
     def _entries(
         self, start: int, end: int, count_max: int, bytes_max: int

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from warren.core.backing_queue import LEVELS
 from warren.core.ports import Clock, Commit
+from warren.persist.card_files import CardFiles
 from warren.persist.checkpoint import Checkpointer, write_small_file
 from warren.persist.combine import Combiner
 from warren.persist.filesystem import FileSystem
@@ -211,6 +212,7 @@ class Storage:
             )
             for combined in (self.persistent, self.transient)
         ]
+        self.card_files = CardFiles(filesystem, directory, run_background)
         filesystem.make_directory(self.transient.directory)
         filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
         # No later start may take itself for this one, whatever becomes of what it writes.
@@ -244,8 +246,9 @@ class Storage:
             index.adopt_directory()
             for _, segment in sorted(recovered.items()):
                 index.adopt(segment)
+            index.go_on_behind(START_SHIFT)
         if self._undelivered is None:
-            index.redelivered_below = self._first_position
+            index.redelivered_below = index.first_position()
         else:
             index.redelivered_below = self._undelivered.get(index.queue_id, 0)
 

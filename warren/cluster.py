@@ -33,6 +33,7 @@ from warren.mirror import leftovers
 from warren.mirror.alarm_news import AlarmNews
 from warren.mirror.calls import Calls
 from warren.mirror.cluster_metadata import ClusterMetadata
+from warren.mirror.copy_cards import CardFiles, NoCards
 from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.links import Links
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
@@ -203,7 +204,7 @@ class Cluster:
 
     # What the node is built with
 
-    def placement(self, alarms: Alarms) -> Placement:
+    def placement(self, alarms: Alarms, card_files: CardFiles | None) -> Placement:
         self._remote_queues = RemoteQueues(
             self.post,
             self.calls,
@@ -219,6 +220,7 @@ class Cluster:
             self._clock,
             SystemRandom(),
             self.running,
+            card_files or NoCards(),
         )
         return ClusterPlacement(
             self._node_name,
@@ -236,6 +238,10 @@ class Cluster:
         """What makes the backing queues of the node: a mirror that takes the lead has its own."""
         self._new_backing = new
         return lambda spec: self.mirroring.backing(spec) or new(spec)
+
+    def find_former_copies(self) -> None:
+        """Before what nobody has opened is dropped."""
+        self.mirroring.find_former_copies(self._new_backing)
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""

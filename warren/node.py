@@ -188,7 +188,8 @@ class RunningNode:
             new_backing_queue = messages.backing_queues(pager)
         placement = None
         if cluster is not None:
-            placement = cluster.placement(alarms)
+            card_files = messages.storage.card_files if messages is not None else None
+            placement = cluster.placement(alarms, card_files)
             new_backing_queue = cluster.backing_queues(new_backing_queue)
         node = Node(
             name,
@@ -214,6 +215,8 @@ class RunningNode:
             connection_max=config.connection_max,
         )
         if messages is not None:
+            if cluster is not None:
+                cluster.find_former_copies()
             messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
         for monitor in monitors:
             monitor.start()
@@ -408,7 +411,7 @@ async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
 def _stored_queues(metadata: MetadataStore, node: str, clustered: bool) -> set[int]:
     """What the storage calls the queues this node has, whether they can be used or not.
 
-    Copies of queues that others lead begin anew when their leaders ask for them.
+    Not its copies of queues that others lead.
     """
     records = [stored.record for stored in metadata.records(("queue",))]
     return {

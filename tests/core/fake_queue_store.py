@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from warren.core.backing_queue import Listed
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.queue_store import Batch, Recovered
 from warren.core.settlement import PublishConfirms
@@ -157,6 +158,14 @@ class FakeQueueStore:
             self.read_count += 1
             read_bytes += len(kept.body)
         return Batch(messages, end, lost, lost_bytes)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        self._check_open()
+        positions = self._positions(start, end)
+        safe = all(self.kept[position].survives for position in positions[:count_max])
+        if len(positions) > count_max:
+            return Listed(positions[:count_max], positions[count_max], safe)
+        return Listed(positions, end, safe)
 
     def read_body(self, message: Message) -> bytes | None:
         self._check_open()

@@ -307,6 +307,19 @@ class VariableQueueMachine(RuleBasedStateMachine):
             assert entry.message.body_bytes == len(entry.body)
 
     @invariant()
+    def positions_are_listed(self) -> None:
+        listed: list[int] = []
+        start, safe = 0, True
+        while start < self.queue.next_position:
+            some = self.queue.list_positions(start, self.queue.next_position, 3)
+            assert len(some.positions) <= 3 and some.next_position > start
+            listed += some.positions
+            start, safe = some.next_position, safe and some.safe
+        assert listed == [entry.position for entry in self.ready]
+        assert not listed or not safe or self.durable
+        assert not safe or all(entry.persistent for entry in self.ready)
+
+    @invariant()
     def status_adds_up(self) -> None:
         status = self.queue.status(self.clock.now())
         parts = status.q1 + status.q2 + status.delta[1] + status.q3 + status.q4

@@ -98,6 +98,19 @@ class FakeLinks:
         return dict(self.up)
 
 
+class StoredCards(dict[int, bytes]):
+    """`CardFiles` of one node."""
+
+    def read(self) -> dict[int, bytes]:
+        return dict(self)
+
+    def write(self, storage_id: int, card: bytes) -> None:
+        self[storage_id] = card
+
+    def remove(self, storage_id: int) -> None:
+        self.pop(storage_id, None)
+
+
 class ClusterNode(Broker):
     """A node of the cluster, with what a cluster adds to one."""
 
@@ -127,6 +140,7 @@ class ClusterNode(Broker):
             **more,
         )
         self.host = QueueHost(self.node, self.post, self.calls, self.mirroring)
+        self.mirroring.find_former_copies(self._new_backing)
         self.mirroring.attach(self.node, self._new_backing)
 
     def _new_backing(self, spec: BackingSpec) -> BackingQueue:
@@ -148,6 +162,7 @@ class ClusterNode(Broker):
             self.clock,
             self._random,
             self._running,
+            self.cluster.cards.setdefault(self.name, StoredCards()),
         )
         return ClusterPlacement(
             self.name,
@@ -186,6 +201,7 @@ class Cluster:
         self._on_way: dict[tuple[str, str], deque[Frame]] = {}
         self._held_back: dict[str, list[Callable[[], None]]] = {}
         self.nodes: dict[str, ClusterNode] = {}
+        self.cards: dict[str, StoredCards] = {}
         self.dead: set[str] = set()
         self.incarnations: Counter[str] = Counter()
         for name in names:

@@ -41,6 +41,9 @@ from warren.core.validation import NotThere
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""
 
+START_SHIFT = 24
+"""Positions of a start of a node begin at its number times 2 to this power."""
+
 QUIET_S = 45.0
 """Longer than anybody waits for anything."""
 
@@ -110,14 +113,20 @@ class History:
         self.trace = zlib.crc32(f"{self.now:.6f} {who} {what!r}".encode(), self.trace)
 
     def _new_backing(self, node: Any, spec: Any) -> Any:
+        # As in the real storage no position is used by two starts of a node.
         if not self.is_durable:
-            return MemoryQueue()
+            queue = MemoryQueue()
+            queue.skip_to(node.incarnation << START_SHIFT)
+            return queue
         disk = self._disks.get(node.name)
         if disk is None:
             slow_s = 0.2 if self.random.random() < 0.1 else 0.01
             disk = Disk(lambda: self.random.uniform(0.0005, slow_s))
             self._disks[node.name] = disk
-        return disk.open(spec, node.clock)
+        stored = disk.open(spec, node.clock)
+        start = max(node.incarnation, 1 + (stored.next_position >> START_SHIFT))
+        stored.skip_to(start << START_SHIFT)
+        return stored
 
     def run(self) -> None:
         self._set_up()

@@ -1,0 +1,88 @@
+"""What is kept on disk beside whole copies of queues, for the time after a restart.
+
+A card says of which queue a storage is a copy, and whose positions its messages have. It may be
+of an earlier epoch than the copy, never of a later one. Without it the copy is of no use.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import msgspec
+
+from warren.core.log_line import log_event
+
+log = logging.getLogger("warren.queue")
+
+
+class Card(msgspec.Struct, frozen=True):
+    """Positions in the storage are those of the leader of `epoch` and `deltas`, a level each.
+
+    `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`).
+    """
+
+    queue_id: int
+    epoch: int
+    deltas: list[int]
+    first_epoch: int
+    steps: list[tuple[int, list[int], list[int]]]
+
+
+class CardFiles(Protocol):
+    """Where cards are, by the id of the storage. Nothing of it waits for the disk."""
+
+    def read(self) -> dict[int, bytes]: ...
+
+    def write(self, storage_id: int, card: bytes) -> None: ...
+
+    def remove(self, storage_id: int) -> None: ...
+
+
+class NoCards:
+    """Of a node without a disk."""
+
+    def read(self) -> dict[int, bytes]:
+        return {}
+
+    def write(self, storage_id: int, card: bytes) -> None:
+        """There will be nothing to find again."""
+
+    def remove(self, storage_id: int) -> None:
+        """There is none."""
+
+
+class CopyCards:
+    """The cards of one node."""
+
+    def __init__(self, files: CardFiles) -> None:
+        self._files = files
+        self._epochs: dict[int, int] = {}
+
+    def read(self) -> dict[int, Card]:
+        """Those that can be read; others are of no use."""
+        cards: dict[int, Card] = {}
+        for storage_id, octets in self._files.read().items():
+            try:
+                card = msgspec.msgpack.decode(octets, type=Card)
+            except msgspec.MsgspecError as error:
+                log_event(
+                    log, logging.WARNING, "card_unreadable", storage=f"{storage_id:x}", reason=error
+                )
+                self._files.remove(storage_id)
+                continue
+            cards[storage_id] = card
+            self._epochs[storage_id] = card.epoch
+        return cards
+
+    def is_of(self, storage_id: int, epoch: int) -> bool:
+        """Whether there is a card of this epoch."""
+        return self._epochs.get(storage_id) == epoch
+
+    def write(self, storage_id: int, card: Card) -> None:
+        self._epochs[storage_id] = card.epoch
+        self._files.write(storage_id, msgspec.msgpack.encode(card))
+
+    def remove(self, storage_id: int) -> None:
+        if self._epochs.pop(storage_id, None) is not None:
+            self._files.remove(storage_id)

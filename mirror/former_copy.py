@@ -1,0 +1,81 @@
+"""What a node still has of a queue from the last time it had a copy, or led it.
+
+A mirror that comes back need not be sent what it has. It says which positions it has, of which
+epoch; the leader, which knows what has become of these (`renumbering.py`), names the messages that
+are still in the queue, and the mirror takes them from here into its new copy. What is not named
+goes with the rest when the new copy is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from warren.core.backing_queue import MirroredLevel
+from warren.core.message import Message
+from warren.mirror.mirror_level import CopyLost
+
+
+TAKE_BYTES = 1 << 20
+"""What is read at once."""
+
+
+class Kept(NamedTuple):
+    """What of a queue a node says it has: in each level what is in [start, end), of an epoch.
+
+    `safe_only`: only messages that outlive a restart of the node.
+    """
+
+    epoch: int
+    ranges: Sequence[Sequence[int]]
+    safe_only: bool
+
+
+class FormerCopy:
+    """`levels` have positions that differ by `deltas` from those the leader had in `epoch`."""
+
+    def __init__(
+        self,
+        storage_id: int,
+        epoch: int,
+        levels: Sequence[MirroredLevel],
+        deltas: Sequence[int],
+        *,
+        safe_only: bool,
+    ) -> None:
+        self.storage_id = storage_id
+        self.epoch = epoch
+        self.levels = levels
+        self._deltas = deltas
+        self._safe_only = safe_only
+
+    @property
+    def messages(self) -> int:
+        return sum([level.length for level in self.levels])
+
+    def kept(self) -> Kept:
+        ranges = []
+        for level, delta in zip(self.levels, self._deltas, strict=True):
+            head = level.list_positions(0, level.next_position, 1).positions
+            start = head[0] if head else level.next_position
+            ranges.append((start - delta, level.next_position - delta))
+        return Kept(self.epoch, ranges, self._safe_only)
+
+    def take(self, level: int, start: int, count: int) -> list[Message]:
+        """The messages with so many positions, of the former epoch. Raises `CopyLost`."""
+        at = start + self._deltas[level]
+        messages: list[Message] = []
+        while len(messages) < count:
+            peeked = self.levels[level].peek(at, count - len(messages), TAKE_BYTES).messages
+            for message in peeked:
+                if message.position != at:
+                    break
+                messages.append(message)
+                at += 1
+            if not peeked or peeked[-1].position != at - 1:
+                raise CopyLost(f"there is nothing any more at {at}")
+        return messages
+
+    def discard(self) -> None:
+        for level in self.levels:
+            level.delete()

@@ -1,0 +1,77 @@
+"""How the positions of a mirrored queue have changed from leader to leader.
+
+Messages of a queue are named by the positions they have at its leader. A mirror that takes the lead
+goes on with its own positions; so with each epoch all positions may move by some number, a level
+each. Whoever has a copy of an earlier epoch can be told which of its messages are which today, as
+long as the leader knows of every step since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+STEPS_MAX = 32
+"""Steps that are remembered: copies that were away for longer begin anew."""
+
+
+class Step(NamedTuple):
+    """A change of leader. Per level: by what positions moved, and where the new leader went on.
+
+    What the leader before had from `tails` on, in the new positions, the new one never got.
+    """
+
+    epoch: int
+    shifts: Sequence[int]
+    tails: Sequence[int]
+
+
+class Since(NamedTuple):
+    """What has become of the positions of one level: they moved by `shift`.
+
+    From `limit` on, in the old positions, they name something else today.
+    """
+
+    shift: int
+    limit: int
+
+
+NO_LIMIT = 1 << 62
+
+
+class Renumbering:
+    """Known since `first_epoch`."""
+
+    def __init__(self, first_epoch: int) -> None:
+        self.first_epoch = first_epoch
+        self.steps: list[Step] = []
+
+    @classmethod
+    def told(cls, first_epoch: int, steps: Sequence[Sequence[object]]) -> Renumbering:
+        """What another node knows of it, as `plain` has it."""
+        renumbering = cls(first_epoch)
+        renumbering.steps = [Step(*step) for step in steps]  # type: ignore[arg-type]
+        return renumbering
+
+    def plain(self) -> tuple[int, list[Step]]:
+        return self.first_epoch, self.steps
+
+    def step(self, step: Step) -> None:
+        self.steps.append(step)
+        while len(self.steps) > STEPS_MAX:
+            self.first_epoch = self.steps.pop(0).epoch
+
+    def since(self, epoch: int, levels: int) -> list[Since] | None:
+        """What has become of the positions of that epoch, per level; None if nobody knows."""
+        if epoch < self.first_epoch:
+            return None
+        shifts, limits = [0] * levels, [NO_LIMIT] * levels
+        for step in self.steps:
+            if step.epoch <= epoch:
+                continue
+            if len(step.shifts) != levels:
+                return None
+            for level in range(levels):
+                shifts[level] += step.shifts[level]
+                limits[level] = min(limits[level], step.tails[level] - shifts[level])
+        return [Since(*one) for one in zip(shifts, limits, strict=True)]
