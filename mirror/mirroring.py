@@ -117,6 +117,8 @@ class Mirroring:
         self._to_flush: dict[LedQueue, None] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
+        # Told when a queue that was to be handed over stays here.
+        self.on_stay: Callable[[Queue], None] = lambda queue: None
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
@@ -486,6 +488,7 @@ class Mirroring:
         if led.moving and self._led.get(led.queue.queue_id) is led:
             led.moving = False
             led.queue.release()
+            self.on_stay(led.queue)
 
     async def rebalance(self) -> None:
         """Have every node hand over queues to mirrors at nodes that lead fewer."""
