@@ -219,6 +219,7 @@ class Cluster:
             self._clock,
             SystemRandom(),
             self.running,
+            lambda: self.membership.running().keys(),
         )
         return ClusterPlacement(
             self._node_name,
