@@ -547,6 +547,10 @@ class Queue:
         for consumer in self.consumers:
             consumer.block(Blocked.MOVING)
 
+    @property
+    def is_held(self) -> bool:
+        return self._held is not None
+
     def release(self) -> None:
         """The queue stays where it is."""
         held, self._held = self._held, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from warren.mirror.mirror_level import BeginAnew, CopyLost
 from warren.mirror.post import Undeliverable
 from warren.mirror.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.view import MemberId, Members, alive_members
+from warren.mirror.whole_copies import WholeCopies
 
 log = logging.getLogger("warren.queue")
 
@@ -40,6 +41,18 @@ class CopyEffects(Protocol):
 
     def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
         """It is of no use any more; `keep`: but for the next copy of this node."""
+        ...
+
+    def present(self) -> Collection[str]:
+        """The nodes that are up for the cluster, whether they can be reached from here or not."""
+        ...
+
+    def group_members(self, queue_id: int) -> Collection[str] | None:
+        """The nodes in the group of the queue, as far as this node knows; None without one."""
+        ...
+
+    def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
+        """Ask another node whether it has a copy of the queue; nobody answers if it is away."""
         ...
 
 
@@ -70,6 +83,12 @@ class CopyHere:
         self._clock = clock
         self._effects = effects
         self._dead: set[str] = set()
+        # The group goes on without this node, which has a whole copy all the same.
+        self.is_outside = False
+        self._others = WholeCopies(
+            effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
+        )
+        self._told_epoch = -1
 
     # `UpperLayer`
 
@@ -92,7 +111,15 @@ class CopyHere:
         """Mirrors broadcast nothing."""
 
     def stopped(self, reason: StopReason) -> None:
-        if reason is not StopReason.LEFT:
+        """The group may go on without this node, though nobody else has a whole copy: one that the
+        definition says is whole is kept until it does not say so any more."""
+        if reason is StopReason.LEFT:
+            return
+        record = self._effects.queue_record(self.key)
+        if record is not None and self._node in record.in_sync and self.mirror.started:
+            self.is_outside = True
+            self.member.ended()
+        else:
             self._effects.drop_copy(self, reason.value, keep=True)
 
     def slice_came(self, number: int, payload: bytes) -> None:
@@ -111,10 +138,40 @@ class CopyHere:
     def leader_may_be_gone(self) -> None:
         """Take the lead, or wait a moment for a better candidate, if the leader has died."""
         record = self._effects.queue_record(self.key)
-        if record is None or record.leader not in self._dead or self.promoting:
+        if record is None or self.promoting or not self._leader_is_dead(record):
             return
         order = self._candidates(record)
         if self._node not in order or not self.mirror.started:
+            self._tell_not_promoted(record.epoch, order)
+            return
+        place = order.index(self._node)
+        if not place:
+            self.take_lead(record.epoch)
+            return
+        epoch = record.epoch
+        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
+
+    def _leader_is_dead(self, record: QueueRecord) -> bool:
+        if not self.is_outside:
+            return record.leader in self._dead
+        # Nobody tells this node of deaths any more.
+        members = self._effects.group_members(self.queue_id)
+        in_group = members is None or record.leader in members
+        return not in_group or record.leader not in self._effects.present()
+
+    def _candidates(self, record: QueueRecord) -> tuple[str, ...]:
+        promote = WHEN_SYNCED if record.down else self._effects.promote_when(self.key)
+        copies = Copies(record.leader, record.mirrors, record.in_sync)
+        return candidates(copies, self._alive() | {self._node}, promote)
+
+    def _alive(self) -> set[str]:
+        if self.is_outside:
+            return set(self._effects.group_members(self.queue_id) or ())
+        return {member.node for member in alive_members(self.member.member.record)}
+
+    def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
+        if epoch != self._told_epoch:
+            self._told_epoch = epoch
             log_event(
                 log,
                 logging.WARNING,
@@ -123,30 +180,23 @@ class CopyHere:
                 vhost=self.key[1],
                 candidates=" ".join(order) or "none",
             )
-            return
-        place = order.index(self._node)
-        if not place:
-            self._take_lead(record.epoch)
-            return
-        epoch = record.epoch
-        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self._take_lead(epoch))
 
-    def _candidates(self, record: QueueRecord) -> tuple[str, ...]:
-        alive = {member.node for member in alive_members(self.member.member.record)}
-        promote = WHEN_SYNCED if record.down else self._effects.promote_when(self.key)
-        copies = Copies(record.leader, record.mirrors, record.in_sync)
-        return candidates(copies, alive | {self._node}, promote)
-
-    def _take_lead(self, epoch: int) -> None:
+    def take_lead(self, epoch: int) -> None:
+        """Lead, if nobody else does in a later epoch, and if nothing is lost by it that need not
+        be."""
         self.promoting = True
-        alive = {member.node for member in alive_members(self.member.member.record)}
 
         def lead(record: QueueRecord) -> QueueRecord | None:
-            if record.epoch != epoch or self._node not in record.mirrors:
+            whole = self._node in record.in_sync
+            if (
+                record.epoch != epoch
+                or self._node not in record.mirrors
+                or not (whole or self._may_lead_without_all(record))
+            ):
                 self.promoting = False
                 return None
+            alive = () if self.is_outside else self._alive()
             mirrors = [m for m in record.mirrors if m in alive and m != self._node]
-            whole = self._node in record.in_sync
             return msgspec.structs.replace(
                 record,
                 leader=self._node,
@@ -159,3 +209,16 @@ class CopyHere:
             )
 
         self._effects.write_record(self.key, lead)
+
+    def _may_lead_without_all(self, record: QueueRecord) -> bool:
+        """Whether the policy allows it, and nobody who lives can have a whole copy.
+
+        A leader that is up for the cluster leads on, or will in a moment.
+        """
+        if self._node not in self._candidates(record):
+            return False
+        if record.leader in self._effects.present():
+            return False
+        awaited = self._others.may_have(record.in_sync, record.epoch)
+        self._others.ask(awaited, record.epoch, self.leader_may_be_gone)
+        return not awaited

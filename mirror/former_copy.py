@@ -15,7 +15,6 @@ from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Message
 from warren.mirror.mirror_level import CopyLost
 
-
 TAKE_BYTES = 1 << 20
 """What is read at once."""
 

@@ -107,7 +107,10 @@ class Mirroring:
         rng: Random,
         running: Callable[[], Collection[str]],
         card_files: CardFiles,
+        present: Callable[[], Collection[str]],
     ) -> None:
+        """`running` are the nodes that can be reached from here, `present` those that are up for
+        the cluster; this one is among both."""
         self._name = name
         self._post = post
         self._calls = calls
@@ -115,6 +118,7 @@ class Mirroring:
         self._clock = clock
         self._rng = rng
         self._running = running
+        self._present = present
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
@@ -131,6 +135,8 @@ class Mirroring:
         self._to_flush: dict[LedQueue, None] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
+        # Told when a queue that was to be handed over stays here.
+        self.on_stay: Callable[[Queue], None] = lambda queue: None
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
@@ -165,6 +171,7 @@ class Mirroring:
         self._post.handle(Kind.MIRRORED, self._mirrored)
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
+        self._calls.serve("mirror.have_copy", self._asked_for_copy)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
         self._metadata.watch(("queue",), self._record_changed)
@@ -322,10 +329,13 @@ class Mirroring:
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """Our mirror leads now: its group, its positions and what it knew go on."""
         led = self._new_led(queue, key, record)
-        member = copy.member
-        led.member = member
-        member.become(led)
-        led.already_joined(alive_members(member.member.record))
+        if copy.is_outside:
+            led.member = self._groups.join(queue.queue_id, record.epoch, led)
+            led.member.start()
+        else:
+            led.member = copy.member
+            copy.member.become(led)
+            led.already_joined(alive_members(copy.member.member.record))
         for mirror in record.mirrors:
             if mirror in record.in_sync:
                 led.leader.follows(mirror)
@@ -336,7 +346,7 @@ class Mirroring:
         self._origins[queue.queue_id] = copy.mirror.origins
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
-        member.set_epoch(record.epoch)
+        led.member.set_epoch(record.epoch)
         led.leader.begin_epoch(copy.mirror.deltas())
         led.wanted = self._wanted(queue)
         for mirror in record.mirrors:
@@ -554,6 +564,7 @@ class Mirroring:
         if led.moving and self._led.get(led.queue.queue_id) is led:
             led.moving = False
             led.queue.release()
+            self.on_stay(led.queue)
 
     async def rebalance(self) -> None:
         """Have every node hand over queues to mirrors at nodes that lead fewer."""
@@ -594,6 +605,7 @@ class Mirroring:
             self._reconcile(led.queue)
             self._write_card_of_leader(led)
         for copy in list(self._copies.values()):
+            copy.leader_may_be_gone()
             if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
                 self.drop_copy(copy, "nobody asks for it any more")
             else:
@@ -688,6 +700,8 @@ class Mirroring:
         if queue_id not in self._copies:
             self._have_copy(key, record)
         copy = self._copies[queue_id]
+        if copy.is_outside:
+            raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
         copy.wanted_at = self._clock.now()
         former = copy.mirror.former
         kept = None if former is None else former.kept()
@@ -760,6 +774,30 @@ class Mirroring:
             self._cards.remove(copy.mirror.former.storage_id)
         self._cards.remove(copy.storage_id)
         copy.mirror.discard()
+
+    def present(self) -> Collection[str]:
+        return self._present()
+
+    def group_members(self, queue_id: int) -> Collection[str] | None:
+        record = self._groups.record(queue_id)
+        return None if record is None else [member.node for member in alive_members(record)]
+
+    def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
+        def finish(result: Callable[[], bool]) -> None:
+            # Who cannot be reached has not said anything.
+            with suppress(NotFound):
+                answer(result())
+
+        async def ask() -> bool:
+            has_one: bool = await self._calls.ask(node, "mirror.have_copy", copy.queue_id)
+            return has_one
+
+        run(ask(), finish)
+
+    async def _asked_for_copy(self, _node: str, queue_id: int) -> bool:
+        """Whether this node has a copy that has begun; which it is, the definition says."""
+        copy = self._copies.get(queue_id)
+        return copy is not None and copy.mirror.started
 
     # Definitions
 

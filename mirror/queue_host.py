@@ -65,6 +65,9 @@ class QueueHost:
         self._post = post
         self._sessions: dict[str, dict[int, RemoteClient]] = {}
         self._awaited: dict[int, _Awaited] = {}
+        # Publishes to queues that are being handed over, in order. Who leads next is sent them by
+        # the nodes they are of, which are not told that they have arrived.
+        self._held: dict[int, list[tuple[str, bytes]]] = {}
         self._to_flush: dict[RemoteClient, str] = {}
         self._unpacker = Unpacker()
         self._congested: set[str] = set()
@@ -79,6 +82,7 @@ class QueueHost:
         calls.serve("queue.resume", self._resume)
         node.local_queues.watch(self._queue_here, self._queue_gone)
         node.other_clients.append(self._unacked_of)
+        mirroring.on_stay = self._stays
 
     # Frames
 
@@ -101,7 +105,9 @@ class QueueHost:
         self._serve(node, self._session(node, queue_id), kind, payload)
 
     def _serve(self, node: str, session: RemoteClient, kind: Kind, payload: bytes) -> None:
-        if kind is Kind.PUBLISH:
+        if kind is Kind.PUBLISH and session.queue.is_held:
+            self._held.setdefault(session.queue.queue_id, []).append((node, payload))
+        elif kind is Kind.PUBLISH:
             session.publish(self._unpacker.entries(payload, _QUEUE.size))
             queue_id = session.queue.queue_id
             self._mirroring.note_origin(queue_id, self._origin(node), session.received)
@@ -113,6 +119,10 @@ class QueueHost:
         else:
             _, number, blocked, _ = _unpack(_CONSUMER_STATE, payload)
             session.set_blocked(number, bool(blocked))
+
+    def _stays(self, queue: Queue) -> None:
+        for node, payload in self._held.pop(queue.queue_id, ()):
+            self._serve(node, self._session(node, queue.queue_id), Kind.PUBLISH, payload)
 
     # Questions
 
@@ -226,6 +236,7 @@ class QueueHost:
 
     def _queue_gone(self, queue: Queue) -> None:
         """The queue was deleted; those who used it learn it as they learn of all definitions."""
+        self._held.pop(queue.queue_id, None)
         for sessions in self._sessions.values():
             session = sessions.pop(queue.queue_id, None)
             if session is not None:
@@ -295,6 +306,10 @@ class QueueHost:
     def _end_session(self, node: str, queue_id: int) -> None:
         session = self._sessions[node].pop(queue_id, None)
         if session is not None:
+            held = self._held.get(queue_id)
+            if held is not None:
+                # They are sent again.
+                held[:] = [one for one in held if one[0] != node]
             self._to_flush.pop(session, None)
             session.end()
 

@@ -132,6 +132,7 @@ class RemoteClient:
         self._consumers: dict[int, RemoteConsumer] = {}
         self._sending: dict[RemoteConsumer, None] = {}
         self._congested = False
+        self._has_ended = False
 
     # Publishing
 
@@ -155,12 +156,14 @@ class RemoteClient:
 
     def settle(self, publish_seq: int) -> None:
         del self._open[publish_seq]
-        self._effects.flush_soon(self)
+        if not self._has_ended:
+            self._effects.flush_soon(self)
 
     def refuse(self, publish_seq: int) -> None:
         del self._open[publish_seq]
-        self._refused.append(publish_seq)
-        self._effects.flush_soon(self)
+        if not self._has_ended:
+            self._refused.append(publish_seq)
+            self._effects.flush_soon(self)
 
     def report(self) -> PublishedReport | None:
         """What was not reported yet; None for nothing."""
@@ -298,7 +301,12 @@ class RemoteClient:
     # Ending
 
     def end(self) -> None:
-        """The other node is gone: its consumers leave, and what they had goes back."""
+        """The other node is gone: its consumers leave, and what they had goes back.
+
+        Nothing is reported any more: if it is back, it asks itself, and a later life of it has
+        other publishes with the same numbers.
+        """
+        self._has_ended = True
         consumers, self._consumers = self._consumers, {}
         for consumer in consumers.values():
             self.queue.remove_consumer(consumer)

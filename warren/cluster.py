@@ -221,6 +221,7 @@ class Cluster:
             SystemRandom(),
             self.running,
             card_files or NoCards(),
+            lambda: self.membership.running().keys(),
         )
         return ClusterPlacement(
             self._node_name,

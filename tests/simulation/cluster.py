@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from manual_clock import ManualClock, ManualTimer
-from shared_metadata import SharedHistory, SimulatedMetadataStore
+from shared_metadata import Line, SharedHistory, SimulatedMetadataStore
 
 sys.path.append(str(Path(__file__).parent.parent / "amqp"))
 
@@ -163,6 +163,7 @@ class ClusterNode(Broker):
             self._random,
             self._running,
             self.cluster.cards.setdefault(self.name, StoredCards()),
+            lambda: self.cluster.seen_present[self.name],
         )
         return ClusterPlacement(
             self.name,
@@ -200,6 +201,10 @@ class Cluster:
         self._more = more
         self._on_way: dict[tuple[str, str], deque[Frame]] = {}
         self._held_back: dict[str, list[Callable[[], None]]] = {}
+        # Who is up by the leases there are: as it is, and as each node knows it.
+        self.present: set[str] = set()
+        self.seen_present: dict[str, set[str]] = {}
+        self._presence_lines: dict[str, Line] = {}
         self.nodes: dict[str, ClusterNode] = {}
         self.cards: dict[str, StoredCards] = {}
         self.dead: set[str] = set()
@@ -216,6 +221,9 @@ class Cluster:
         return self.nodes[name]
 
     def _start(self, name: str, store: SimulatedMetadataStore) -> None:
+        self._set_present(name, True)
+        self.seen_present[name] = set(self.present)
+        self._presence_lines[name] = Line(f"{name}/presence", self._schedule)
         self.incarnations[name] += 1
         incarnation = self.incarnations[name]
         self.nodes[name] = ClusterNode(self, name, store, incarnation, **self._more)
@@ -285,6 +293,7 @@ class Cluster:
         store.break_off()
         store.close()
         self.nodes[name].clock.is_dead = True  # type: ignore[attr-defined]
+        self._presence_lines.pop(name).break_off()
         self.dead.add(name)
         for other in list(self.nodes):
             if self.are_connected(name, other):
@@ -304,11 +313,20 @@ class Cluster:
     def tidy_after(self, name: str) -> None:
         """The lease of a dead node has run out: the first node deletes what does not outlive it."""
         alive = self.alive
+        if name in self.dead:
+            self._set_present(name, False)
         if name in self.dead and alive:
             store = self.nodes[min(alive)].metadata
             writes = leftovers.of_node(store, name)
             if writes:
                 store.transact(writes)
+
+    def _set_present(self, name: str, is_present: bool) -> None:
+        (self.present.add if is_present else self.present.discard)(name)
+        for node, line in self._presence_lines.items():
+            seen = self.seen_present[node]
+            change = seen.add if is_present else seen.discard
+            line.send(lambda change=change: change(name))
 
     # Definitions
 

@@ -50,6 +50,13 @@ QUIET_S = 45.0
 LEASE_S = 4.0
 """After so long the others tidy up after a node that has died."""
 
+RESTARTS_S = (0.01, 0.2, 1.0, 5.0)
+LATE_RESTARTS_S = (0.01, 0.2, 1.0, 5.0, 20.0)
+"""After so long a node is back; all of them are when everything is healed."""
+
+WIDER_FROM = 10_000
+"""Histories with lower seeds do not know of what was thought of later, and stay what they were."""
+
 HA_MODES: tuple[dict[str, Any], ...] = (
     {"ha-mode": "all"},
     {"ha-mode": "exactly", "ha-params": 2},
@@ -78,6 +85,7 @@ class History:
     def __init__(self, seed: int, seen: Counter[str]) -> None:
         self.seed = seed
         self.seen = seen
+        self.is_wide = seed >= WIDER_FROM
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
         self.is_durable = random.random() < 0.6
@@ -133,7 +141,7 @@ class History:
         faulty_s = self.random.choice(FAULTY_S)
         end = self.now + faulty_s
         for _ in range(self.random.choice((0, 1, 1, 2, 2, 3, 4))):
-            fault = self.random.choice(FAULTS)
+            fault = self.random.choice(FAULTS + LATER_FAULTS if self.is_wide else FAULTS)
             self.after(self.random.uniform(0.1, faulty_s), lambda fault=fault: self._hit(fault))
         while self.now < end:
             self._act()
@@ -448,8 +456,9 @@ class History:
         self.cluster.restore_store(name)
         self.cluster.kill(name, self._arrives(), self._notice_s())
         self.after(LEASE_S, lambda: self._tidy(name))
+        restarts_s = LATE_RESTARTS_S if self.is_wide else RESTARTS_S
         self.after(
-            self.random.choice((0.01, 0.2, 1.0, 5.0)) if back_after_s is None else back_after_s,
+            self.random.choice(restarts_s) if back_after_s is None else back_after_s,
             lambda: self._restart(name),
         )
 
@@ -586,6 +595,15 @@ class History:
                 self._kill(other, 0.2)
                 break
         self.after(self.random.uniform(0.3, 2.0), lambda: self._kill(leader))
+
+    def _lose_whole_copies(self) -> None:
+        """Everybody dies for long who has all of a queue; others have a part of it, if any do."""
+        records = checks.queue_records(self.cluster).values()
+        in_part = [r for r in records if set(r.mirrors) - set(r.in_sync)]
+        if in_part:
+            record = self.random.choice(in_part)
+            for name in sorted({record.leader, *record.in_sync} & set(self.cluster.alive)):
+                self._kill(name, LATE_RESTARTS_S[-1])
 
     # The end
 
@@ -808,6 +826,7 @@ FAULTS = (
     "crash_while_store_is_slow",
     "crash_while_synchronising",
 )
+LATER_FAULTS = ("lose_whole_copies", "lose_whole_copies")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 
 import cluster_history
 
+FIRST_SEED = cluster_history.WIDER_FROM
 SEEDS = 90
 
 ONCE_FAILED = {
@@ -40,6 +41,8 @@ ONCE_FAILED = {
     556: "a mirror whose bid for the lead was refused once and taken then led with nothing;"
     " a consumer that waited for a new leader and found it at its own node got nothing",
     3102: "a consumer that had left while it was being moved was cancelled",
+    5007: "a mirror that lacked messages took the lead while one that had all was cut off",
+    5059: "as 5007, and it was the leader that was cut off",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
 }
 
@@ -65,7 +68,7 @@ RARE = (
 
 def test_no_client_of_a_cluster_is_told_what_is_not_so() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(1000, 1000 + SEEDS):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         cluster_history.run(seed, seen)
     assert not [name for name in RARE if not seen[name]], seen
 
