@@ -55,9 +55,8 @@ class FormerCopy:
     def kept(self) -> Kept:
         ranges = []
         for level, delta in zip(self.levels, self._deltas, strict=True):
-            head = level.list_positions(0, level.next_position, 1).positions
-            start = head[0] if head else level.next_position
-            ranges.append((start - delta, level.next_position - delta))
+            start, end = _extent(level)
+            ranges.append((start - delta, end - delta))
         return Kept(self.epoch, ranges, self._safe_only)
 
     def take(self, level: int, start: int, count: int) -> list[Message]:
@@ -78,3 +77,31 @@ class FormerCopy:
     def discard(self) -> None:
         for level in self.levels:
             level.delete()
+
+
+def _extent(level: MirroredLevel) -> tuple[int, int]:
+    """Where the first message is, and the end behind the last.
+
+    Positions that were never used may follow: a storage that is opened again leaves a gap.
+    """
+    start = _first_from(level, 0)
+    if start is None:
+        return level.next_position, level.next_position
+    last, beyond = start, level.next_position
+    while last + 1 < beyond:
+        middle = (last + beyond) // 2
+        found = _first_from(level, middle)
+        if found is None:
+            beyond = middle
+        else:
+            last = found
+    return start, last + 1
+
+
+def _first_from(level: MirroredLevel, start: int) -> int | None:
+    while start < level.next_position:
+        listed = level.list_positions(start, level.next_position, 1)
+        if listed.positions:
+            return listed.positions[0]
+        start = listed.next_position
+    return None

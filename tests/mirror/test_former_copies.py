@@ -1,0 +1,247 @@
+"""Nodes that come back keep what they have of mirrored queues, and are sent the rest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from cluster_disk import Disk, DiskQueue
+from pamqp import commands
+
+from warren.core.backing_queue import BackingSpec
+from warren.core.records import QueueRecord
+
+START_SHIFT = 24
+BODY = bytes(1000)
+
+
+class CountingLinks:
+    """Octets that were carried to each node."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.octets: dict[str, int] = {}
+        carry = cluster.carry
+
+        def counted(node: str, peer: str, frame: tuple[int, bytes]) -> None:
+            self.octets[peer] = self.octets.get(peer, 0) + len(frame[1])
+            carry(node, peer, frame)
+
+        cluster.carry = counted  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def disks() -> dict[str, Disk]:
+    return {}
+
+
+@pytest.fixture
+def cluster(disks: dict[str, Disk]) -> Cluster:
+    def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
+        disk = disks.setdefault(node.name, Disk(lambda: 0.001))
+        queue = disk.open(spec, node.clock)
+        queue.skip_to(max(node.incarnation, 1 + (queue.next_position >> START_SHIFT)) << 24)
+        return queue
+
+    cluster = Cluster("a", "b", "c", new_backing=new_backing)
+    policy = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "ha", "^ha", policy, 0, "queues")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.clock.advance(5)
+    client.receives(commands.Queue.DeclareOk)
+    return cluster
+
+
+def record(cluster: Cluster, node: str) -> QueueRecord:
+    stored = cluster[node].metadata.get(("queue", "/", "ha"))
+    assert stored is not None and isinstance(stored.record, QueueRecord)
+    return stored.record
+
+
+def publish(cluster: Cluster, node: str, numbers: range, **more: Any) -> None:
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    for number in numbers:
+        client.publishes("ha", b"%6d" % number + BODY, delivery_mode=2, **more)
+    cluster.clock.advance(0.5)
+    assert client.receives(commands.Basic.Ack).delivery_tag
+
+
+def come_back(cluster: Cluster, name: str) -> None:
+    cluster.restart(name)
+    cluster.clock.advance(0.1)
+    for other in cluster.alive:
+        if other != name:
+            cluster.connect(name, other)
+    cluster.clock.advance(10)
+
+
+def numbers_in(cluster: Cluster, node: str) -> list[int]:
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    found = []
+    while (got := client.gets("ha", no_ack=True)) is not None:
+        found.append(int(got.body[:6]))
+    return found
+
+
+def test_a_mirror_that_comes_back_is_sent_what_came_meanwhile(cluster: Cluster) -> None:
+    publish(cluster, "a", range(300))
+    cluster.clock.advance(2)
+    cluster.kill("b")
+    cluster.clock.advance(3)
+    publish(cluster, "a", range(300, 310))
+    client = cluster["c"].connects()
+    client.opens_channel(1)
+    for _ in range(5):
+        client.gets("ha", no_ack=True)
+    links = CountingLinks(cluster)
+    come_back(cluster, "b")
+    assert "b" in record(cluster, "a").in_sync
+    # The new ones, and not the 300 KB that are there.
+    assert 10_000 < links.octets["b"] < 40_000, links.octets
+    cluster.kill("a")
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    assert record(cluster, "b").leader == "b"
+    assert numbers_in(cluster, "b") == list(range(5, 310))
+
+
+def test_a_leader_that_comes_back_as_a_mirror_keeps_what_the_next_one_has(
+    cluster: Cluster,
+) -> None:
+    publish(cluster, "a", range(200))
+    cluster.clock.advance(2)
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    links = CountingLinks(cluster)
+    come_back(cluster, "a")
+    leader = record(cluster, "b").leader
+    assert "a" in record(cluster, "b").in_sync
+    assert links.octets["a"] < 20_000, links.octets
+    publish(cluster, leader, range(200, 205))
+    for other in ("b", "c"):
+        cluster.kill(other)
+    cluster.clock.advance(5)
+    assert numbers_in(cluster, "a") == list(range(205))
+
+
+def test_what_only_the_former_leader_has_does_not_come_back(
+    cluster: Cluster, disks: dict[str, Disk]
+) -> None:
+    """MS27: it was never confirmed, and the queue has gone on without it."""
+    publish(cluster, "a", range(3))
+    cluster.clock.advance(2)
+    for other in ("b", "c"):
+        # The leader notices nothing.
+        notices = iter((100.0, 0.0))
+        cluster.cut("a", other, notice_s=lambda notices=notices: next(notices))
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    for number in range(90, 95):
+        client.publishes("ha", b"%6d" % number + BODY, delivery_mode=2)
+    cluster.clock.advance(0.5)
+    assert not [f for f in client.frames() if isinstance(f.method, commands.Basic.Ack)]
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    leader = record(cluster, "b").leader
+    publish(cluster, leader, range(3, 8))
+    come_back(cluster, "a")
+    assert "a" in record(cluster, "b").in_sync
+    for other in ("b", "c"):
+        cluster.kill(other)
+    cluster.clock.advance(5)
+    assert numbers_in(cluster, "a") == list(range(8))
+
+
+def test_all_nodes_may_come_back_one_after_the_other(cluster: Cluster) -> None:
+    publish(cluster, "a", range(100))
+    cluster.clock.advance(2)
+    links = CountingLinks(cluster)
+    for turn, name in enumerate(("a", "b", "c", "a", "b", "c")):
+        cluster.kill(name)
+        cluster.clock.advance(5)
+        come_back(cluster, name)
+        first = 100 + turn
+        publish(cluster, name, range(first, first + 1))
+        assert sorted(record(cluster, name).in_sync) == sorted(
+            {"a", "b", "c"} - {record(cluster, name).leader}
+        )
+    assert max(links.octets.values()) < 100_000, links.octets
+    assert numbers_in(cluster, "b") == list(range(106))
+
+
+def test_an_unreadable_card_costs_a_synchronisation(cluster: Cluster) -> None:
+    publish(cluster, "a", range(50))
+    cluster.clock.advance(2)
+    cluster.kill("b")
+    cards = cluster.cards["b"]
+    assert cards
+    for storage_id in cards:
+        cards[storage_id] = b"no card"
+    cluster.clock.advance(3)
+    links = CountingLinks(cluster)
+    come_back(cluster, "b")
+    assert "b" in record(cluster, "a").in_sync
+    assert links.octets["b"] > 50_000
+    cluster.kill("a")
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    assert numbers_in(cluster, "b") == list(range(50))
+
+
+def test_a_storage_that_lacks_what_its_card_promises_is_left_alone(
+    cluster: Cluster, disks: dict[str, Disk]
+) -> None:
+    publish(cluster, "a", range(50))
+    cluster.clock.advance(2)
+    cluster.kill("b")
+    (kept,) = [kept for kept in disks["b"].queues.values() if kept]
+    del kept[sorted(kept)[20]]
+    cluster.clock.advance(3)
+    come_back(cluster, "b")
+    cluster.clock.advance(10)
+    assert "b" in record(cluster, "a").in_sync
+    cluster.kill("a")
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    assert numbers_in(cluster, "b") == list(range(50))
+
+
+def test_nothing_is_left_of_a_former_copy_nobody_wants(
+    cluster: Cluster, disks: dict[str, Disk]
+) -> None:
+    publish(cluster, "a", range(5))
+    cluster.clock.advance(2)
+    cluster.kill("b")
+    cluster["a"].node.policies.clear("/", "ha")
+    cluster.clock.advance(3)
+    come_back(cluster, "b")
+    assert cluster.cards["b"]
+    cluster.clock.advance(70)
+    assert not cluster.cards["b"]
+    assert not disks["b"].queues
+
+
+def test_a_queue_that_is_deleted_meanwhile_leaves_nothing(
+    cluster: Cluster, disks: dict[str, Disk]
+) -> None:
+    publish(cluster, "a", range(5))
+    cluster.clock.advance(2)
+    cluster.kill("b")
+    cluster.clock.advance(3)
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Delete, queue="ha")
+    cluster.clock.advance(1)
+    come_back(cluster, "b")
+    assert not cluster.cards["b"] and not cluster.cards["a"]

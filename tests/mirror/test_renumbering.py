@@ -1,0 +1,47 @@
+"""What becomes of positions from leader to leader."""
+
+from __future__ import annotations
+
+from warren.mirror.renumbering import NO_LIMIT, STEPS_MAX, Renumbering, Since, Step
+
+
+def test_positions_of_the_same_epoch_stay() -> None:
+    assert Renumbering(3).since(3, 2) == [Since(0, NO_LIMIT), Since(0, NO_LIMIT)]
+
+
+def test_nobody_knows_of_epochs_before_the_first() -> None:
+    assert Renumbering(3).since(2, 1) is None
+
+
+def test_steps_add_up_and_cut_off_what_the_next_leader_never_got() -> None:
+    known = Renumbering(0)
+    # At 10 in the old positions the first of epoch 1 went on, at 25 that of epoch 2.
+    known.step(Step(1, [100], [110]))
+    known.step(Step(2, [-50], [75]))
+    assert known.since(0, 1) == [Since(50, 10)]
+    assert known.since(1, 1) == [Since(-50, 125)]
+    assert known.since(2, 1) == [Since(0, NO_LIMIT)]
+
+
+def test_the_oldest_steps_are_forgotten() -> None:
+    known = Renumbering(0)
+    for epoch in range(1, STEPS_MAX + 3):
+        known.step(Step(epoch, [1], [epoch]))
+    assert len(known.steps) == STEPS_MAX
+    assert known.since(1, 1) is None
+    since = known.since(2, 1)
+    assert since is not None and since[0].shift == STEPS_MAX
+
+
+def test_it_can_be_told() -> None:
+    known = Renumbering(4)
+    known.step(Step(5, [1, 2], [3, 4]))
+    first_epoch, steps = known.plain()
+    told = Renumbering.told(first_epoch, [list(step) for step in steps])
+    assert told.since(4, 2) == known.since(4, 2)
+
+
+def test_a_queue_with_other_levels_is_another_matter() -> None:
+    known = Renumbering(0)
+    known.step(Step(1, [1], [3]))
+    assert known.since(0, 2) is None
