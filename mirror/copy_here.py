@@ -135,6 +135,11 @@ class CopyHere:
 
     # When the leader is gone
 
+    def leader_was_away(self, leader: str) -> None:
+        """It has been started anew, whatever the group knows, and may lack what is here."""
+        self._dead.add(leader)
+        self.leader_may_be_gone()
+
     def leader_may_be_gone(self) -> None:
         """Take the lead, or wait a moment for a better candidate, if the leader has died."""
         record = self._effects.queue_record(self.key)
@@ -152,7 +157,7 @@ class CopyHere:
         self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
-        if not self.is_outside:
+        if record.leader in self._dead or not self.is_outside:
             return record.leader in self._dead
         # Nobody tells this node of deaths any more.
         members = self._effects.group_members(self.queue_id)

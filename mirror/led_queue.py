@@ -20,6 +20,7 @@ from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
 from warren.mirror.leader import Leader
 from warren.mirror.replicas import Wanted
+from warren.mirror.returned_leader import ReturnedLeader
 from warren.mirror.view import MemberId, Members
 
 log = logging.getLogger("warren.queue")
@@ -77,6 +78,8 @@ class LedQueue:
         self.waiting: list[Event] = []
         # Whether it is being handed over to a mirror.
         self.moving = False
+        # While its node, which was away, does not know yet whether it leads on.
+        self.returned: ReturnedLeader | None = None
         # Who was asked to have a mirror, and when.
         self._invited: dict[str, float] = {}
         self._clock = clock

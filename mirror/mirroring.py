@@ -53,6 +53,7 @@ from warren.mirror.replicas import (
     wanted_leader,
     wanted_mirrors,
 )
+from warren.mirror.returned_leader import RECLAIM_S, ReturnedLeader
 from warren.mirror.view import alive_members
 
 log = logging.getLogger("warren.queue")
@@ -65,9 +66,6 @@ MIRRORS_S = 2.0
 
 MOVE_PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
-
-RECLAIM_S = 3.0
-"""How long a leader that was away waits for a mirror to take its place before it goes on."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
@@ -172,6 +170,7 @@ class Mirroring:
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
+        self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
         self._metadata.watch(("queue",), self._record_changed)
@@ -395,18 +394,40 @@ class Mirroring:
         led.member = self._groups.join(queue.queue_id, record.epoch, led)
         if record.mirrors:
             led.leader.fenced = True
-            self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+            led.returned = ReturnedLeader(
+                self._clock,
+                lambda: {*self._present(), *self._running()},
+                lambda node, answer: self._ask_to_lead(node, led, answer),
+            )
+            self._look_for_better_copies(led)
         else:
             led.member.start()
         return led
 
-    def _reclaim(self, led: LedQueue) -> None:
+    def _look_for_better_copies(self, led: LedQueue) -> None:
+        """Go on with what is here, as soon as no mirror can have more."""
+        returned, record = led.returned, self.queue_record(led.key)
+        if returned is None or record is None or self._led.get(led.queue.queue_id) is not led:
+            return
+        if returned.awaited(record):
+            returned.ask(record, lambda: self._look_for_better_copies(led))
+        else:
+            led.returned = None
+            self._reclaim(led, returned)
+
+    def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer)
+
+    def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken our place: go on without those there were."""
         if self._led.get(led.queue.queue_id) is not led or not led.leader.fenced:
             return
 
         def alone(record: QueueRecord) -> QueueRecord | None:
             if record.leader != self._name or record.epoch != led.leader.epoch:
+                return None
+            if returned is not None and returned.awaited(record):
+                led.returned = returned
                 return None
             return msgspec.structs.replace(
                 record,
@@ -507,6 +528,7 @@ class Mirroring:
             led = self._lead(queue, key, record)
         if led.leader.fenced:
             # Another node may be about to take the lead.
+            self._look_for_better_copies(led)
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.wanted = wanted
@@ -783,13 +805,18 @@ class Mirroring:
         return None if record is None else [member.node for member in alive_members(record)]
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
+
+    def _ask_of_copy(
+        self, question: str, node: str, queue_id: int, answer: Callable[[bool], None]
+    ) -> None:
         def finish(result: Callable[[], bool]) -> None:
             # Who cannot be reached has not said anything.
             with suppress(NotFound):
                 answer(result())
 
         async def ask() -> bool:
-            has_one: bool = await self._calls.ask(node, "mirror.have_copy", copy.queue_id)
+            has_one: bool = await self._calls.ask(node, question, queue_id)
             return has_one
 
         run(ask(), finish)
@@ -798,6 +825,14 @@ class Mirroring:
         """Whether this node has a copy that has begun; which it is, the definition says."""
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started
+
+    async def _asked_to_lead(self, node: str, queue_id: int) -> bool:
+        """The leader was away, and asks whether this node has a copy, and to lead if it has."""
+        copy = self._copies.get(queue_id)
+        if copy is None or not copy.mirror.started:
+            return False
+        copy.leader_was_away(node)
+        return True
 
     # Definitions
 

@@ -377,3 +377,70 @@ def test_who_subscribes_while_there_is_no_leader_is_served_by_the_next_one(
         assert client.receives(commands.Basic.ConsumeOk).consumer_tag == "late"
     assert sorted(b.receives_bodies() + c.receives_bodies()) == [b"before", b"before too"]
     assert b.counts("ha") == (0, 2)
+
+
+def is_led_by(cluster: Cluster, node: str) -> bool:
+    """Whether the node leads its one queue, and may confirm."""
+    return [led.leader.fenced for led in cluster[node].mirroring._led.values()] == [False]
+
+
+def comes_back(cluster: Cluster, node: str) -> None:
+    """The node is started again, and reaches all others that are up."""
+    cluster.restart(node)
+    cluster.settle()
+    for other in cluster.alive:
+        if other != node:
+            cluster.connect(*sorted((node, other)))
+
+
+def test_a_leader_that_was_away_waits_for_a_mirror_that_cannot_reach_the_definitions(
+    cluster: Cluster,
+) -> None:
+    mirrored(cluster, "ha")
+    c = cluster["c"].connects()
+    c.opens_channel(1)
+    c.selects_confirms()
+    c.publishes("ha", b"not on the disk of a")
+    assert c.receives(commands.Basic.Ack).delivery_tag == 1
+    for mirror in "bc":
+        cluster.cut_store(mirror)
+    cluster.kill("a")
+    comes_back(cluster, "a")
+    cluster.clock.advance(30)
+    assert record(cluster, "ha", "a").leader == "a" and not is_led_by(cluster, "a")
+    for mirror in "bc":
+        cluster.restore_store(mirror)
+    cluster.clock.advance(3)
+    assert record(cluster, "ha", "a").leader in ("b", "c")
+    got = c.gets("ha")
+    assert got is not None and got.body == b"not on the disk of a"
+
+
+def test_when_no_mirror_has_a_copy_left_the_leader_goes_on_at_once(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    for node in "abc":
+        cluster.kill(node)
+    for node in "cba":
+        comes_back(cluster, node)
+    cluster.clock.advance(0.1)
+    assert is_led_by(cluster, "a")
+
+
+@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
+@pytest.mark.parametrize("apart_s", [0.0, 20.0])
+def test_a_cluster_that_was_killed_comes_back_whatever_node_is_first(
+    cluster: Cluster, order: str, apart_s: float
+) -> None:
+    """MS26; the first may have been down for so long that nobody waits for it."""
+    mirrored(cluster, "ha")
+    for node in "abc":
+        cluster.kill(node)
+    if apart_s:
+        for node in "abc":
+            cluster.tidy_after(node)
+    for node in order:
+        comes_back(cluster, node)
+        cluster.clock.advance(apart_s)
+    cluster.clock.advance(10)
+    assert is_led_by(cluster, "a")
+    assert sorted(record(cluster, "ha").in_sync) == ["b", "c"]
