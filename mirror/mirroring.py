@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import NamedTuple, cast
 
@@ -72,6 +72,10 @@ UNWANTED_S = 3 * INVITE_AGAIN_S
 
 FORMER_S = 60.0
 """So long what this node has from before is kept for a leader that does not ask for it."""
+
+SOME_ORIGINS = ""
+"""Stands among the origins of a queue when others may have published to it of which nobody knows:
+its leader was away, or it was not mirrored then."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -176,9 +180,9 @@ class Mirroring:
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
-        self._post.watch(on_up=lambda name: self._nodes_changed(), on_down=self._node_down)
+        self._post.watch(on_up=self._node_up, on_down=self._node_down)
         for queue in list(node.local_queues):
-            self._queue_here(queue)
+            self._has_queue(queue, was_there=True)
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
@@ -203,7 +207,7 @@ class Mirroring:
         for led in list(self._led.values()):
             led.leader.flush()
             if led.wanted.promote_on_shutdown == WHEN_SYNCED:
-                self.write_record(led.key, _down)
+                self.write_record(led.key, led.queue.queue_id, _down)
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
@@ -216,7 +220,9 @@ class Mirroring:
     def received_from(self, queue_id: int, origin: str) -> int | None:
         """Up to which of its publishes the queue has all of a node; None if nobody can say."""
         origins = self._origins.get(queue_id)
-        return None if origins is None else origins.get(origin, 0)
+        if origins is None:
+            return None
+        return origins.get(origin, None if SOME_ORIGINS in origins else 0)
 
     async def mirrored(self, queue: Queue) -> None:
         """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
@@ -250,12 +256,25 @@ class Mirroring:
         """All up to this number that another node has published is written down."""
         led = self._led.get(queue_id)
         if led is not None:
-            self._origins.setdefault(queue_id, {})[origin] = number
+            self._origins[queue_id][origin] = number
             led.leader.origin(origin, number)
+
+    @contextmanager
+    def publishing_again(self, queue: Queue) -> Iterator[None]:
+        """What is published meanwhile may have been delivered by another leader."""
+        led = self._led.get(queue.queue_id)
+        if led is None:
+            yield
+            return
+        led.leader.again = True
+        try:
+            yield
+        finally:
+            led.leader.again = False
 
     def state(self, queue: Queue) -> MirrorState | None:
         """What is known of the mirrors of a queue; None if it has none."""
-        record = self.queue_record(("queue", queue.vhost_name, queue.name))
+        record = self.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
         led = self._led.get(queue.queue_id)
         if record is None or (led is None and not record.mirrors and not record.epoch):
             return None
@@ -289,7 +308,7 @@ class Mirroring:
     def synchronise(self, queue: Queue) -> None:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
-        record = self.queue_record(led.key)
+        record = self.record_of(led.key, led.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             assert record is not None
             unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
@@ -314,16 +333,24 @@ class Mirroring:
     # Queues this node leads
 
     def _queue_here(self, queue: Queue) -> None:
+        self._has_queue(queue, was_there=False)
+
+    def _has_queue(self, queue: Queue, *, was_there: bool) -> None:
         key: Key = ("queue", queue.vhost_name, queue.name)
         self._by_key[key] = queue.queue_id
         copy = self._copies.pop(queue.queue_id, None)
-        record = self.queue_record(key)
+        record = self.record_of(key, queue.queue_id)
         assert record is not None
         self._discard_former(queue.queue_id)
         if copy is not None:
             del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
+        elif not was_there and not record.epoch:
+            # It was declared just now.
+            self._origins[queue.queue_id] = {}
         self._reconcile(queue)
+        if queue.queue_id not in self._led:
+            self._origins.pop(queue.queue_id, None)
 
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """Our mirror leads now: its group, its positions and what it knew go on."""
@@ -385,6 +412,7 @@ class Mirroring:
     def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         """Begin to mirror a queue of this node."""
         led = self._new_led(queue, key, record)
+        led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
         card = self._own_cards.pop(queue.queue_id, None)
         if card is not None and card.epoch == record.epoch:
             led.leader.renumbering = Renumbering.told(card.first_epoch, card.steps)
@@ -406,7 +434,7 @@ class Mirroring:
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
         """Go on with what is here, as soon as no mirror can have more."""
-        returned, record = led.returned, self.queue_record(led.key)
+        returned, record = led.returned, self.record_of(led.key, led.queue.queue_id)
         if returned is None or record is None or self._led.get(led.queue.queue_id) is not led:
             return
         if returned.awaited(record):
@@ -442,7 +470,7 @@ class Mirroring:
             if self._led.get(led.queue.queue_id) is led:
                 led.go_on_alone(self._joining(led), led.leader.epoch)
 
-        self.write_record(led.key, alone, go_on)
+        self.write_record(led.key, led.queue.queue_id, alone, go_on)
 
     def _joining(self, led: LedQueue) -> GroupMember:
         """A new member in the place of the one that has stopped, or has never begun."""
@@ -453,8 +481,12 @@ class Mirroring:
         """The queue has no mirrors any more, and shall have none."""
         queue = led.queue
         del self._led[queue.queue_id]
+        self._origins.pop(queue.queue_id, None)
         self._forget(led)
         self._cards.remove(led.storage_id)
+        for mirror in list(led.leader.mirrors):
+            # The definition names it no more; this may be known before the leader is told.
+            led.leader.remove_mirror(mirror)
         led.leader.flush()
         led.member.leave()
         self._groups.delete_group(queue.queue_id)
@@ -475,8 +507,7 @@ class Mirroring:
         if led is None:
             return
         self._forget(led)
-        record = self.queue_record(key)
-        deleted = record is None or record.queue_id != queue.queue_id
+        deleted = self.record_of(key, queue.queue_id) is None
         led.leader.end(refuse=not deleted)
         led.member.leave()
         if deleted:
@@ -517,8 +548,8 @@ class Mirroring:
         if queue.exclusive_owner is not None or queue.deleted or self._stopping:
             return
         key: Key = ("queue", queue.vhost_name, queue.name)
-        record = self.queue_record(key)
-        if record is None or record.queue_id != queue.queue_id or record.leader != self._name:
+        record = self.record_of(key, queue.queue_id)
+        if record is None or record.leader != self._name:
             return
         wanted = self._wanted(queue)
         led = self._led.get(queue.queue_id)
@@ -577,7 +608,7 @@ class Mirroring:
 
         def when_all_have_it(leads: bool) -> None:
             if leads:
-                self.write_record(led.key, hand_over)
+                self.write_record(led.key, led.queue.queue_id, hand_over)
 
         led.leader.barrier(when_all_have_it)
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
@@ -610,7 +641,7 @@ class Mirroring:
         """Hand over queues of this node; returns how many queues each node leads then."""
         counts = dict(leads)
         for led in list(self._led.values()):
-            record = self.queue_record(led.key)
+            record = self.record_of(led.key, led.queue.queue_id)
             if record is None:
                 continue
             copies = Copies(record.leader, record.mirrors, record.in_sync)
@@ -623,6 +654,8 @@ class Mirroring:
 
     def _tick(self) -> None:
         for led in list(self._led.values()):
+            if not led.leader.fenced:
+                led.drop_unreached(self._running())
             led.leader.look_for_synced()
             self._reconcile(led.queue)
             self._write_card_of_leader(led)
@@ -655,7 +688,7 @@ class Mirroring:
     def _write_card_of_copy(self, copy: CopyHere) -> None:
         """When a copy is whole it is what counts, and no more what was here before."""
         mirror = copy.mirror
-        record = self.queue_record(copy.key)
+        record = self.record_of(copy.key, copy.queue_id)
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         if mirror.former is not None:
@@ -700,6 +733,14 @@ class Mirroring:
         for led in list(self._led.values()):
             self._reconcile(led.queue)
 
+    def _node_up(self, name: str) -> None:
+        self._nodes_changed()
+        for copy in self._copies.values():
+            record = self.record_of(copy.key, copy.queue_id)
+            if record is not None and record.leader == name:
+                # What was said over the link before may have got lost with it.
+                copy.mirror.report_again()
+
     def _node_down(self, name: str) -> None:
         self._nodes_changed()
 
@@ -716,8 +757,8 @@ class Mirroring:
         Raises `NotFound` to be asked again.
         """
         key: Key = ("queue", vhost, name)
-        record = self.queue_record(key)
-        if record is None or record.queue_id != queue_id or record.leader != node:
+        record = self.record_of(key, queue_id)
+        if record is None or record.leader != node:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
             self._have_copy(key, record)
@@ -766,7 +807,7 @@ class Mirroring:
 
     def _report(self, queue_id: int, batch: int) -> None:
         copy = self._copies.get(queue_id)
-        record = self.queue_record(copy.key) if copy is not None else None
+        record = self.record_of(copy.key, copy.queue_id) if copy is not None else None
         if copy is not None and record is not None:
             payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
             self._post.send(record.leader, Kind.MIRRORED, payload)
@@ -777,10 +818,10 @@ class Mirroring:
             return
         del self._copies[copy.queue_id]
         del self._by_storage[copy.storage_id]
-        self._by_key.pop(copy.key, None)
+        if self._by_key.get(copy.key) == copy.queue_id:
+            del self._by_key[copy.key]
         copy.member.leave()
-        record = self.queue_record(copy.key)
-        deleted = record is None or record.queue_id != copy.queue_id
+        deleted = self.record_of(copy.key, copy.queue_id) is None
         if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
             former = copy.mirror.into_former(copy.storage_id)
             self._formers[copy.queue_id] = (former, self._clock.now())
@@ -836,9 +877,10 @@ class Mirroring:
 
     # Definitions
 
-    def queue_record(self, key: Key) -> QueueRecord | None:
+    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
         stored = self._metadata.get(key)
-        return stored.record if stored and isinstance(stored.record, QueueRecord) else None
+        record = stored.record if stored is not None else None
+        return record if isinstance(record, QueueRecord) and record.queue_id == queue_id else None
 
     def promote_when(self, key: Key) -> str:
         _, vhost, name = key
@@ -848,20 +890,21 @@ class Mirroring:
     def write_record(
         self,
         key: Key,
+        queue_id: int,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        stored = self._metadata.get(key)
-        if stored is None or not isinstance(stored.record, QueueRecord):
+        stored, record = self._metadata.get(key), self.record_of(key, queue_id)
+        if stored is None or record is None:
             return
-        changed = change(stored.record)
+        changed = change(record)
         if changed is None:
             return
         commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
 
         def decided() -> None:
             if commit.refused:
-                self.write_record(key, change, then)
+                self.write_record(key, queue_id, change, then)
             else:
                 then()
 
@@ -896,6 +939,8 @@ class Mirroring:
             copy.listed = self._name in record.mirrors
             copy.promoting = False
             copy.member.set_epoch(record.epoch)
+            # The leader's batches may have come before this.
+            copy.mirror.report_again()
 
     # `LedEffects`
 
