@@ -126,8 +126,8 @@ class CopyHere:
         else:
             self._effects.drop_copy(self, reason.value, keep=True)
 
-    def slice_came(self, number: int, payload: bytes) -> None:
-        self._try(lambda: self.mirror.slice_came(number, payload))
+    def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
+        self._try(lambda: self.mirror.slice_came(epoch, number, payload))
 
     def _try(self, work: Callable[[], None]) -> None:
         try:

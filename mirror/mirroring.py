@@ -462,7 +462,7 @@ class Mirroring:
         led.leader.flush()
         led.member.leave()
         self._groups.delete_group(queue.queue_id)
-        inner: list[BackingQueue] = [level.inner for level in led.leader.levels]
+        inner: list[BackingQueue] = [level.unwrapped() for level in led.leader.levels]
         if isinstance(queue.backing, PriorityQueue):
             queue.backing.replace_levels(inner)
         else:
@@ -671,6 +671,8 @@ class Mirroring:
 
     def _node_up(self, name: str) -> None:
         self._nodes_changed()
+        for led in self._led.values():
+            led.leader.send_slice_again(name)
         for copy in self._copies.values():
             record = self.record_of(copy.key, copy.queue_id)
             if record is not None and record.leader == name:
@@ -947,10 +949,10 @@ class Mirroring:
             led.leader.has(node, batch)
 
     def _slice(self, node: str, payload: bytes) -> None:
-        queue_id, _, number, content = unpack_slice(payload)
+        queue_id, epoch, number, content = unpack_slice(payload)
         copy = self._copies.get(queue_id)
         if copy is not None:
-            copy.slice_came(number, content)
+            copy.slice_came(epoch, number, content)
 
 
 def _down(record: QueueRecord) -> QueueRecord | None:
