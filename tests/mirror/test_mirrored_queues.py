@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 from cluster import Cluster
 from pamqp import commands
 
+from warren.core.field import Field
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
 
@@ -204,8 +205,6 @@ def test_exclusive_queues_are_never_mirrored(cluster: Cluster) -> None:
 
 
 def test_priority_queues_are_mirrored_level_by_level(cluster: Cluster) -> None:
-    from warren.core.field import Field
-
     a, b = cluster["a"].connects(), cluster["b"].connects()
     for client in (a, b):
         client.opens_channel(1)
@@ -225,8 +224,6 @@ def test_priority_queues_are_mirrored_level_by_level(cluster: Cluster) -> None:
 
 
 def test_consumers_that_ask_for_it_are_cancelled_at_failover(cluster: Cluster) -> None:
-    from warren.core.field import Field
-
     mirrored(cluster, "ha")
     c = cluster["c"].connects()
     c.opens_channel(1)
@@ -592,3 +589,38 @@ def test_a_synchronisation_outlives_the_link_between_leader_and_mirror(
     cluster["b"].node.policies.set("/", "ha", "^ha", definition, 0, "queues")
     cluster.clock.advance(60)
     assert len(record(cluster, "ha").in_sync) == 4, record(cluster, "ha")
+
+
+def test_a_refusal_outlives_the_link_to_the_leader() -> None:
+    delay_s = [0.0]
+    cluster = Cluster("a", "b", "c", delay=lambda: delay_s[0])
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    arguments = {"x-max-length": Field("I", 1), "x-overflow": Field("S", b"reject-publish")}
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
+    cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
+    b.selects_confirms()
+    b.publishes("ha", b"kept")
+    assert b.receives(commands.Basic.Ack).delivery_tag == 1
+    for lost in range(3):
+        delay_s[0] = 0.1
+        b.publishes("ha", b"refused")
+        cluster.clock.advance(0.15)
+        cluster.cut("a", "b")
+        delay_s[0] = 0.0
+        cluster.connect("a", "b")
+        cluster.clock.advance(5)
+        assert record(cluster, "ha").leader == "a"
+        assert b.receives(commands.Basic.Nack).delivery_tag == 2 + lost
+        # And it is not kept for ever.
+        cluster.settle()
+        assert not any(
+            refusals.numbers
+            for by_origin in cluster["a"].host._refusals.values()
+            for refusals in by_origin.values()
+        )
+    assert b.counts("ha") == (1, 0)
