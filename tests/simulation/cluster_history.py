@@ -118,6 +118,7 @@ class History(Faults):
         self.ttl_s: dict[str, float] = {}
         # Whose dead letters are kept.
         self.lettered: set[str] = set()
+        self.must_be_dead: set[int] = set()
         # Consumers of this queue may acknowledge nothing.
         self.careless = ""
         self.is_careless = False
@@ -638,6 +639,7 @@ class History(Faults):
         self.seen["publishes"] += len(self.publishes)
         self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
         self.seen["histories"] += 1
+        self.seen[f"histories of {len(self.cluster.nodes)} nodes"] += 1
 
     def _ack_all(self) -> None:
         for _ in range(4000):
@@ -646,12 +648,30 @@ class History(Faults):
                 for kind in (CONSUME, GET):
                     channel = session.channel(kind)
                     if channel.held:
-                        channel.acks(max(channel.held), True)
+                        self._reject_some(channel)
+                        if channel.held:
+                            channel.acks(max(channel.held), True)
                         busy = True
             self._rest(0.3)
             if not busy:
                 return
         raise AssertionError("messages come again and again")
+
+    def _reject_some(self, channel: ClientChannel) -> None:
+        """Of what nothing can go wrong with any more, all becomes a dead letter that is to."""
+        for tag, held in list(channel.held.items()):
+            publish = held.publish
+            is_its_to_reject = held.at > self._final_since and not self.ledger.moved_since(
+                publish.queue, held.at - checks.KNOWN_S
+            )
+            if (
+                publish.queue in self.lettered
+                and is_its_to_reject
+                and self.random.random() < 0.2
+            ):
+                self.seen["rejected in peace"] += 1
+                self.must_be_dead.add(publish.number)
+                channel.rejects(tag)
 
     def _probe(self) -> None:
         """Every consumer is served, and every publisher."""
@@ -731,9 +751,12 @@ class History(Faults):
                 break
             publish = self.publishes[int(frames[2].payload)]
             self.seen["dead letters"] += 1
+            self.must_be_dead.discard(publish.number)
             assert publish.queue in self.lettered and publish.excused, f"E2: {publish} is dead"
         else:
             raise AssertionError(f"{DEAD} has no end")
+        lost = self.must_be_dead
+        assert not lost, f"E1: {len(lost)} dead letters lost, such as {sorted(lost)[:3]}"
         session.vanishes()
 
     def _check_drained(self, queue: str, counted: list[int], drained: list[Publish]) -> None:
