@@ -239,12 +239,28 @@ class Queue:
                 return PENDING
         return SETTLED
 
+    def publish_again(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        """`publish` what another leader may have delivered.
+
+        That it counts as delivered once is the business of the backing queue, unless somebody
+        takes it at once and does not acknowledge.
+        """
+        return self._publish_by_rules(envelope, body, confirms, publish_seq, again=True)
+
     def _publish_by_rules(
         self,
         envelope: Envelope,
         body: bytes,
         confirms: PublishConfirms | None,
         publish_seq: int,
+        *,
+        again: bool = False,
     ) -> Settlement:
         if self._held is not None:
             self._held.append(Unanswered(0, envelope, body, confirms, publish_seq))
@@ -264,7 +280,7 @@ class Queue:
         if ready and not backing.length:
             consumer = ready[0]
             if consumer.no_ack:
-                self._send(consumer, envelope, body, False)
+                self._send(consumer, envelope, body, again)
             else:
                 message = backing.publish_delivered(
                     envelope, body, expires_at, confirms, publish_seq
@@ -555,8 +571,9 @@ class Queue:
         """The queue stays where it is."""
         held, self._held = self._held, None
         self._find_rules()
-        for _, envelope, body, confirms, publish_seq in held or ():
-            answer = self.publish(envelope, body, confirms, publish_seq)
+        for publish in held or ():
+            confirms, publish_seq = publish.confirms, publish.publish_seq
+            answer = self.publish(publish.envelope, publish.body, confirms, publish_seq)
             if confirms is not None and answer is not PENDING:
                 # Whoever published it was told that it would hear.
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)

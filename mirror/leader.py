@@ -134,6 +134,7 @@ class Leader:
         self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
+        self.again = False
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
         self._clock = clock

@@ -247,6 +247,11 @@ class Mirror:
             self._reported = upto
             self._report(upto)
 
+    def report_again(self) -> None:
+        """Whoever is to know it may not have got it."""
+        if self._reported:
+            self._report(self._reported)
+
     # Becoming the leader, or nothing
 
     def deltas(self) -> list[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import NamedTuple, cast
 
@@ -52,6 +52,7 @@ from warren.mirror.replicas import (
     wanted_leader,
     wanted_mirrors,
 )
+from warren.mirror.returned_leader import RECLAIM_S, ReturnedLeader
 from warren.mirror.view import alive_members
 
 log = logging.getLogger("warren.queue")
@@ -68,11 +69,12 @@ NEWS_S = 0.5
 MOVE_PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
 
-RECLAIM_S = 3.0
-"""How long a leader that was away waits for a mirror to take its place before it goes on."""
-
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
+
+SOME_ORIGINS = ""
+"""Stands among the origins of a queue when others may have published to it of which nobody knows:
+its leader was away, or it was not mirrored then."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -149,14 +151,15 @@ class Mirroring:
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
+        self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
-        self._post.watch(on_up=lambda name: self._nodes_changed(), on_down=self._node_down)
+        self._post.watch(on_up=self._node_up, on_down=self._node_down)
         for queue in list(node.local_queues):
-            self._queue_here(queue)
+            self._has_queue(queue, was_there=True)
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
@@ -181,7 +184,7 @@ class Mirroring:
         for led in list(self._led.values()):
             led.leader.flush()
             if led.wanted.promote_on_shutdown == WHEN_SYNCED:
-                self.write_record(led.key, _down)
+                self.write_record(led.key, led.queue.queue_id, _down)
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
@@ -194,7 +197,9 @@ class Mirroring:
     def received_from(self, queue_id: int, origin: str) -> int | None:
         """Up to which of its publishes the queue has all of a node; None if nobody can say."""
         origins = self._origins.get(queue_id)
-        return None if origins is None else origins.get(origin, 0)
+        if origins is None:
+            return None
+        return origins.get(origin, None if SOME_ORIGINS in origins else 0)
 
     async def mirrored(self, queue: Queue) -> None:
         """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
@@ -228,12 +233,25 @@ class Mirroring:
         """All up to this number that another node has published is written down."""
         led = self._led.get(queue_id)
         if led is not None:
-            self._origins.setdefault(queue_id, {})[origin] = number
+            self._origins[queue_id][origin] = number
             led.leader.origin(origin, number)
+
+    @contextmanager
+    def publishing_again(self, queue: Queue) -> Iterator[None]:
+        """What is published meanwhile may have been delivered by another leader."""
+        led = self._led.get(queue.queue_id)
+        if led is None:
+            yield
+            return
+        led.leader.again = True
+        try:
+            yield
+        finally:
+            led.leader.again = False
 
     def state(self, queue: Queue) -> MirrorState | None:
         """What is known of the mirrors of a queue; None if it has none."""
-        record = self.queue_record(("queue", queue.vhost_name, queue.name))
+        record = self.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
         led = self._led.get(queue.queue_id)
         if record is None or (led is None and not record.mirrors and not record.epoch):
             return None
@@ -267,7 +285,7 @@ class Mirroring:
     def synchronise(self, queue: Queue) -> None:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
-        record = self.queue_record(led.key)
+        record = self.record_of(led.key, led.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             assert record is not None
             unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
@@ -292,16 +310,24 @@ class Mirroring:
     # Queues this node leads
 
     def _queue_here(self, queue: Queue) -> None:
+        self._has_queue(queue, was_there=False)
+
+    def _has_queue(self, queue: Queue, *, was_there: bool) -> None:
         key: Key = ("queue", queue.vhost_name, queue.name)
         self._by_key[key] = queue.queue_id
         copy = self._copies.pop(queue.queue_id, None)
-        record = self.queue_record(key)
+        record = self.record_of(key, queue.queue_id)
         assert record is not None
         self._formers.discard(queue.queue_id)
         if copy is not None:
             del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
+        elif not was_there and not record.epoch:
+            # It was declared just now.
+            self._origins[queue.queue_id] = {}
         self._reconcile(queue)
+        if queue.queue_id not in self._led:
+            self._origins.pop(queue.queue_id, None)
 
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """Our mirror leads now: its group, its positions and what it knew go on."""
@@ -363,6 +389,7 @@ class Mirroring:
     def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         """Begin to mirror a queue of this node."""
         led = self._new_led(queue, key, record)
+        led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
         if known is not None:
             led.leader.renumbering = known
@@ -372,18 +399,40 @@ class Mirroring:
         led.member = self._groups.join(queue.queue_id, record.epoch, led)
         if record.mirrors:
             led.leader.fenced = True
-            self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+            led.returned = ReturnedLeader(
+                self._clock,
+                lambda: {*self._present(), *self._running()},
+                lambda node, answer: self._ask_to_lead(node, led, answer),
+            )
+            self._look_for_better_copies(led)
         else:
             led.member.start()
         return led
 
-    def _reclaim(self, led: LedQueue) -> None:
+    def _look_for_better_copies(self, led: LedQueue) -> None:
+        """Go on with what is here, as soon as no mirror can have more."""
+        returned, record = led.returned, self.record_of(led.key, led.queue.queue_id)
+        if returned is None or record is None or self._led.get(led.queue.queue_id) is not led:
+            return
+        if returned.awaited(record):
+            returned.ask(record, lambda: self._look_for_better_copies(led))
+        else:
+            led.returned = None
+            self._reclaim(led, returned)
+
+    def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer)
+
+    def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken our place: go on without those there were."""
         if self._led.get(led.queue.queue_id) is not led or not led.leader.fenced:
             return
 
         def alone(record: QueueRecord) -> QueueRecord | None:
             if record.leader != self._name or record.epoch != led.leader.epoch:
+                return None
+            if returned is not None and returned.awaited(record):
+                led.returned = returned
                 return None
             return msgspec.structs.replace(
                 record,
@@ -398,7 +447,7 @@ class Mirroring:
             if self._led.get(led.queue.queue_id) is led:
                 led.go_on_alone(self._joining(led), led.leader.epoch)
 
-        self.write_record(led.key, alone, go_on)
+        self.write_record(led.key, led.queue.queue_id, alone, go_on)
 
     def _joining(self, led: LedQueue) -> GroupMember:
         """A new member in the place of the one that has stopped, or has never begun."""
@@ -409,8 +458,12 @@ class Mirroring:
         """The queue has no mirrors any more, and shall have none."""
         queue = led.queue
         del self._led[queue.queue_id]
+        self._origins.pop(queue.queue_id, None)
         self._forget(led)
         self._formers.remove_card(led.storage_id)
+        for mirror in list(led.leader.mirrors):
+            # The definition names it no more; this may be known before the leader is told.
+            led.leader.remove_mirror(mirror)
         led.leader.flush()
         led.member.leave()
         self._groups.delete_group(queue.queue_id)
@@ -431,8 +484,7 @@ class Mirroring:
         if led is None:
             return
         self._forget(led)
-        record = self.queue_record(key)
-        deleted = record is None or record.queue_id != queue.queue_id
+        deleted = self.record_of(key, queue.queue_id) is None
         led.leader.end(refuse=not deleted)
         led.member.leave()
         if deleted:
@@ -466,8 +518,8 @@ class Mirroring:
         if queue.exclusive_owner is not None or queue.deleted or self._stopping:
             return
         key: Key = ("queue", queue.vhost_name, queue.name)
-        record = self.queue_record(key)
-        if record is None or record.queue_id != queue.queue_id or record.leader != self._name:
+        record = self.record_of(key, queue.queue_id)
+        if record is None or record.leader != self._name:
             return
         wanted = self._wanted(queue)
         led = self._led.get(queue.queue_id)
@@ -477,6 +529,7 @@ class Mirroring:
             led = self._lead(queue, key, record)
         if led.leader.fenced:
             # Another node may be about to take the lead.
+            self._look_for_better_copies(led)
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.wanted = wanted
@@ -525,7 +578,7 @@ class Mirroring:
 
         def when_all_have_it(leads: bool) -> None:
             if leads:
-                self.write_record(led.key, hand_over)
+                self.write_record(led.key, led.queue.queue_id, hand_over)
 
         led.leader.barrier(when_all_have_it)
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
@@ -558,7 +611,7 @@ class Mirroring:
         """Hand over queues of this node; returns how many queues each node leads then."""
         counts = dict(leads)
         for led in list(self._led.values()):
-            record = self.queue_record(led.key)
+            record = self.record_of(led.key, led.queue.queue_id)
             if record is None:
                 continue
             copies = Copies(record.leader, record.mirrors, record.in_sync)
@@ -571,6 +624,8 @@ class Mirroring:
 
     def _tick(self) -> None:
         for led in list(self._led.values()):
+            if not led.leader.fenced:
+                led.drop_unreached(self._running())
             led.leader.look_for_synced()
             self._reconcile(led.queue)
             self._write_card_of_leader(led)
@@ -599,7 +654,7 @@ class Mirroring:
     def _write_card_of_copy(self, copy: CopyHere) -> None:
         """When a copy is whole it is what counts, and no more what was here before."""
         mirror = copy.mirror
-        record = self.queue_record(copy.key)
+        record = self.record_of(copy.key, copy.queue_id)
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         if mirror.former is not None:
@@ -618,6 +673,14 @@ class Mirroring:
     def _nodes_changed(self) -> None:
         for led in list(self._led.values()):
             self._reconcile(led.queue)
+
+    def _node_up(self, name: str) -> None:
+        self._nodes_changed()
+        for copy in self._copies.values():
+            record = self.record_of(copy.key, copy.queue_id)
+            if record is not None and record.leader == name:
+                # What was said over the link before may have got lost with it.
+                copy.mirror.report_again()
 
     def _node_down(self, name: str) -> None:
         self._nodes_changed()
@@ -652,8 +715,8 @@ class Mirroring:
         """The definition that this node leads the queue, which may be on the way to us still."""
         too_late = False
         while True:
-            record = self.queue_record(key)
-            if record is not None and record.queue_id == queue_id and record.leader == leader:
+            record = self.record_of(key, queue_id)
+            if record is not None and record.leader == leader:
                 return record
             if too_late:
                 return None
@@ -705,7 +768,7 @@ class Mirroring:
 
     def _report(self, queue_id: int, batch: int) -> None:
         copy = self._copies.get(queue_id)
-        record = self.queue_record(copy.key) if copy is not None else None
+        record = self.record_of(copy.key, copy.queue_id) if copy is not None else None
         if copy is not None and record is not None:
             payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
             self._post.send(record.leader, Kind.MIRRORED, payload)
@@ -716,10 +779,10 @@ class Mirroring:
             return
         del self._copies[copy.queue_id]
         del self._by_storage[copy.storage_id]
-        self._by_key.pop(copy.key, None)
+        if self._by_key.get(copy.key) == copy.queue_id:
+            del self._by_key[copy.key]
         copy.member.leave()
-        record = self.queue_record(copy.key)
-        deleted = record is None or record.queue_id != copy.queue_id
+        deleted = self.record_of(copy.key, copy.queue_id) is None
         if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
             self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
         else:
@@ -743,13 +806,18 @@ class Mirroring:
         return None if record is None else [member.node for member in alive_members(record)]
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
+
+    def _ask_of_copy(
+        self, question: str, node: str, queue_id: int, answer: Callable[[bool], None]
+    ) -> None:
         def finish(result: Callable[[], bool]) -> None:
             # Who cannot be reached has not said anything.
             with suppress(NotFound):
                 answer(result())
 
         async def ask() -> bool:
-            has_one: bool = await self._calls.ask(node, "mirror.have_copy", copy.queue_id)
+            has_one: bool = await self._calls.ask(node, question, queue_id)
             return has_one
 
         run(ask(), finish)
@@ -759,6 +827,14 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started
 
+    async def _asked_to_lead(self, node: str, queue_id: int) -> bool:
+        """The leader was away, and asks whether this node has a copy, and to lead if it has."""
+        copy = self._copies.get(queue_id)
+        if copy is None or not copy.mirror.started:
+            return False
+        copy.leader_was_away(node)
+        return True
+
     # Definitions
 
     def _queue_records(self) -> Iterator[QueueRecord]:
@@ -766,9 +842,10 @@ class Mirroring:
             if isinstance(stored.record, QueueRecord):
                 yield stored.record
 
-    def queue_record(self, key: Key) -> QueueRecord | None:
+    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
         stored = self._metadata.get(key)
-        return stored.record if stored and isinstance(stored.record, QueueRecord) else None
+        record = stored.record if stored is not None else None
+        return record if isinstance(record, QueueRecord) and record.queue_id == queue_id else None
 
     def promote_when(self, key: Key) -> str:
         _, vhost, name = key
@@ -778,20 +855,21 @@ class Mirroring:
     def write_record(
         self,
         key: Key,
+        queue_id: int,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        stored = self._metadata.get(key)
-        if stored is None or not isinstance(stored.record, QueueRecord):
+        stored, record = self._metadata.get(key), self.record_of(key, queue_id)
+        if stored is None or record is None:
             return
-        changed = change(stored.record)
+        changed = change(record)
         if changed is None:
             return
         commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
 
         def decided() -> None:
             if commit.refused:
-                self.write_record(key, change, then)
+                self.write_record(key, queue_id, change, then)
             else:
                 then()
 
@@ -829,6 +907,8 @@ class Mirroring:
             copy.listed = self._name in record.mirrors
             copy.promoting = False
             copy.member.set_epoch(record.epoch)
+            # The leader's batches may have come before this.
+            copy.mirror.report_again()
 
     # `LedEffects`
 

@@ -82,7 +82,7 @@ class ClusterPlacement:
             if received is None or publish.number <= received:
                 known.append(publish)
             else:
-                self._publish(queue, publish)
+                self._publish(queue, publish.for_leader(self._node, -1))
         self._mirroring.when_mirrors_have_all(
             queue, lambda safe: _settle(known, safe and received is not None)
         )
@@ -95,7 +95,11 @@ class ClusterPlacement:
         """Publish what the leader before us never got."""
         confirms, seq = publish.confirms, publish.publish_seq
         queue.published += 1
-        answer = queue.publish(publish.envelope, publish.body, confirms, seq)
+        if publish.may_be_delivered:
+            with self._mirroring.publishing_again(queue):
+                answer = queue.publish_again(publish.envelope, publish.body, confirms, seq)
+        else:
+            answer = queue.publish(publish.envelope, publish.body, confirms, seq)
         if confirms is not None and answer is not PENDING:
             # Whoever published it was told that it would hear.
             (confirms.refuse if answer is REJECTED else confirms.settle)(seq)

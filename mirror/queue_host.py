@@ -254,12 +254,14 @@ class QueueHost:
         sessions = self._sessions.setdefault(node, {})
         session = sessions.get(queue_id)
         if session is None:
+            queue = self._node.local_queues[queue_id]
             effects = Effects(
                 flush_soon=lambda session: self._flush_soon(session, node),
                 deliver=lambda head, parts: self._deliver(node, head, parts),
                 tell_cancelled=lambda head: self._tell_cancelled(node, head),
+                publishing_again=lambda: self._mirroring.publishing_again(queue),
             )
-            session = sessions[queue_id] = RemoteClient(self._node.local_queues[queue_id], effects)
+            session = sessions[queue_id] = RemoteClient(queue, effects)
             session.set_congested(node in self._congested)
         return session
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from warren.core.consumers import Blocked, Consumer
@@ -17,7 +18,7 @@ from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
-from warren.mirror.cargo import CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.settling import PublishedReport, Verdict
 
 _CONSUMER = struct.Struct("<QI")
@@ -102,19 +103,24 @@ class _Got:
 
 
 class Effects:
-    """What a session asks of whoever has the links: to be flushed, and to send."""
+    """What a session asks of whoever has the links: to be flushed, and to send.
 
-    __slots__ = ("deliver", "flush_soon", "tell_cancelled")
+    While `publishing_again`, what is published may have been delivered by another leader.
+    """
+
+    __slots__ = ("deliver", "flush_soon", "publishing_again", "tell_cancelled")
 
     def __init__(
         self,
         flush_soon: Callable[[RemoteClient], None],
         deliver: Callable[[bytes, list[bytes]], None],
         tell_cancelled: Callable[[bytes], None],
+        publishing_again: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.flush_soon = flush_soon
         self.deliver = deliver
         self.tell_cancelled = tell_cancelled
+        self.publishing_again = publishing_again
 
 
 class RemoteClient:
@@ -147,7 +153,12 @@ class RemoteClient:
             self._received = number
             queue.published += 1
             wants_confirm = bool(flags & CONFIRM)
-            answer = queue.publish(envelope, body, self if wants_confirm else None, number)
+            confirms = self if wants_confirm else None
+            if flags & AGAIN:
+                with self._effects.publishing_again():
+                    answer = queue.publish_again(envelope, body, confirms, number)
+            else:
+                answer = queue.publish(envelope, body, confirms, number)
             if answer is PENDING:
                 self._open[number] = None
             elif answer is REJECTED:

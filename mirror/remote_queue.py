@@ -35,7 +35,7 @@ from warren.core.records import QueueRecord
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.waiting import Event, run
 from warren.mirror.calls import NodeDown
-from warren.mirror.cargo import CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.post import Kind
 from warren.mirror.settling import PublishedReport, Verdict, pack_numbers
 
@@ -99,6 +99,7 @@ class RemoteQueue(Queue):
         "_owed",
         "_packer",
         "_queues",
+        "_sent_upto",
         "_successor",
         "_told",
         "_unanswered",
@@ -134,6 +135,8 @@ class RemoteQueue(Queue):
         self.consumer_count = 0
         self._packer = Packer()
         self._unanswered: deque[Unanswered] = deque()
+        # The number of the last publish that was sent to the leader.
+        self._sent_upto = 0
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
         self._consumers_numbered = 0
@@ -190,14 +193,15 @@ class RemoteQueue(Queue):
         """The leader says what became of publishes: all up to a number were dealt with."""
         refused = frozenset(report.refused)
         while self._unanswered and self._unanswered[0].number <= report.upto:
-            number, envelope, body, confirms, publish_seq = self._unanswered.popleft()
-            self._owe(-len(body) - len(envelope.header))
+            publish = self._unanswered.popleft()
+            self._owe(-len(publish.body) - len(publish.envelope.header))
+            confirms = publish.confirms
             if confirms is None:
                 continue
-            if number in refused:
-                confirms.refuse(publish_seq)
+            if publish.number in refused:
+                confirms.refuse(publish.publish_seq)
             else:
-                confirms.settle(publish_seq)
+                confirms.settle(publish.publish_seq)
 
     # Consuming
 
@@ -383,6 +387,14 @@ class RemoteQueue(Queue):
         if numbers:
             self.answered(PublishedReport(numbers[-1], numbers if refuse else ()))
 
+    def _refuse_what_was_sent(self) -> None:
+        """Nobody can say of it whether it has arrived."""
+        sent = [p.number for p in self._unanswered if p.sent_to is not None or p.may_be_delivered]
+        if sent:
+            upto = sent[-1]
+            refused = [p.number for p in self._unanswered if p.number <= upto]
+            self.answered(PublishedReport(upto, refused))
+
     def _wait_for_leader(self) -> None:
         if not self._waiting:
             self._waiting = True
@@ -405,7 +417,11 @@ class RemoteQueue(Queue):
     def move_out(self) -> Moving:
         self.deleted = True
         self._queues.forget(self)
-        unanswered = list(self._unanswered)
+        leader = (self.leader, self.epoch)
+        unanswered = [
+            publish._replace(sent_to=leader) if publish.number <= self._sent_upto else publish
+            for publish in self._unanswered
+        ]
         self._unanswered.clear()
         for publish in unanswered:
             self._owe(-len(publish.body) - len(publish.envelope.header))
@@ -433,22 +449,29 @@ class RemoteQueue(Queue):
                 consumer.move_to(self)
         consumers = [consumer for consumer in moving.consumers if consumer.queue is self]
         self.consumers.extend(consumers)
+        self._resume_with(consumers)
+
+    def _resume_with(self, consumers: list[Consumer]) -> None:
         run(self._begin_anew(consumers), lambda result: self._resumed(result, consumers))
 
     async def _begin_anew(self, consumers: list[Consumer]) -> None:
-        if self.deleted:
-            # Yet another object begins anew in its own time.
+        if self.deleted or not self._waiting:
+            # Yet another object begins anew in its own time, or it was given up meanwhile.
             return
         received = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
-        if self.deleted:
+        if self.deleted or not self._waiting:
             return
         if received is None:
-            # The leader has been away, and nobody knows what it had before.
-            self._answer_all(refuse=True)
+            # Nobody knows what it had before.
+            self._refuse_what_was_sent()
         else:
             self.answered(PublishedReport(received, ()))
-        for number, envelope, body, confirms, _ in self._unanswered:
-            self._packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
+        unanswered = [p.for_leader(self.leader, self.epoch) for p in self._unanswered]
+        self._unanswered = deque(unanswered)
+        for publish in unanswered:
+            flags = CONFIRM if publish.confirms is not None else 0
+            flags |= AGAIN if publish.may_be_delivered else 0
+            self._packer.add(publish.number, publish.envelope, publish.body, flags)
         self.flush()
         self._stop_waiting()
         for consumer in consumers:
@@ -472,12 +495,7 @@ class RemoteQueue(Queue):
             result()
         except BrokerError:
             if not self.deleted and self._waiting:
-                self._queues.clock.call_later(
-                    RESUME_AGAIN_S,
-                    lambda: run(
-                        self._begin_anew(consumers), lambda again: self._resumed(again, consumers)
-                    ),
-                )
+                self._queues.clock.call_later(RESUME_AGAIN_S, lambda: self._resume_with(consumers))
 
     def stop(self) -> None:
         """The leader keeps it."""
@@ -495,8 +513,8 @@ class RemoteQueue(Queue):
         """Send what was gathered."""
         queue = _QUEUE.pack(self.queue_id)
         send = self._queues.send
-        if self._packer.parts:
-            send(self.leader, Kind.PUBLISH, queue, *self._packer.take())
+        if self._packer.parts and send(self.leader, Kind.PUBLISH, queue, *self._packer.take()):
+            self._sent_upto = self._unanswered[-1].number
         verdicts, self._verdicts = self._verdicts, []
         for verdict, numbers in verdicts:
             send(self.leader, Kind.SETTLE, queue, pack_numbers(verdict, numbers))

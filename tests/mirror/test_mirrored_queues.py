@@ -424,3 +424,189 @@ def test_who_subscribes_while_there_is_no_leader_is_served_by_the_next_one(
         assert client.receives(commands.Basic.ConsumeOk).consumer_tag == "late"
     assert sorted(b.receives_bodies() + c.receives_bodies()) == [b"before", b"before too"]
     assert b.counts("ha") == (0, 2)
+
+
+def is_led_by(cluster: Cluster, node: str) -> bool:
+    """Whether the node leads its one queue, and may confirm."""
+    return [led.leader.fenced for led in cluster[node].mirroring._led.values()] == [False]
+
+
+def comes_back(cluster: Cluster, node: str) -> None:
+    """The node is started again, and reaches all others that are up."""
+    cluster.restart(node)
+    cluster.settle()
+    for other in cluster.alive:
+        if other != node:
+            cluster.connect(*sorted((node, other)))
+
+
+def test_a_leader_that_was_away_waits_for_a_mirror_that_cannot_reach_the_definitions(
+    cluster: Cluster,
+) -> None:
+    mirrored(cluster, "ha")
+    c = cluster["c"].connects()
+    c.opens_channel(1)
+    c.selects_confirms()
+    c.publishes("ha", b"not on the disk of a")
+    assert c.receives(commands.Basic.Ack).delivery_tag == 1
+    for mirror in "bc":
+        cluster.cut_store(mirror)
+    cluster.kill("a")
+    comes_back(cluster, "a")
+    cluster.clock.advance(30)
+    assert record(cluster, "ha", "a").leader == "a" and not is_led_by(cluster, "a")
+    for mirror in "bc":
+        cluster.restore_store(mirror)
+    cluster.clock.advance(3)
+    assert record(cluster, "ha", "a").leader in ("b", "c")
+    got = c.gets("ha")
+    assert got is not None and got.body == b"not on the disk of a"
+
+
+def test_when_no_mirror_has_a_copy_left_the_leader_goes_on_at_once(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    for node in "abc":
+        cluster.kill(node)
+    for node in "cba":
+        comes_back(cluster, node)
+    cluster.clock.advance(0.1)
+    assert is_led_by(cluster, "a")
+
+
+@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
+@pytest.mark.parametrize("apart_s", [0.0, 20.0])
+def test_a_cluster_that_was_killed_comes_back_whatever_node_is_first(
+    cluster: Cluster, order: str, apart_s: float
+) -> None:
+    """MS26; the first may have been down for so long that nobody waits for it."""
+    mirrored(cluster, "ha")
+    for node in "abc":
+        cluster.kill(node)
+    if apart_s:
+        for node in "abc":
+            cluster.tidy_after(node)
+    for node in order:
+        comes_back(cluster, node)
+        cluster.clock.advance(apart_s)
+    cluster.clock.advance(10)
+    assert is_led_by(cluster, "a")
+    assert sorted(record(cluster, "ha").in_sync) == ["b", "c"]
+
+
+def test_a_bid_for_the_lead_of_a_queue_that_is_gone_is_not_for_another_of_its_name(
+    cluster: Cluster,
+) -> None:
+    mirrored(cluster, "ha")
+    client = cluster["b"].connects()
+    client.opens_channel(1)
+    cluster.kill("a")
+    while (first := record(cluster, "ha").leader) == "a":
+        cluster.clock.advance(0.01)
+    (second,) = {"b", "c"} - {first}
+    # The second bids for the place of a when a second has passed.
+    client.sends(commands.Queue.Delete, queue="ha")
+    cluster.settle()
+    client = cluster[first].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.clock.advance(0.9)
+    assert record(cluster, "ha").in_sync == [second]
+    cluster.clock.advance(3)
+    assert record(cluster, "ha").leader == first
+
+
+def test_what_waits_for_a_mirror_is_confirmed_when_the_queue_shall_have_none(
+    cluster: Cluster,
+) -> None:
+    mirrored(cluster, "ha")
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.selects_confirms()
+    cluster["a"].node.policies.clear("/", "ha")
+    a.publishes("ha", b"1")
+    cluster.clock.advance(3)
+    assert not record(cluster, "ha").mirrors and not cluster["a"].mirroring._led
+    assert a.receives(commands.Basic.Ack).delivery_tag == 1
+
+
+@pytest.mark.parametrize("no_ack", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_the_old_leader_may_have_delivered_is_redelivered_by_the_next_one(
+    no_ack: bool, waits: bool
+) -> None:
+    delay_s = [0.0]
+    cluster = Cluster("a", "b", "c", delay=lambda: delay_s[0])
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    mirrored(cluster, "ha")
+    a, b, c = (cluster[node].connects() for node in "abc")
+    for client in (a, b, c):
+        client.opens_channel(1)
+    a.consumes("ha")
+    delay_s[0] = 0.1
+    b.publishes("ha", b"delivered")
+    cluster.clock.advance(0.15)
+    (delivery,) = a.receives_deliveries()
+    assert not delivery.method.redelivered
+    # Neither the mirrors nor the node of the publisher hear of it.
+    cluster.kill("a")
+    delay_s[0] = 0.0
+    b.publishes("ha", b"new")
+    subscribe = {"queue": "ha", "consumer_tag": "c", "no_ack": no_ack}
+    if not waits:
+        c.sends(commands.Basic.Consume, **subscribe)
+    cluster.clock.advance(5)
+    if waits:
+        c.sends(commands.Basic.Consume, **subscribe)
+    c.receives(commands.Basic.ConsumeOk)
+    found = [(d.body, d.method.redelivered) for d in c.receives_deliveries()]
+    assert found == [(b"delivered", True), (b"new", False)]
+
+
+def test_what_a_leader_never_got_is_not_redelivered_when_its_link_is_back(
+    cluster: Cluster,
+) -> None:
+    mirrored(cluster, "ha")
+    b, c = cluster["b"].connects(), cluster["c"].connects()
+    for client in (b, c):
+        client.opens_channel(1)
+    c.consumes("ha")
+    # Sent, and lost on the way: the link is cut before the turn is over.
+    cluster._delay = lambda: 0.1
+    b.publishes("ha", b"sent")
+    cluster.clock.advance(0.05)
+    cluster.cut("a", "b")
+    cluster._delay = lambda: 0.0
+    cluster.connect("a", "b")
+    cluster.clock.advance(5)
+    assert record(cluster, "ha").leader == "a"
+    assert [(d.body, d.method.redelivered) for d in c.receives_deliveries()] == [(b"sent", False)]
+
+
+@pytest.mark.parametrize("other", ["b", "c", "d", "e"])
+@pytest.mark.parametrize("lasts_s", [1.0, 60.0])
+def test_confirms_come_though_the_leader_and_a_mirror_do_not_reach_each_other(
+    other: str, lasts_s: float
+) -> None:
+    cluster = Cluster("a", "b", "c", "d", "e")
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
+    a.selects_confirms()
+    cluster.cut("a", other)
+    for number in range(5):
+        a.publishes("ha", b"%d" % number)
+    cluster.clock.advance(lasts_s)
+    if lasts_s < 10:
+        cluster.connect("a", other)
+        cluster.clock.advance(5)
+    leader = record(cluster, "ha").leader
+    if leader == "a":
+        assert a.receives(commands.Basic.Ack).delivery_tag == 5
+    else:
+        # Its neighbour in the ring could not reach it.
+        assert {type(frame.method) for frame in a.frames()} == {commands.Basic.Nack}
