@@ -318,7 +318,13 @@ class Leader:
         uptos = firsts if synchronise else [NOWHERE] * len(tails)
         shifts = self._find_kept(copy) if synchronise else []
         self._script.control(
-            Op.START, mirror, copy.firsts, uptos, *self.renumbering.plain(), shifts
+            Op.START,
+            mirror,
+            copy.firsts,
+            uptos,
+            *self.renumbering.plain(),
+            shifts,
+            self._slices,
         )
         for name, number in self.origins.items():
             self._script.origin(name, number)

@@ -61,7 +61,8 @@ class Mirror:
         # Persistent messages that are not on disk yet, by epoch and batch.
         self._unsafe: dict[int, int] = {}
         self._on_safe: list[Callable[[], None]] = []
-        self._slices: dict[int, bytes] = {}
+        # By the epoch of the leader that sent them, and its number.
+        self._slices: dict[tuple[int, int], bytes] = {}
         # Batches that wait for a slice.
         self._waiting: deque[bytes] = deque()
         self._awaited_slice = 0
@@ -74,31 +75,46 @@ class Mirror:
 
     def deliver(self, payload: bytes) -> None:
         """A batch. Raises `Undeliverable`, `CopyLost`."""
+        if len(payload) < HEAD.size:
+            raise Undeliverable(f"a batch of {len(payload)} octets")
+        if self._awaited_slice and HEAD.unpack_from(payload)[0] > self.epoch:
+            # Whoever was to send it does not lead any more: the copy ends where it ended before.
+            self._awaited_slice = 0
+            self._carry_out_waiting()
         if self._awaited_slice:
             self._waiting.append(payload)
         else:
             self._carry_out(payload)
 
-    def slice_came(self, number: int, payload: bytes) -> None:
+    def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
         """A piece of the queue, which belongs where its marker is. Raises as `deliver`."""
-        self._slices[number] = payload
-        if number != self._awaited_slice:
+        if epoch < self.epoch:
+            return
+        self._slices[epoch, number] = payload
+        if epoch != self.epoch or number != self._awaited_slice:
             return
         self._awaited_slice = 0
         self._take_slice(number)
+        self._carry_out_waiting()
+
+    @property
+    def awaits_slice(self) -> bool:
+        """Whether nothing more is carried out until a piece of the queue has come."""
+        return self._awaited_slice > 0
+
+    def _carry_out_waiting(self) -> None:
         while self._waiting and not self._awaited_slice:
             self._carry_out(self._waiting.popleft())
 
     def _carry_out(self, payload: bytes) -> None:
-        if len(payload) < HEAD.size:
-            raise Undeliverable(f"a batch of {len(payload)} octets")
         epoch, batch = HEAD.unpack_from(payload)
         if epoch < self.epoch:
             return
         if epoch > self.epoch:
             self.epoch = epoch
-            # Batches are counted anew.
+            # Batches are counted anew, and slices.
             self._reported = 0
+            self._drop_slices(0)
         self._batch = batch
         perform(payload, self, self._unpacker)
         self._report_progress()
@@ -171,9 +187,10 @@ class Mirror:
         if mirror != self._node:
             return
         if op is Op.START:
-            firsts, uptos, first_epoch, steps, shifts = rest
+            firsts, uptos, first_epoch, steps, shifts, slices = rest
             if self.has_card:
                 raise BeginAnew("it is to begin anew")
+            self._drop_slices(slices)
             self.renumbering = Renumbering.told(first_epoch, steps)
             self._former_shifts = shifts
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
@@ -182,16 +199,15 @@ class Mirror:
         else:
             number, level_number, upto = rest
             self._sync_level, self._sync_upto = self.levels[level_number], upto
-            if number in self._slices:
+            if (self.epoch, number) in self._slices:
                 self._take_slice(number)
             else:
                 self._awaited_slice = number
 
     def _take_slice(self, number: int) -> None:
         """Append what the leader had behind our copy; live instructions follow."""
-        payload = self._slices.pop(number)
-        for earlier in [n for n in self._slices if n < number]:
-            del self._slices[earlier]
+        payload = self._slices.pop((self.epoch, number))
+        self._drop_slices(number)
         level = self._sync_level
         level.upto = NOWHERE
         self._in_slice = True
@@ -202,6 +218,11 @@ class Mirror:
             # Now the level is whole, which is said when all of it is on disk.
             self._whole_at = self._batch
         self._report_progress()
+
+    def _drop_slices(self, upto: int) -> None:
+        """Nobody will ask for those up to this one any more."""
+        for slice_ in [one for one in self._slices if one <= (self.epoch, upto)]:
+            del self._slices[slice_]
 
     # What is safe
 

@@ -676,11 +676,10 @@ class Mirroring:
 
     def _node_up(self, name: str) -> None:
         self._nodes_changed()
-        for copy in self._copies.values():
+        for copy in list(self._copies.values()):
             record = self.record_of(copy.key, copy.queue_id)
             if record is not None and record.leader == name:
-                # What was said over the link before may have got lost with it.
-                copy.mirror.report_again()
+                copy.leader_is_linked_anew()
 
     def _node_down(self, name: str) -> None:
         self._nodes_changed()
@@ -979,10 +978,10 @@ class Mirroring:
             led.leader.has(node, batch)
 
     def _slice(self, node: str, payload: bytes) -> None:
-        queue_id, _, number, content = unpack_slice(payload)
+        queue_id, epoch, number, content = unpack_slice(payload)
         copy = self._copies.get(queue_id)
         if copy is not None:
-            copy.slice_came(number, content)
+            copy.slice_came(epoch, number, content)
 
 
 def _down(record: QueueRecord) -> QueueRecord | None:
