@@ -34,7 +34,7 @@ LARGE_PART = 4096
 CLOSE_GRACE_S = 1.0
 """Time a peer has to take our last words."""
 
-LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED}
+LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED, EndReason.PAUSED}
 """Ends of which the peer is told; the others end at once, whatever is still to be written."""
 
 

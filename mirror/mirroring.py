@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from random import Random
@@ -43,6 +44,7 @@ from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
+from warren.mirror.promotion import LEADER_BACK, Promotion, handed_over, promotion
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.renumbering import Renumbering
 from warren.mirror.replicas import (
@@ -53,6 +55,7 @@ from warren.mirror.replicas import (
     wanted_leader,
     wanted_mirrors,
 )
+from warren.mirror.ring_view import Shown, shown_ring
 from warren.mirror.view import alive_members
 
 log = logging.getLogger("warren.queue")
@@ -79,19 +82,27 @@ _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
 
 
+class Lag(NamedTuple):
+    """What a mirror has not reported yet, in batches and in their octets."""
+
+    batches: int
+    octets: int
+
+
 class MirrorState(NamedTuple):
     """What operators are shown of a mirrored queue.
 
-    `progress` and `lag` are known at the leader: how far synchronisations are, and how many
-    batches a mirror is behind.
+    `progress` and `lag` are known at the leader: how far synchronisations are, and how far a
+    mirror is behind.
     """
 
     leader: str
     mirrors: Sequence[str]
     in_sync: Sequence[str]
     promoted: str
+    promoted_at: float
     progress: Mapping[str, SyncProgress]
-    lag: Mapping[str, int]
+    lag: Mapping[str, Lag]
 
 
 class Mirroring:
@@ -135,6 +146,8 @@ class Mirroring:
         self._to_flush: dict[LedQueue, None] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
+        # How often this node was given the lead of a queue, and why.
+        self.promotions: Counter[Promotion] = Counter()
         # Told when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
         self._node: Node
@@ -261,16 +274,34 @@ class Mirroring:
         if record is None or (led is None and not record.mirrors and not record.epoch):
             return None
         progress: dict[str, SyncProgress] = {}
-        lag: dict[str, int] = {}
+        lag: dict[str, Lag] = {}
         if led is not None:
             for mirror in led.leader.mirrors:
-                lag[mirror] = led.leader.lag(mirror)
+                lag[mirror] = Lag(led.leader.lag(mirror), led.leader.lag_bytes(mirror))
                 under_way = led.leader.progress(mirror)
                 if under_way is not None:
                     progress[mirror] = under_way
         return MirrorState(
-            record.leader, record.mirrors, record.in_sync, record.promoted, progress, lag
+            record.leader,
+            record.mirrors,
+            record.in_sync,
+            record.promoted,
+            record.promoted_at,
+            progress,
+            lag,
         )
+
+    def ring(self, queue: Queue) -> list[Shown]:
+        """Who stands in the ring of a mirrored queue; what only its leader knows, it says."""
+        record = self.queue_record(("queue", queue.vhost_name, queue.name))
+        if record is None:
+            return []
+        led = self._led.get(queue.queue_id)
+        if led is None:
+            return shown_ring(record, self._groups.record(queue.queue_id))
+        syncing = [mirror for mirror in led.leader.mirrors if led.leader.is_syncing(mirror)]
+        asked = led.wanted_mirrors
+        return shown_ring(record, self._groups.record(queue.queue_id), syncing=syncing, asked=asked)
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
@@ -352,6 +383,7 @@ class Mirroring:
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
                 led.leader.start(mirror, synchronise=led.wanted.synchronise)
+        self.promotions[promotion(record.promoted)] += 1
         log_event(
             log,
             logging.WARNING,
@@ -413,12 +445,14 @@ class Mirroring:
                 epoch=record.epoch + 1,
                 mirrors=[],
                 in_sync=[],
-                promoted="its leader is back",
+                promoted=LEADER_BACK,
+                promoted_at=self._clock.wall_time(),
                 down=False,
             )
 
         def go_on() -> None:
             if self._led.get(led.queue.queue_id) is led:
+                self.promotions[Promotion.LEADER_BACK] += 1
                 led.go_on_alone(self._joining(led), led.leader.epoch)
 
         self.write_record(led.key, alone, go_on)
@@ -550,7 +584,8 @@ class Mirroring:
                 epoch=epoch + 1,
                 mirrors=[mirror for mirror in record.mirrors if mirror != target],
                 in_sync=[mirror for mirror in record.in_sync if mirror != target],
-                promoted=f"{self._name} has handed it over",
+                promoted=handed_over(self._name),
+                promoted_at=self._clock.wall_time(),
             )
 
         def when_all_have_it(leads: bool) -> None:

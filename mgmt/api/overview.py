@@ -208,7 +208,8 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "processors": os.cpu_count() or 1,
         "rates_mode": managed.config.rates_mode,
         "net_ticktime": 60,
-        "partitions": [],
+        "state": "running",
+        "partitions": peers.partitioned() if peers is not None else [],
         "cluster_links": [{"name": name} for name in peers.linked()] if peers is not None else [],
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
@@ -241,13 +242,20 @@ async def list_nodes(request: ApiRequest) -> Any:
         if name == request.node.name:
             rows.append(node_row(request))
         else:
-            rows.append(others[name][0] if name in others else down_row(name))
+            rows.append(others[name][0] if name in others else down_row(peers, name))
     return [chosen_columns(row, columns_of(request)) for row in rows]
 
 
-def down_row(name: str) -> dict[str, Any]:
+def down_row(peers: Peers, name: str) -> dict[str, Any]:
     """A member that does not run, or does not answer."""
-    return {"name": name, "type": "disc", "running": False, "partitions": [], "cluster_links": []}
+    return {
+        "name": name,
+        "type": "disc",
+        "running": False,
+        "state": peers.standing(name),
+        "partitions": [],
+        "cluster_links": [],
+    }
 
 
 def check_node(request: ApiRequest) -> None:
@@ -273,7 +281,7 @@ async def get_node(request: ApiRequest) -> Any:
         try:
             row = await peers.ask(name, request, "/nodes/{node}", {"node": name})
         except BrokerError:
-            row = down_row(name)
+            row = down_row(peers, name)
         return chosen_columns(row, columns_of(request))
     row = node_row(request)
     if request.query_flag("memory"):

@@ -47,7 +47,7 @@ TABLE = """
 /queues/{vhost}/{queue} PUT U L
 /queues/{vhost}/{queue} DELETE U A
 /queues/{vhost}/{queue}/contents DELETE U A
-/queues/{vhost}/{queue}/actions POST A
+/queues/{vhost}/{queue}/actions POST P A
 /queues/{vhost}/{queue}/bindings GET U A
 /queues/{vhost}/{queue}/get POST U A
 /exchanges GET U
