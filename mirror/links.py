@@ -36,6 +36,7 @@ from warren.mirror.link_handshake import (
 from warren.mirror.link_protocol import LinkProtocol
 from warren.mirror.link_records import check_identity
 from warren.mirror.link_socket import CLOSE_GRACE_S, LinkSocket, Tls
+from warren.mirror.link_traffic import LinkTraffic, TrafficAccount
 from warren.mirror.pairing import Standing, judge_acceptor, judge_dialler
 from warren.mirror.ports import (
     EndReason,
@@ -119,6 +120,7 @@ class Links(NodeLinks):
         self._stopping = False
         self._stamp = 0
         self._up: dict[str, LinkSocket] = {}
+        self._traffic = TrafficAccount()
         # Nodes that paused when their link went down, as they said.
         self.paused: set[str] = set()
         self._wanted: dict[str, Dialling] = {}
@@ -167,6 +169,9 @@ class Links(NodeLinks):
             for node, socket in self._up.items()
             if socket.standing is not None
         }
+
+    def traffic(self, node: str) -> LinkTraffic:
+        return self._traffic.of(node, self._up)
 
     # Life
 
@@ -282,6 +287,7 @@ class Links(NodeLinks):
         was_up = node is not None and self._up.get(node) is socket
         if was_up:
             del self._up[node or ""]
+            self._traffic.down(node or "", socket)
         self._dial_again(node, socket)
         if was_up:
             self._report_down(node or "", socket, event)

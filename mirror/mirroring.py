@@ -291,6 +291,27 @@ class Mirroring:
             lag,
         )
 
+    def led_queues(self) -> list[Queue]:
+        """The queues with mirrors that this node leads."""
+        return [led.queue for led in self._led.values()]
+
+    def lacks_mirrors(self, queue: Queue) -> bool:
+        """Whether a queue of this node shall have mirrors, and none is in sync."""
+        led = self._led.get(queue.queue_id)
+        record = self.queue_record(("queue", queue.vhost_name, queue.name))
+        if led is None or record is None or record.in_sync:
+            return False
+        return led.wanted.mode is not None and led.wanted.copies_max != 1
+
+    def copies_here(self) -> list[Key]:
+        """The queues of which this node has a mirror."""
+        return [copy.key for copy in self._copies.values()]
+
+    def is_in_sync_here(self, key: Key) -> bool:
+        """Whether the mirror of this node is in sync."""
+        record = self.queue_record(key)
+        return record is not None and self._name in record.in_sync
+
     def ring(self, queue: Queue) -> list[Shown]:
         """Who stands in the ring of a mirrored queue; what only its leader knows, it says."""
         record = self.queue_record(("queue", queue.vhost_name, queue.name))

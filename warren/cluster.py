@@ -35,6 +35,7 @@ from warren.mirror.calls import Calls
 from warren.mirror.cluster_metadata import ClusterMetadata
 from warren.mirror.copy_cards import CardFiles, NoCards
 from warren.mirror.etcd import EtcdClient, EtcdError
+from warren.mirror.link_traffic import LinkTraffic
 from warren.mirror.links import Links
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
 from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
@@ -266,6 +267,10 @@ class Cluster:
     def running(self) -> Collection[str]:
         """The nodes that are up and can be reached, this one included."""
         return {self._node_name, *self.post.peers()}
+
+    def traffic(self, node: str) -> LinkTraffic:
+        """What has gone over the links with another node."""
+        return self._links.traffic(node)
 
     def paused(self) -> Collection[str]:
         """The nodes that are down because they have lost etcd, as far as they could say so."""

@@ -210,7 +210,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "net_ticktime": 60,
         "state": "running",
         "partitions": peers.partitioned() if peers is not None else [],
-        "cluster_links": [{"name": name} for name in peers.linked()] if peers is not None else [],
+        "cluster_links": cluster_links(managed),
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
             {"name": name, "description": name, "enabled": True}
@@ -229,6 +229,31 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "ra_open_file_metrics": {},
         "metrics_gc_queue_length": {},
     }
+
+
+def cluster_links(managed: ManagedNode) -> list[dict[str, Any]]:
+    """The links that are up, and what they have carried since the node started."""
+    peers, cluster = managed.peers, managed.cluster
+    if peers is None or cluster is None:
+        return []
+    rows = []
+    for name in peers.linked():
+        traffic = cluster.traffic(name)
+        rows.append(
+            {
+                "name": name,
+                "stats": {
+                    "send_bytes": traffic.sent_octets,
+                    "recv_bytes": traffic.received_octets,
+                    "send_frames": traffic.sent_frames,
+                    "recv_frames": traffic.received_frames,
+                },
+                "pending_bytes": traffic.backlog_bytes,
+                "round_trip_seconds": traffic.round_trip_s,
+                "lost": traffic.lost,
+            }
+        )
+    return rows
 
 
 async def list_nodes(request: ApiRequest) -> Any:
