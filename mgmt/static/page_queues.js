@@ -1,7 +1,7 @@
 // The list of queues, and declaring one.
 
 import * as api from "./api.js";
-import { to } from "./cells.js";
+import { nodeLink, to } from "./cells.js";
 import {
   featuresColumn,
   figure,
@@ -39,6 +39,21 @@ export function queueState(row) {
   return row.state ? { text: row.state, tone: row.state === "running" ? "good" : "warn" } : null;
 }
 
+/** The leader, how many mirrors there are besides, and how many of them are not in sync. */
+export function whereItIs(row) {
+  const mirrors = row.slave_nodes ?? [];
+  const shown = [nodeLink(row.node)];
+  if (mirrors.length) {
+    shown.push({ text: `+${mirrors.length}`, tone: "plain", title: `mirrors: ${mirrors.join(", ")}` });
+  }
+  const lacking = mirrors.filter((node) => !row.synchronised_slave_nodes.includes(node));
+  if (lacking.length) {
+    const title = `not in sync: ${lacking.join(", ")}`;
+    shown.push({ text: `${lacking.length} not in sync`, tone: "warn", title });
+  }
+  return shown;
+}
+
 export function queuesPage() {
   const table = new DataTable({
     id: "queues",
@@ -54,6 +69,7 @@ export function queuesPage() {
       featuresColumn,
       policyColumn(),
       words("state", "State", { cell: queueState }),
+      words("node", "Node", { cell: whereItIs, hidden: !session.isInCluster }),
       figure("messages_ready", "Ready"),
       figure("messages_unacknowledged", "Unacked"),
       figure("messages", "Total"),

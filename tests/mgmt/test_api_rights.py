@@ -37,6 +37,7 @@ TABLE = """
 /overview GET U
 /cluster-name GET U
 /cluster-name PUT A
+/members GET U
 /nodes GET M
 /nodes/{node} GET M
 /nodes/{node}/memory GET M
