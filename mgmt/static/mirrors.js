@@ -29,6 +29,11 @@ export function verdict(queue) {
   if (!mirrors.length)
     return { tone: "warn", text: "There is no mirror: the messages are at the leader alone." };
   if (!lacking.length) return { tone: "good", text: "All mirrors are in sync." };
+  if (lacking.every((node) => queue.sync_progress?.[node]))
+    return {
+      tone: "warn",
+      text: "What mirrors lack is being sent to them; until then it is lost with the copies that have it.",
+    };
   if (!inSync.size)
     return {
       tone: "bad",

@@ -72,15 +72,15 @@ export function queuePage({ vhost, name }) {
     const around = await surroundings(queue);
     about.set(described(queue));
     why.show(explainQueue({ queue, ...around }));
-    charts.update(queue, api.nodeNow());
     mirrors.update(queue);
-    // Nobody knows that of a queue whose node is down.
-    states.hidden = !queue.backing_queue_status;
-    if (queue.backing_queue_status) {
-      bar.update(queue.backing_queue_status, queue.messages_unacknowledged);
-    }
-    consumers.showAll(queue.consumer_details ?? []);
     bindings.showAll(bound);
+    // Of a queue whose node is down nobody knows the rest.
+    const isDown = queue.state === "down";
+    for (const part of [states, consuming, charts.element]) part.hidden = isDown;
+    if (isDown) return;
+    bar.update(queue.backing_queue_status ?? {}, queue.messages_unacknowledged);
+    charts.update(queue, api.nodeNow());
+    consumers.showAll(queue.consumer_details ?? []);
   };
   const bindings = bindingsTable({
     id: "queue-bindings",
@@ -91,6 +91,7 @@ export function queuePage({ vhost, name }) {
   charts.range.changed = refresh;
   const mirrors = new MirrorsPart(where, refresh);
   const states = section("Where the messages are", bar.element);
+  const consuming = section("Consumers", consumers.element);
 
   const purge = async () => {
     const text = `All ready messages of ${name} in ${vhost} are thrown away. What consumers have and not acknowledged stays.`;
@@ -128,7 +129,7 @@ export function queuePage({ vhost, name }) {
     charts.element,
     states,
     section("About", about.element, policyLink(vhost, name)),
-    section("Consumers", consumers.element),
+    consuming,
     section(
       "Bindings",
       bindings.element,

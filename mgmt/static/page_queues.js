@@ -36,7 +36,8 @@ export const QUEUE_ARGUMENTS = [
 export function queueState(row) {
   if (row.idle_since)
     return { text: "idle", tone: "plain", title: `nothing moved since ${row.idle_since}` };
-  return row.state ? { text: row.state, tone: row.state === "running" ? "good" : "warn" } : null;
+  const tone = { running: "good", down: "bad" }[row.state] ?? "warn";
+  return row.state ? { text: row.state, tone } : null;
 }
 
 /** The leader, how many mirrors there are besides, and how many of them are not in sync. */

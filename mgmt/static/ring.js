@@ -11,24 +11,33 @@ export const STANDINGS = {
   joining: { mark: "+", tone: "plain", label: "joining", told: "is on its way in" },
   dead: { mark: "×", tone: "bad", label: "dead", told: "is gone; its last messages go round" },
 };
-const WIDTH = 340;
-const HEIGHT = 250;
-const CENTRE = [WIDTH / 2, HEIGHT / 2 - 8];
-const RADIUS = 78;
+const WIDTH = 360;
+const HEIGHT = 240;
+const CENTRE = [WIDTH / 2, HEIGHT / 2];
+const RADIUS = 74;
 const NODE = 19;
-const LABEL_MAX = 16;
+// Letters of a name that fit beside a member, and above or below one.
+const BESIDE_MAX = 9;
+const ALONE_MAX = 24;
 
-/** The parts by which names differ, cut to what fits. */
+/** The parts by which names differ: before the @, or the host without the domain all share. */
 export function shortNames(names) {
   const parts = names.map((name) => name.split("@"));
+  if (names.length < 2 || parts.some((part) => part.length !== 2)) return names;
   const alike = (at) => new Set(parts.map((part) => part[at])).size === 1;
-  const one = names.length < 2;
-  return parts.map((part, at) => {
-    let name = names[at];
-    if (part.length === 2 && (one || alike(1))) name = part[0];
-    else if (part.length === 2 && alike(0)) name = part[1];
-    return name.length > LABEL_MAX ? `${name.slice(0, LABEL_MAX - 1)}…` : name;
-  });
+  if (alike(1)) return parts.map(([name]) => name);
+  if (!alike(0)) return names;
+  const domains = parts.map(([, host]) => host.replace(/^[^.]*/, ""));
+  if (new Set(domains).size > 1) return parts.map(([, host]) => host);
+  const hosts = parts.map(([, host]) => host.replace(/\..*/, ""));
+  return new Set(hosts).size === hosts.length ? hosts : parts.map(([, host]) => host);
+}
+
+/** Names differ at their ends as often as at their beginnings. */
+function cut(name, most) {
+  if (name.length <= most) return name;
+  const kept = most - 1;
+  return `${name.slice(0, Math.ceil(kept / 2))}…${name.slice(name.length - Math.floor(kept / 2))}`;
 }
 
 /** The ring in words, for those who do not see it. */
@@ -59,7 +68,8 @@ export class Ring {
         parts.push(...arrow(places[at], until, isGone(member) || isGone(members[next])));
       });
     }
-    members.forEach((member, at) => parts.push(drawn(member, names[at], places[at])));
+    const radius = members.length > 1 ? RADIUS : 0;
+    members.forEach((member, at) => parts.push(drawn(member, names[at], places[at], radius)));
     this.#drawing.replaceChildren(...parts);
   }
 }
@@ -91,9 +101,9 @@ function arrow(from, until, gone) {
   ];
 }
 
-function drawn({ node, state }, name, angle) {
+function drawn({ node, state }, name, angle, radius) {
   const standing = STANDINGS[state] ?? { mark: "?", tone: "plain", label: state };
-  const [x, y] = at(angle);
+  const [x, y] = at(angle, radius);
   const right = Math.cos(angle);
   // Beside the ring where there is room, else above or below.
   const beside = Math.abs(right) > 0.3;
@@ -107,6 +117,6 @@ function drawn({ node, state }, name, angle) {
     svg("circle", { cx: x, cy: y, r: NODE }),
     state === "leader" ? svg("circle", { class: "crown", cx: x, cy: y, r: NODE - 4 }) : null,
     svg("text", { class: "ring-mark", x, y: y + 6, "text-anchor": "middle" }, standing.mark),
-    svg("text", { class: "ring-name", ...label }, name),
+    svg("text", { class: "ring-name", ...label }, cut(name, beside ? BESIDE_MAX : ALONE_MAX)),
   );
 }
