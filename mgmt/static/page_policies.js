@@ -27,7 +27,7 @@ const MIRRORING_KEYS = [
     value: "automatic",
     title: "automatic or manual: whether a new mirror is sent what is there already",
   },
-  { key: "ha-sync-batch-size", value: 4096, title: "taken, and without effect: what is sent at a time is small anyway" },
+  { key: "ha-sync-batch-size", value: 64, title: "messages that a mirror is sent at a time, at most" },
   {
     key: "ha-promote-on-shutdown",
     value: "always",

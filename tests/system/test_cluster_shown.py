@@ -14,6 +14,8 @@ import pytest
 from cutting_proxy import CuttingProxy
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 
+from warren.mgmt.ctl.errors import Refused
+
 A, B, C = (f"{name}@127.0.0.1" for name in "abc")
 
 
@@ -89,6 +91,30 @@ def test_a_synchronisation_is_shown_while_it_runs(cluster: RunningCluster) -> No
     wait_until(lambda: "sync_progress" not in row(c, "later"))
     assert ring(c, "later") == {A: "leader", B: "out_of_sync", C: "out_of_sync"}
     cluster["a"].does("DELETE", "policies", "/", "later")
+
+
+def test_queues_that_a_node_alone_has_whole_make_it_critical(cluster: RunningCluster) -> None:
+    a = cluster["a"]
+    names = ("node-is-mirror-sync-critical", "node-is-quorum-critical")
+    declare(a, "ha.q", 3)
+    wait_until(lambda: len(row(a, "ha.q")["synchronised_slave_nodes"]) == 2)
+    for name in names:
+        assert a.asks("health", "checks", name) == {"status": "ok"}
+    said = a.ctl("check_if_node_is_mirror_sync_critical")
+    assert f"Node {A} reported no classic mirrored queues" in said
+    declare(a, "later", 10)
+    policy = {"pattern": "^later", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
+    a.changes("policies", "/", "later", body=policy)
+    wait_until(lambda: len(row(a, "later").get("slave_nodes", ())) == 2)
+    with pytest.raises(Refused) as refused:
+        a.asks("health", "checks", names[0])
+    assert refused.value.status == 503
+    assert [one["name"] for one in refused.value.answer["queues"]] == ["later"]
+    with pytest.raises(AssertionError, match="queue 'later' in vhost '/'"):
+        a.ctl("check_if_node_is_mirror_sync_critical")
+    # Another one does not lead it, and may go.
+    assert cluster["b"].asks("health", "checks", names[0]) == {"status": "ok"}
+    a.does("DELETE", "policies", "/", "later")
 
 
 def test_why_another_node_leads_and_who_is_up_are_shown(cluster: RunningCluster) -> None:
