@@ -195,9 +195,8 @@ async def mirror_sync_critical(request: ApiRequest) -> Any:
     cluster = request.managed.cluster
     if cluster is None or _is_alone(request):
         return SINGLE
-    found = [
-        queue for queue in cluster.mirroring.led_queues() if cluster.mirroring.lacks_mirrors(queue)
-    ]
+    figures = cluster.mirroring.figures
+    found = [queue for queue in figures.led_queues() if figures.lacks_mirrors(queue)]
     if not found:
         return OK
     rows = [

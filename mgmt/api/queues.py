@@ -151,7 +151,7 @@ class QueueRows:
     def _mirrors(self, queue: Queue) -> Row:
         """Who has copies of a mirrored queue; how far synchronisations are, if it is here."""
         cluster = self._request.managed.cluster
-        state = cluster.mirroring.state(queue) if cluster is not None else None
+        state = cluster.mirroring.figures.state(queue) if cluster is not None else None
         if state is None:
             return {}
         row: Row = {
@@ -178,7 +178,7 @@ class QueueRows:
     def _ring(self, queue: Queue) -> Row:
         """Who carries the messages of a mirrored queue to whom."""
         cluster = self._request.managed.cluster
-        ring = cluster.mirroring.ring(queue) if cluster is not None else ()
+        ring = cluster.mirroring.figures.ring(queue) if cluster is not None else ()
         if not ring:
             return {}
         return {"mirror_ring": [{"node": node, "state": str(standing)} for node, standing in ring]}

@@ -15,7 +15,7 @@ from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
 from warren.mgmt.metrics.grouping import grouped
-from warren.mirror.mirroring import Lag, Mirroring
+from warren.mirror.mirror_figures import Lag, MirrorFigures
 from warren.mirror.promotion import FAILOVERS, Promotion
 
 RABBITMQ_PREFIX = "rabbitmq_"
@@ -167,7 +167,7 @@ async def mirroring(
 ) -> list[Rows]:
     """What of queues is added up has the labels of each with `per_object`."""
     assert managed.cluster is not None
-    found = managed.cluster.mirroring
+    found = managed.cluster.mirroring.figures
     led = [queue for queue in found.led_queues() if vhosts is None or queue.vhost_name in vhosts]
     mirrors: list[LedMirror] = []
     async for chunk in chunks(led):
@@ -203,7 +203,7 @@ def _told_apart(in_sync: bool) -> Values:
     return (int(in_sync), int(not in_sync))
 
 
-def _mirrors_of(found: Mirroring, queue: Queue) -> list[LedMirror]:
+def _mirrors_of(found: MirrorFigures, queue: Queue) -> list[LedMirror]:
     state = found.state(queue)
     if state is None:
         return []

@@ -382,7 +382,7 @@ def test_who_subscribes_while_there_is_no_leader_is_served_by_the_next_one(
 def standings(cluster: Cluster, node: str, queue: str) -> dict[str, str]:
     """The ring as a node shows it."""
     there = cluster[node]
-    shown = there.mirroring.ring(there.node.vhosts["/"].queues[queue])
+    shown = there.mirroring.figures.ring(there.node.vhosts["/"].queues[queue])
     return {member.node: str(member.standing) for member in shown}
 
 
@@ -397,13 +397,13 @@ def test_a_synchronisation_says_how_much_is_left_and_how_long_it_takes(cluster: 
     cluster.clock.advance(5)
     queue = cluster["a"].queue("later")
     mirroring = cluster["a"].mirroring
-    before = mirroring.state(queue)
+    before = mirroring.figures.state(queue)
     assert before is not None and not before.progress
     assert set(standings(cluster, "a", "later").values()) == {"leader", "out_of_sync"}
     mirroring.synchronise(queue)
     assert set(standings(cluster, "a", "later").values()) == {"leader", "syncing"}
     cluster.clock.advance(0.004)
-    state = mirroring.state(queue)
+    state = mirroring.figures.state(queue)
     assert state is not None
     progress = state.progress["b"]
     assert 0 < progress.sent < 1000 and progress.total == 1000
@@ -412,10 +412,10 @@ def test_a_synchronisation_says_how_much_is_left_and_how_long_it_takes(cluster: 
     # What comes meanwhile is to be sent as well.
     for _ in range(50):
         a.publishes("later", b"more")
-    state = mirroring.state(queue)
+    state = mirroring.figures.state(queue)
     assert state is not None and state.progress["b"].total == 1050
     cluster.clock.advance(5)
-    state = mirroring.state(queue)
+    state = mirroring.figures.state(queue)
     assert state is not None and not state.progress and sorted(state.in_sync) == ["b", "c"]
     assert standings(cluster, "b", "later") == {"a": "leader", "b": "in_sync", "c": "in_sync"}
 
@@ -427,18 +427,18 @@ def test_a_mirror_that_has_not_reported_lags(cluster: Cluster) -> None:
     queue = cluster["a"].queue("ha")
     a.publishes("ha", b"x" * 1000)
     cluster.settle()
-    state = cluster["a"].mirroring.state(queue)
+    state = cluster["a"].mirroring.figures.state(queue)
     assert state is not None and set(state.lag.values()) == {(0, 0)}
     # What a node was sent that has died stays owed until it is found dead.
     cluster.kill("c", notice_s=lambda: 1.0)
     a.publishes("ha", b"x" * 1000)
     cluster.settle()
-    state = cluster["a"].mirroring.state(queue)
+    state = cluster["a"].mirroring.figures.state(queue)
     assert state is not None
     assert state.lag["c"].batches == 1
     assert 1000 < state.lag["c"].octets < 1200
     cluster.clock.advance(10)
-    state = cluster["a"].mirroring.state(queue)
+    state = cluster["a"].mirroring.figures.state(queue)
     assert state is not None and state.lag == {"b": (0, 0)}
 
 
@@ -451,7 +451,7 @@ def test_why_and_when_another_node_leads_is_kept_and_counted(cluster: Cluster) -
     assert found.promoted == "a is down"
     now = cluster.clock.wall_time()
     assert now - 6 < found.promoted_at <= now
-    assert cluster[found.leader].mirroring.promotions == {"leader_down": 1}
+    assert cluster[found.leader].mirroring.figures.promotions == {"leader_down": 1}
     queue = cluster[found.leader].queue("ha")
     (mirror,) = found.mirrors
     cluster[found.leader].mirroring.move_leader(queue, mirror)
@@ -459,4 +459,4 @@ def test_why_and_when_another_node_leads_is_kept_and_counted(cluster: Cluster) -
     moved = record(cluster, "ha")
     assert (moved.leader, moved.promoted) == (mirror, f"{found.leader} has handed it over")
     assert moved.promoted_at > found.promoted_at
-    assert cluster[mirror].mirroring.promotions == {"handed_over": 1}
+    assert cluster[mirror].mirroring.figures.promotions == {"handed_over": 1}
