@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from warren.core.ports import Key
+from warren.core.ports import Key, MetadataStore
 from warren.core.queue import Queue
 from warren.core.records import GroupRecord, QueueRecord
 from warren.mirror.copy_here import CopyHere
@@ -47,7 +47,7 @@ class MirrorFigures:
         node: str,
         led: Mapping[int, LedQueue],
         copies: Mapping[int, CopyHere],
-        queue_record: Callable[[Key], QueueRecord | None],
+        metadata: MetadataStore,
         group_record: Callable[[int], GroupRecord | None],
     ) -> None:
         # How often this node was given the lead of a queue, and why.
@@ -55,11 +55,17 @@ class MirrorFigures:
         self._node = node
         self._led = led
         self._copies = copies
-        self._queue_record = queue_record
+        self._metadata = metadata
         self._group_record = group_record
 
     def _record(self, queue: Queue) -> QueueRecord | None:
-        return self._queue_record(("queue", queue.vhost_name, queue.name))
+        return self._record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
+
+    def _record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition of this queue, not of a later one of its name."""
+        stored = self._metadata.get(key)
+        record = stored.record if stored is not None else None
+        return record if isinstance(record, QueueRecord) and record.queue_id == queue_id else None
 
     def state(self, queue: Queue) -> MirrorState | None:
         """What is known of the mirrors of a queue; None if it has none."""
@@ -110,11 +116,11 @@ class MirrorFigures:
             return False
         return led.wanted.mode is not None and led.wanted.copies_max != 1
 
-    def copies_here(self) -> list[Key]:
-        """The queues of which this node has a mirror."""
-        return [copy.key for copy in self._copies.values()]
+    def copies_here(self) -> list[CopyHere]:
+        """The mirrors of this node."""
+        return list(self._copies.values())
 
-    def is_in_sync_here(self, key: Key) -> bool:
+    def is_in_sync_here(self, copy: CopyHere) -> bool:
         """Whether the mirror of this node is in sync."""
-        record = self._queue_record(key)
+        record = self._record_of(copy.key, copy.queue_id)
         return record is not None and self._node in record.in_sync

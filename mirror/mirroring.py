@@ -113,9 +113,7 @@ class Mirroring:
         self._to_flush: dict[LedQueue, None] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
-        self.figures = MirrorFigures(
-            name, self._led, self._copies, self.queue_record, self._groups.record
-        )
+        self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
         # Told when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
         self._node: Node

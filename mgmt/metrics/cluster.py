@@ -173,7 +173,7 @@ async def mirroring(
     async for chunk in chunks(led):
         for queue in chunk:
             mirrors += _mirrors_of(found, queue)
-    copies = [key for key in found.copies_here() if vhosts is None or key[1] in vhosts]
+    copies = [copy for copy in found.copies_here() if vhosts is None or copy.key[1] in vhosts]
     counted = found.promotions
     return [
         Rows(LED, [("", (len(led),))]),
@@ -190,8 +190,8 @@ async def mirroring(
         await grouped(
             COPIES,
             copies,
-            lambda key: _told_apart(found.is_in_sync_here(key)),
-            lambda key: labels({"vhost": key[1], "queue": key[2]}),
+            lambda copy: _told_apart(found.is_in_sync_here(copy)),
+            lambda copy: labels({"vhost": copy.key[1], "queue": copy.key[2]}),
             per_object=per_object,
         ),
         Rows(PROMOTIONS, [(labels({"reason": why}), (counted[why],)) for why in Promotion]),
