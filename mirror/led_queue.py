@@ -35,6 +35,10 @@ class LedEffects(Protocol):
 
     def send_slice(self, mirror: str, payload: bytes) -> None: ...
 
+    def group_joined(self, led: LedQueue) -> None:
+        """Mirrors can be asked for."""
+        ...
+
     def invite(self, led: LedQueue, node: str) -> None:
         """Ask a node to have a mirror."""
         ...
@@ -105,6 +109,7 @@ class LedQueue:
     def joined(self, members: Members) -> None:
         self._joined = True
         self.members_changed(tuple(m for m in members if m.node != self._node), ())
+        self._effects.group_joined(self)
 
     def already_joined(self, members: Members) -> None:
         """After promotion: the member was a mirror's before."""

@@ -63,6 +63,9 @@ TICK_S = 1.0
 MIRRORS_S = 2.0
 """The longest a declaration waits for the mirrors of its queue."""
 
+NEWS_S = 0.5
+"""How much later than another node this one may hear of a definition; then it is asked again."""
+
 MOVE_PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
 
@@ -111,6 +114,8 @@ class Mirroring:
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
+        # Definitions that somebody waits for.
+        self._news: dict[Key, list[Event]] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
@@ -603,8 +608,8 @@ class Mirroring:
         Raises `NotFound` to be asked again.
         """
         key: Key = ("queue", vhost, name)
-        record = self.queue_record(key)
-        if record is None or record.queue_id != queue_id or record.leader != node:
+        record = await self._record_as_seen_by(node, key, queue_id)
+        if record is None:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
             self._have_copy(key, record)
@@ -615,6 +620,27 @@ class Mirroring:
         former = copy.mirror.former
         kept = None if former is None else former.kept()
         return copy.member.member.me.incarnation, copy.storage_id, kept
+
+    async def _record_as_seen_by(self, leader: str, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition that this node leads the queue, which may be on the way to us still."""
+        too_late = False
+        while True:
+            record = self.queue_record(key)
+            if record is not None and record.queue_id == queue_id and record.leader == leader:
+                return record
+            if too_late:
+                return None
+            news = Event()
+            waiting = self._news.setdefault(key, [])
+            waiting.append(news)
+            timer = self._clock.call_later(NEWS_S, news.happen)
+            await news
+            timer.cancel()
+            too_late = self._news.get(key) is waiting
+            if too_late:
+                waiting.remove(news)
+                if not waiting:
+                    del self._news[key]
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
         queue_id = record.queue_id
@@ -745,6 +771,9 @@ class Mirroring:
         commit.then(decided)
 
     def _record_changed(self, key: Key, record: object | None) -> None:
+        for news in self._news.pop(key, ()):
+            # Others are to see it before.
+            self._clock.call_soon(news.happen)
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return
@@ -788,6 +817,9 @@ class Mirroring:
 
     def send_slice(self, mirror: str, payload: bytes) -> None:
         self._post.send(mirror, Kind.SLICE, payload)
+
+    def group_joined(self, led: LedQueue) -> None:
+        self._clock.call_soon(lambda: self._reconcile(led.queue))
 
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue
