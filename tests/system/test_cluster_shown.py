@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cutting_proxy import CuttingProxy
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
+from test_cluster_metrics import scrape
 
 from warren.mgmt.ctl.errors import Refused
 
@@ -173,3 +174,23 @@ def test_a_node_that_has_paused_is_shown_as_such(tmp_path: Path) -> None:
             assert (down["running"], down["state"]) == (False, "paused")
         finally:
             cluster.end()
+
+
+def test_nodes_that_reach_etcd_and_not_each_other_are_shown_as_such(tmp_path: Path) -> None:
+    # Where they say that they are, nobody listens.
+    cluster = RunningCluster(tmp_path, "a", "b", more="cluster.advertised_host = 127.0.0.2\n")
+    try:
+        cluster.etcd.start()
+        for node in cluster.nodes.values():
+            node.start()
+        a = cluster["a"]
+        wait_until(lambda: len(a.asks("nodes")) == 2)
+        own, other = a.asks("nodes")
+        assert (own["state"], own["partitions"], own["cluster_links"]) == ("running", [B], [])
+        assert (other["state"], other["running"]) == ("unreachable", False)
+        values = scrape(a.http_port)
+        assert values["rabbitmq_unreachable_cluster_peers_count"] == 1
+        assert values["warren_cluster_partitioned_peers"] == 1
+        assert values[f'erlang_vm_dist_node_state{{peer="{B}"}}'] == 1
+    finally:
+        cluster.end()
