@@ -29,6 +29,7 @@ from warren.mirror.instructions import NEVER, Op, Script
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.mirror_level import NOWHERE
 from warren.mirror.renumbering import Renumbering, Step
+from warren.mirror.unreported import Unreported
 
 BATCH_BYTES_MAX = 128 << 10
 """Octets of instructions that are broadcast before the turn is over."""
@@ -67,7 +68,7 @@ class LeaderEffects(Protocol):
 
 
 class SyncProgress(NamedTuple):
-    """How many messages a mirror was sent, of how many, and since when."""
+    """How many messages a mirror was sent, of how many there are to send, and since when."""
 
     sent: int
     total: int
@@ -117,7 +118,6 @@ class _Copy:
         self.sync: list[int] | None = None
         self.awaits_batch = 0
         self.sent = 0
-        self.total = 0
         self.began_at = 0.0
         # What it has from before; and what of that is still in the queue, per level: from which
         # position up to which.
@@ -147,6 +147,7 @@ class Leader:
         self._open: dict[int, _Confirm] = {}
         self._tokens = 0
         self._slices = 0
+        self._unreported = Unreported()
 
     def goes_on_in(self, epoch: int) -> None:
         """The definition has another epoch, and still the same leader."""
@@ -204,6 +205,7 @@ class Leader:
             batch, self._batch = self._batch, self._batch + 1
             payload = self._script.take(self.epoch, batch)
             if self._copies:
+                self._unreported.broadcast(batch, len(payload))
                 self._effects.broadcast(payload)
         if not self._copies:
             self._release()
@@ -280,6 +282,7 @@ class Leader:
         if self.fenced:
             return
         upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
+        self._unreported.reported_by_all(upto)
         awaiting = self._awaiting
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
@@ -332,7 +335,6 @@ class Leader:
         if synchronise:
             copy.sync = firsts
             copy.sent = 0
-            copy.total = sum([level.length + len(level.pending) for level in self.levels])
             copy.began_at = self._clock.now()
             copy.awaits_batch = self._batch - 1
         elif whole:
@@ -386,7 +388,16 @@ class Leader:
         copy = self._copies.get(mirror)
         if copy is None or copy.sync is None:
             return None
-        return SyncProgress(copy.sent, copy.total, copy.began_at)
+        left = sum([self._left(*one) for one in zip(self.levels, copy.sync, strict=True)])
+        return SyncProgress(copy.sent, copy.sent + left, copy.began_at)
+
+    @staticmethod
+    def _left(level: LeaderLevel, upto: int) -> int:
+        """Messages of a level that a mirror was not sent; what left the queue at its head since
+        then is not among them."""
+        if upto == NOWHERE:
+            return 0
+        return min(level.next_position - upto, level.length + len(level.pending))
 
     def may_synchronise(self, mirror: str) -> bool:
         """Whether the mirror began with what came later, and lacks what is older."""
@@ -396,6 +407,10 @@ class Leader:
     def lag(self, mirror: str) -> int:
         """How many batches the mirror has not reported yet."""
         return self._batch - 1 - self._copies[mirror].has_batch
+
+    def lag_bytes(self, mirror: str) -> int:
+        """How many octets of instructions that is."""
+        return self._unreported.octets_after(self._copies[mirror].has_batch)
 
     def is_in_sync(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from random import Random
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
@@ -38,11 +38,12 @@ from warren.mirror.copy_here import CopyHere
 from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
-from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
+from warren.mirror.mirror_figures import MirrorFigures
 from warren.mirror.post import Kind, Post, Undeliverable
+from warren.mirror.promotion import LEADER_BACK, Promotion, handed_over, promotion
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.replicas import (
     WHEN_SYNCED,
@@ -78,21 +79,6 @@ its leader was away, or it was not mirrored then."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
-
-
-class MirrorState(NamedTuple):
-    """What operators are shown of a mirrored queue.
-
-    `progress` and `lag` are known at the leader: how far synchronisations are, and how many
-    batches a mirror is behind.
-    """
-
-    leader: str
-    mirrors: Sequence[str]
-    in_sync: Sequence[str]
-    promoted: str
-    progress: Mapping[str, SyncProgress]
-    lag: Mapping[str, int]
 
 
 class Mirroring:
@@ -134,6 +120,7 @@ class Mirroring:
         self._news: dict[Key, list[Event]] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
+        self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
         # Told when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
         self._node: Node
@@ -249,24 +236,6 @@ class Mirroring:
         finally:
             led.leader.again = False
 
-    def state(self, queue: Queue) -> MirrorState | None:
-        """What is known of the mirrors of a queue; None if it has none."""
-        record = self.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
-        led = self._led.get(queue.queue_id)
-        if record is None or (led is None and not record.mirrors and not record.epoch):
-            return None
-        progress: dict[str, SyncProgress] = {}
-        lag: dict[str, int] = {}
-        if led is not None:
-            for mirror in led.leader.mirrors:
-                lag[mirror] = led.leader.lag(mirror)
-                under_way = led.leader.progress(mirror)
-                if under_way is not None:
-                    progress[mirror] = under_way
-        return MirrorState(
-            record.leader, record.mirrors, record.in_sync, record.promoted, progress, lag
-        )
-
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
         if not queue.is_here:
@@ -355,6 +324,7 @@ class Mirroring:
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
                 led.leader.start(mirror, synchronise=led.wanted.synchronise)
+        self.figures.promotions[promotion(record.promoted)] += 1
         log_event(
             log,
             logging.WARNING,
@@ -439,12 +409,14 @@ class Mirroring:
                 epoch=record.epoch + 1,
                 mirrors=[],
                 in_sync=[],
-                promoted="its leader is back",
+                promoted=LEADER_BACK,
+                promoted_at=self._clock.wall_time(),
                 down=False,
             )
 
         def go_on() -> None:
             if self._led.get(led.queue.queue_id) is led:
+                self.figures.promotions[Promotion.LEADER_BACK] += 1
                 led.go_on_alone(self._joining(led), led.leader.epoch)
 
         self.write_record(led.key, led.queue.queue_id, alone, go_on)
@@ -573,7 +545,8 @@ class Mirroring:
                 epoch=epoch + 1,
                 mirrors=[mirror for mirror in record.mirrors if mirror != target],
                 in_sync=[mirror for mirror in record.in_sync if mirror != target],
-                promoted=f"{self._name} has handed it over",
+                promoted=handed_over(self._name),
+                promoted_at=self._clock.wall_time(),
             )
 
         def when_all_have_it(leads: bool) -> None:

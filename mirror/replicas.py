@@ -24,6 +24,13 @@ class Wanted(NamedTuple):
     promote_on_failure: str = ALWAYS
     promote_on_shutdown: str = WHEN_SYNCED
 
+    @property
+    def copies_max(self) -> int | None:
+        """How many copies there may be, the leader's among them; None for any number."""
+        if self.mode == "exactly":
+            return int(self.params)
+        return len(self.params) if self.mode == "nodes" else None
+
     @classmethod
     def of(cls, definition: Mapping[str, Any]) -> Wanted:
         """What the definition of the effective policy says."""
