@@ -85,6 +85,7 @@ class CutOffClients(threading.Thread):
         number = self._ledger.next_number()
         self._tag += 1
         self._unconfirmed[self._tag] = (number, time.monotonic())
+        self._ledger.note(number, f"published at {self._node.name} by who stays")
         if self._cut_at is not None and self._restored_at is None:
             self.published += 1
         channel.publish(b"%d" % number, self._queue, mandatory=True, delivery_mode=2)
@@ -102,7 +103,7 @@ class CutOffClients(threading.Thread):
 
     def _take(self, channel: RawChannel, method: Method) -> None:
         if method.name == "basic.deliver":
-            self._ledger.saw(int(method.body), method["redelivered"])
+            self._ledger.saw(int(method.body), method["redelivered"], self._node.name)
             channel.ack(method["delivery_tag"])
         elif method.name == "basic.return":
             self._returned.add(int(method.body))
@@ -114,7 +115,9 @@ class CutOffClients(threading.Thread):
 
     def _settled(self, tag: int, confirmed: bool) -> None:
         number, sent_at = self._unconfirmed.pop(tag)
-        if not confirmed or number in self._returned:
+        confirmed = confirmed and number not in self._returned
+        self._ledger.note(number, "confirmed" if confirmed else "refused")
+        if not confirmed:
             return
         self._ledger.confirmed.add(number)
         if self._cut_at is not None and self._restored_at is None and sent_at > self._cut_at:

@@ -38,6 +38,11 @@ class _Worker(threading.Thread):
         self._ledger = ledger
 
     @property
+    def at(self) -> str:
+        """The node it is at, for people."""
+        return self.node.name if self.node is not None else "no node"
+
+    @property
     def shall_move(self) -> bool:
         """Whether its node is about to fail in a way that it would be long in noticing."""
         return self.node is not None and self.node is self._ledger.leave
@@ -72,14 +77,18 @@ class _Publisher(_Worker):
         channel.confirm_delivery()
         while not (ledger.over.is_set() or ledger.published_enough.is_set() or self.shall_move):
             number = ledger.next_number()
+            ledger.note(number, f"published at {self.at}")
             try:
                 channel.basic_publish("", QUEUE, b"%d" % number, LASTING, mandatory=True)
-            except (NackError, UnroutableError):
+            except (NackError, UnroutableError) as error:
+                ledger.note(number, f"refused: {type(error).__name__}")
                 continue
+            ledger.note(number, "confirmed")
             ledger.confirmed.add(number)
             ledger.confirms.happened()
             time.sleep(PAUSE_S)
         if ledger.published_enough.is_set():
+            ledger.published_all.set()
             ledger.over.wait(0.2)
 
 
@@ -95,7 +104,7 @@ class _Consumer(_Worker):
                 if not channel.is_open:
                     return
                 continue
-            ledger.consumed(int(body), method.redelivered)
+            ledger.consumed(int(body), method.redelivered, self.at)
             channel.basic_ack(method.delivery_tag)
 
 
@@ -123,6 +132,7 @@ class Ledger:
     def __init__(self, cluster: RunningCluster, rng: random.Random) -> None:
         self.over = threading.Event()
         self.published_enough = threading.Event()
+        self.published_all = threading.Event()
         self.published = 0
         self.confirmed: set[int] = set()
         self.confirmed_cut_off: list[int] = []
@@ -137,6 +147,7 @@ class Ledger:
         self._cluster = cluster
         self._rng = rng
         self._lock = threading.Lock()
+        self._history: dict[int, list[str]] = {}
         self._workers = [_Publisher(self), _Consumer(self)]
 
     def choose(self) -> ClusterProcess | None:
@@ -149,16 +160,23 @@ class Ledger:
             self.published += 1
             return self.published
 
-    def consumed(self, number: int, redelivered: bool) -> None:
+    def consumed(self, number: int, redelivered: bool, at: str) -> None:
         self.deliveries.happened()
-        self.saw(number, redelivered)
+        self.saw(number, redelivered, at)
 
-    def saw(self, number: int, redelivered: bool) -> None:
+    def saw(self, number: int, redelivered: bool, at: str) -> None:
         """It was delivered, if only to a client of a node that is cut off."""
+        self.note(number, f"{'redelivered' if redelivered else 'delivered'} at {at}")
         with self._lock:
             times = self.seen[number] = self.seen.get(number, 0) + 1
         if times > 1 and not redelivered:
             self.unmarked.append(number)
+
+    def note(self, number: int, what: str) -> None:
+        """For whoever looks for the reason of a complaint."""
+        now = time.time()
+        stamp = f"{time.strftime('%H:%M:%S', time.localtime(now))},{int(now * 1000) % 1000:03}"
+        self._history.setdefault(number, []).append(f"{stamp} {what}")
 
     def move_away(self, node: ClusterProcess) -> None:
         """Have no client at the node; return when there is none."""
@@ -172,6 +190,7 @@ class Ledger:
     def finish(self, patience_s: float = 60) -> None:
         """Consume what is left, and end the clients."""
         self.published_enough.set()
+        assert self.published_all.wait(patience_s), "a publish was not answered"
         with suppress(AssertionError):
             wait_until(lambda: self.confirmed <= self.seen.keys(), patience_s)
         self.over.set()
@@ -192,6 +211,8 @@ class Ledger:
                 f"a leader that was cut off confirmed {len(self.confirmed_cut_off)} messages:"
                 f" {self.confirmed_cut_off[:10]}"
             )
+        for number in (*lost[:10], *self.unmarked[:10], *self.confirmed_cut_off[:10]):
+            said.append(f"{number}: {'; '.join(self._history[number])}")
         return said
 
 

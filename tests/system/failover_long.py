@@ -12,6 +12,7 @@ import random
 import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--fault", choices=(*FAULTS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lease", type=int, default=10)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep data and logs there")
     chosen = parser.parse_args()
     faults = list(FAULTS) if chosen.fault == "all" else [chosen.fault]
     network = None
@@ -40,9 +42,10 @@ def main() -> int:
             faults.remove("cut")
     if not faults:
         return 0
-    with tempfile.TemporaryDirectory() as directory:
+    with ExitStack() as stack:
+        directory = chosen.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = RunningCluster(
-            Path(directory),
+            directory,
             *NODES,
             more=f"cluster.lease_ttl = {chosen.lease}\n",
             network=network,
