@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import NamedTuple, cast
@@ -30,12 +30,12 @@ from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
-from warren.core.variable_queue import LAZY_MODE
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, run
 from warren.mirror.calls import Calls
-from warren.mirror.copy_cards import Card, CardFiles, CopyCards
+from warren.mirror.copy_cards import CardFiles
 from warren.mirror.copy_here import CopyHere
+from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
 from warren.mirror.leader import SyncProgress
@@ -44,7 +44,6 @@ from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_queue import RemoteQueue
-from warren.mirror.renumbering import Renumbering
 from warren.mirror.replicas import (
     WHEN_SYNCED,
     Copies,
@@ -71,9 +70,6 @@ RECLAIM_S = 3.0
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
-
-FORMER_S = 60.0
-"""So long what this node has from before is kept for a leader that does not ask for it."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -123,11 +119,7 @@ class Mirroring:
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
         self._by_storage: dict[int, CopyHere] = {}
-        self._cards = CopyCards(card_files)
-        # What this node has from before, and since when nobody has asked for it.
-        self._formers: dict[int, tuple[FormerCopy, float]] = {}
-        # What cards say of queues that this node leads.
-        self._own_cards: dict[int, Card] = {}
+        self._formers = FormerCopies(name, card_files, clock)
         self._by_key: dict[Key, int] = {}
         self._origins: dict[int, dict[str, int]] = {}
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
@@ -142,27 +134,7 @@ class Mirroring:
 
     def find_former_copies(self, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Open what is left of copies this node had, before what nobody has opened is dropped."""
-        queues = {
-            stored.record.queue_id: stored.record
-            for stored in self._metadata.records(("queue",))
-            if isinstance(stored.record, QueueRecord)
-        }
-        cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
-        for storage_id, card in cards:
-            record = queues.get(card.queue_id)
-            if record is not None and record.leader == self._name:
-                if record.storage_id(self._name) == storage_id and record.epoch == card.epoch:
-                    self._own_cards[card.queue_id] = card
-                continue
-            if record is None or not record.durable or card.queue_id in self._formers:
-                self._cards.remove(storage_id)
-                continue
-            levels = [
-                cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
-                for level in range(len(card.deltas))
-            ]
-            former = FormerCopy(storage_id, card.epoch, levels, card.deltas, safe_only=True)
-            self._formers[card.queue_id] = (former, self._clock.now())
+        self._formers.find(self._queue_records(), new_backing)
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
@@ -320,7 +292,7 @@ class Mirroring:
         copy = self._copies.pop(queue.queue_id, None)
         record = self.queue_record(key)
         assert record is not None
-        self._discard_former(queue.queue_id)
+        self._formers.discard(queue.queue_id)
         if copy is not None:
             del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
@@ -386,9 +358,9 @@ class Mirroring:
     def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         """Begin to mirror a queue of this node."""
         led = self._new_led(queue, key, record)
-        card = self._own_cards.pop(queue.queue_id, None)
-        if card is not None and card.epoch == record.epoch:
-            led.leader.renumbering = Renumbering.told(card.first_epoch, card.steps)
+        known = self._formers.known_of_led(queue.queue_id, record.epoch)
+        if known is not None:
+            led.leader.renumbering = known
         for mirror in record.mirrors:
             # Of a time before this node was away: one of them may be about to take our place.
             led.leader.add_mirror(mirror)
@@ -433,7 +405,7 @@ class Mirroring:
         queue = led.queue
         del self._led[queue.queue_id]
         self._forget(led)
-        self._cards.remove(led.storage_id)
+        self._formers.remove_card(led.storage_id)
         led.leader.flush()
         led.member.leave()
         self._groups.delete_group(queue.queue_id)
@@ -460,7 +432,7 @@ class Mirroring:
         led.member.leave()
         if deleted:
             self._groups.delete_group(queue.queue_id)
-            self._cards.remove(led.storage_id)
+            self._formers.remove_card(led.storage_id)
         else:
             self._keep_what_was_led(led)
 
@@ -472,16 +444,9 @@ class Mirroring:
         levels = [level.inner for level in led.leader.levels]
         epoch = led.leader.epoch
         former = FormerCopy(led.storage_id, epoch, levels, [0] * len(levels), safe_only=False)
-        self._formers[led.queue.queue_id] = (former, self._clock.now())
+        self._formers.keep(led.queue.queue_id, former)
         # The queue's end is not that of its messages.
         led.queue.backing = MemoryQueue()
-
-    def _discard_former(self, queue_id: int) -> None:
-        known = self._formers.pop(queue_id, None)
-        if known is not None:
-            former, _ = known
-            self._cards.remove(former.storage_id)
-            former.discard()
 
     def _forget(self, led: LedQueue) -> None:
         self._to_flush.pop(led, None)
@@ -610,19 +575,15 @@ class Mirroring:
                 self.drop_copy(copy, "nobody asks for it any more")
             else:
                 self._write_card_of_copy(copy)
-        self._forget_formers()
+        self._formers.discard_unwanted(self._queue_records(), self._running())
         self._clock.call_later(TICK_S, self._tick)
 
     # What is kept for the time after a restart
 
     def _write_card_of_leader(self, led: LedQueue) -> None:
         leader, queue = led.leader, led.queue
-        if (
-            not leader.fenced
-            and queue.durable
-            and not self._cards.is_of(led.storage_id, leader.epoch)
-        ):
-            self._write_card(
+        if queue.durable and not leader.fenced:
+            self._formers.write_card(
                 led.storage_id,
                 queue.queue_id,
                 leader.epoch,
@@ -637,38 +598,13 @@ class Mirroring:
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         if mirror.former is not None:
-            self._cards.remove(mirror.former.storage_id)
+            self._formers.remove_card(mirror.former.storage_id)
             mirror.forget_former()
-        if record.durable and not self._cards.is_of(copy.storage_id, mirror.epoch):
+        if record.durable:
             mirror.has_card = True
-            self._write_card(
+            self._formers.write_card(
                 copy.storage_id, copy.queue_id, mirror.epoch, mirror.deltas(), mirror.renumbering
             )
-
-    def _write_card(
-        self, storage_id: int, queue_id: int, epoch: int, deltas: list[int], known: Renumbering
-    ) -> None:
-        first_epoch, steps = known.plain()
-        plain = [(step.epoch, list(step.shifts), list(step.tails)) for step in steps]
-        self._cards.write(storage_id, Card(queue_id, epoch, deltas, first_epoch, plain))
-
-    def _forget_formers(self) -> None:
-        """What nobody asks for, though the leader is there, is not wanted any more."""
-        if not self._formers:
-            return
-        leaders = {
-            stored.record.queue_id: stored.record.leader
-            for stored in self._metadata.records(("queue",))
-            if isinstance(stored.record, QueueRecord)
-        }
-        running = self._running()
-        now = self._clock.now()
-        for queue_id, (former, since) in list(self._formers.items()):
-            leader = leaders.get(queue_id)
-            if leader is None or (leader in running and now > since + FORMER_S):
-                self._discard_former(queue_id)
-            elif leader not in running:
-                self._formers[queue_id] = (former, now)
 
     def _policies_changed(self, vhost: str) -> None:
         for queue in [queue for queue in self._node.local_queues if queue.vhost_name == vhost]:
@@ -728,8 +664,7 @@ class Mirroring:
             self._clock,
             lambda batch: self._report(queue_id, batch),
         )
-        former, _ = self._formers.pop(queue_id, (None, 0.0))
-        mirror.former = former
+        mirror.former = self._formers.take(queue_id)
         copy = CopyHere(key, queue_id, storage_id, self._name, mirror, self._clock, self)
         self._copies[queue_id] = copy
         self._by_storage[storage_id] = copy
@@ -760,8 +695,7 @@ class Mirroring:
         record = self.queue_record(copy.key)
         deleted = record is None or record.queue_id != copy.queue_id
         if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
-            former = copy.mirror.into_former(copy.storage_id)
-            self._formers[copy.queue_id] = (former, self._clock.now())
+            self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
         else:
             self._discard_copy(copy)
         if deleted:
@@ -771,8 +705,8 @@ class Mirroring:
 
     def _discard_copy(self, copy: CopyHere) -> None:
         if copy.mirror.former is not None:
-            self._cards.remove(copy.mirror.former.storage_id)
-        self._cards.remove(copy.storage_id)
+            self._formers.remove_card(copy.mirror.former.storage_id)
+        self._formers.remove_card(copy.storage_id)
         copy.mirror.discard()
 
     def present(self) -> Collection[str]:
@@ -800,6 +734,11 @@ class Mirroring:
         return copy is not None and copy.mirror.started
 
     # Definitions
+
+    def _queue_records(self) -> Iterator[QueueRecord]:
+        for stored in self._metadata.records(("queue",)):
+            if isinstance(stored.record, QueueRecord):
+                yield stored.record
 
     def queue_record(self, key: Key) -> QueueRecord | None:
         stored = self._metadata.get(key)

@@ -27,7 +27,7 @@ from warren.persist.group_commit import PendingCommit
 from warren.persist.log_writer import file_name
 from warren.persist.queue_index import MARK_BYTES_MIN, QueueIndex
 from warren.persist.recovery import Recovery
-from warren.persist.storage import Limits, Storage, empty_transient
+from warren.persist.storage import START_SHIFT, Limits, Storage, empty_transient
 
 STORE = Path("/data/store")
 NODE_ID = b"n" * 16
@@ -634,3 +634,30 @@ def test_a_checkpoint_is_taken_in_short_turns(node: Node, queues: int, messages:
             node.jobs.step_lane(lane)
         turns += 1
         assert turns < 100
+
+
+# Positions
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_positions_that_were_ahead_of_the_starts_of_the_node_stay_behind_it(
+    node: Node, in_order: bool
+) -> None:
+    """A copy's positions follow those of its leader, whose node may have started more often."""
+    far = 7 << START_SHIFT
+    node.publish(b"before")
+    node.queues[QUEUE].skip_to(far)
+    node.publish(b"ahead")
+    node.rest()
+    if in_order:
+        node.stop()
+    else:
+        node.disk.crash()
+    again = Node(node.disk)
+    queue = again.queues[QUEUE]
+    assert queue.length == 2
+    assert queue.next_position > far
+    again.publish(b"after")
+    assert bodies(queue) == [b"before", b"ahead", b"after"]
+    # Another queue of the node is not concerned.
+    assert again.queues[OTHER].next_position < far

@@ -1,0 +1,117 @@
+"""The former copies of a node, and the cards that say after a restart what its storages are.
+
+A card is written when a copy is whole, or a queue is led, and again for each epoch. What a node has
+from before is kept until a leader wants a mirror here again, or is there and does not ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import cast
+
+from warren.core.backing_queue import BackingQueue, BackingSpec, MirroredLevel
+from warren.core.ports import Clock
+from warren.core.records import QueueRecord
+from warren.core.variable_queue import LAZY_MODE
+from warren.mirror.copy_cards import Card, CardFiles, CopyCards
+from warren.mirror.former_copy import FormerCopy
+from warren.mirror.renumbering import Renumbering
+
+FORMER_S = 60.0
+"""So long a former copy is kept for a leader that is there and does not ask for it."""
+
+
+class FormerCopies:
+    """Of one node, by queue."""
+
+    def __init__(self, name: str, files: CardFiles, clock: Clock) -> None:
+        self._name = name
+        self._cards = CopyCards(files)
+        self._clock = clock
+        # And since when nobody has asked for it.
+        self._formers: dict[int, tuple[FormerCopy, float]] = {}
+        # What cards say of queues that this node leads.
+        self._led: dict[int, Card] = {}
+
+    # At start
+
+    def find(
+        self,
+        records: Iterable[QueueRecord],
+        new_backing: Callable[[BackingSpec], BackingQueue],
+    ) -> None:
+        """Open what there is of copies, before storages that nobody has opened are dropped."""
+        queues = {record.queue_id: record for record in records}
+        cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
+        for storage_id, card in cards:
+            record = queues.get(card.queue_id)
+            if record is not None and record.leader == self._name:
+                if record.storage_id(self._name) == storage_id and record.epoch == card.epoch:
+                    self._led[card.queue_id] = card
+                continue
+            if record is None or not record.durable or card.queue_id in self._formers:
+                self._cards.remove(storage_id)
+                continue
+            levels = [
+                cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
+                for level in range(len(card.deltas))
+            ]
+            former = FormerCopy(storage_id, card.epoch, levels, card.deltas, safe_only=True)
+            self.keep(card.queue_id, former)
+
+    def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
+        """What this node knew of a queue it led in this epoch before it was restarted."""
+        card = self._led.pop(queue_id, None)
+        if card is None or card.epoch != epoch:
+            return None
+        return Renumbering.told(card.first_epoch, card.steps)
+
+    # Former copies
+
+    def keep(self, queue_id: int, former: FormerCopy) -> None:
+        self._formers[queue_id] = (former, self._clock.now())
+
+    def take(self, queue_id: int) -> FormerCopy | None:
+        """It is its taker's business from now on."""
+        former, _ = self._formers.pop(queue_id, (None, 0.0))
+        return former
+
+    def discard(self, queue_id: int) -> None:
+        former = self.take(queue_id)
+        if former is not None:
+            self._cards.remove(former.storage_id)
+            former.discard()
+
+    def discard_unwanted(self, records: Iterable[QueueRecord], running: Collection[str]) -> None:
+        """What nobody asks for, though the leader is there, is not wanted any more."""
+        if not self._formers:
+            return
+        leaders = {record.queue_id: record.leader for record in records}
+        now = self._clock.now()
+        for queue_id, (former, since) in list(self._formers.items()):
+            leader = leaders.get(queue_id)
+            if leader is None or (leader in running and now > since + FORMER_S):
+                self.discard(queue_id)
+            elif leader not in running:
+                self.keep(queue_id, former)
+
+    # Cards
+
+    def write_card(
+        self,
+        storage_id: int,
+        queue_id: int,
+        epoch: int,
+        deltas: list[int],
+        renumbering: Renumbering,
+    ) -> None:
+        """A storage is a whole copy; nothing happens if its card of this epoch is there."""
+        if self._cards.is_of(storage_id, epoch):
+            return
+        first_epoch, steps = renumbering.plain()
+        plain = [(step.epoch, list(step.shifts), list(step.tails)) for step in steps]
+        self._cards.write(storage_id, Card(queue_id, epoch, deltas, first_epoch, plain))
+
+    def remove_card(self, storage_id: int) -> None:
+        """The storage is deleted, or is no copy any more."""
+        self._cards.remove(storage_id)
