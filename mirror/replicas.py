@@ -88,6 +88,13 @@ def better_leader(now: Copies, leads: Mapping[str, int]) -> str:
     return best if leads.get(best, 0) + 1 < leads.get(now.leader, 0) else now.leader
 
 
+def drained_leader(now: Copies, may_lead: Collection[str], leads: Mapping[str, int]) -> str | None:
+    """Who leads in the place of a node in maintenance mode: a mirror in sync that leads the fewest
+    queues; None when there is none."""
+    there = [node for node in now.in_sync if node in may_lead]
+    return min(there, key=lambda node: (leads.get(node, 0), node), default=None)
+
+
 def candidates(now: Copies, alive: Collection[str], promote: str) -> tuple[str, ...]:
     """Who may lead when the leader is gone, the best first.
 

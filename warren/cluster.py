@@ -36,6 +36,7 @@ from warren.mirror.cluster_metadata import ClusterMetadata
 from warren.mirror.copy_cards import CardFiles, NoCards
 from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.links import Links
+from warren.mirror.maintenance import Maintenance
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
 from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
 from warren.mirror.mirroring import Mirroring
@@ -56,6 +57,10 @@ STOP_PATIENCE_S = 2.0
 """How long a node that stops waits for the shared definitions to take what it still has to say."""
 
 JOIN_AGAIN_S = 0.5
+
+DRAIN_S = 30.0
+"""How long an operator waits for queues to be handed over."""
+DRAIN_POLL_S = 0.05
 
 CLUSTER_FILE = "cluster.json"
 """In the data directory: which cluster the node is a member of."""
@@ -88,6 +93,7 @@ class Cluster:
         self.membership = membership
         self.post = Post()
         self.calls = Calls(self.post)
+        self.maintenance = Maintenance(node_name, self.post)
         self.must_pause = asyncio.Event()
         self._joining_again: asyncio.Task[None] | None = None
         self._config = config
@@ -222,6 +228,7 @@ class Cluster:
             self.running,
             card_files or NoCards(),
             lambda: self.membership.running().keys(),
+            self.maintenance.may_lead,
         )
         return ClusterPlacement(
             self._node_name,
@@ -231,6 +238,7 @@ class Cluster:
             SystemRandom(),
             self.mirroring,
             self._config.queue_master_locator,
+            self.maintenance.may_lead,
         )
 
     def backing_queues(
@@ -293,6 +301,20 @@ class Cluster:
             return NotForgotten(503, str(error))
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
         return None
+
+    async def drain(self) -> None:
+        """Lead no queue that another node can lead, until `revive`.
+
+        Returns when those have gone that can, or after `DRAIN_S`; what can go later goes then.
+        """
+        self.maintenance.begin()
+        deadline = self._clock.now() + DRAIN_S
+        while self.mirroring.hand_over_all() and self._clock.now() < deadline:
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    def revive(self) -> None:
+        """Queues may be led here again; none comes back by itself."""
+        self.maintenance.end()
 
     def _lease_lost(self) -> None:
         """The others may count this node as down: pause, or go on by oneself and join again."""
