@@ -46,6 +46,7 @@ from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.replicas import (
+    SYNC_BATCH,
     WHEN_SYNCED,
     Copies,
     Wanted,
@@ -107,9 +108,12 @@ class Mirroring:
         card_files: CardFiles,
         present: Callable[[], Collection[str]],
         may_lead: Callable[[str], bool] = lambda node: True,
+        sync_batch: int = SYNC_BATCH,
     ) -> None:
         """`running` are the nodes that can be reached from here, `present` those that are up for
-        the cluster; this one is among both. `may_lead`: whether a node is not in maintenance."""
+        the cluster; this one is among both. `may_lead`: whether a node is not in maintenance.
+        `sync_batch` is for queues whose policy has no `ha-sync-batch-size`.
+        """
         self._name = name
         self._post = post
         self._calls = calls
@@ -119,6 +123,7 @@ class Mirroring:
         self._running = running
         self._present = present
         self._may_lead = may_lead
+        self._sync_batch = sync_batch
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
@@ -324,7 +329,7 @@ class Mirroring:
         self._former_copies[queue.queue_id] = copy.mirror
         led.member.set_epoch(record.epoch)
         led.leader.begin_epoch(copy.mirror.deltas())
-        led.wanted = self._wanted(queue)
+        led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
                 led.leader.start(mirror, synchronise=led.wanted.synchronise)
@@ -458,7 +463,7 @@ class Mirroring:
 
     def _wanted(self, queue: Queue) -> Wanted:
         applied = self._node.policies.applied(queue.vhost_name, queue.name, "queue")
-        return Wanted.of(applied.definition)
+        return Wanted.of(applied.definition, self._sync_batch)
 
     def _reconcile(self, queue: Queue) -> None:
         """See to it that the queue has the mirrors its policy wants."""
@@ -478,7 +483,7 @@ class Mirroring:
             # Another node may be about to take the lead.
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
-        led.wanted = wanted
+        led.want(wanted)
         running = self._running()
         # Whether a mirror is alive is the group's business, not that of links.
         there = {*running, *record.mirrors}

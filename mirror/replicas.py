@@ -14,25 +14,35 @@ ALWAYS = "always"
 WHEN_SYNCED = "when-synced"
 AUTOMATIC = "automatic"
 
+SYNC_BATCH = 4096
+"""RabbitMQ's default of `mirroring_sync_batch_size`."""
+
 
 class Wanted(NamedTuple):
-    """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors."""
+    """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors.
+
+    `sync_batch` is how many messages a mirror is sent at a time at most while it is synchronised.
+    """
 
     mode: str | None = None
     params: Any = None
     synchronise: bool = False
     promote_on_failure: str = ALWAYS
     promote_on_shutdown: str = WHEN_SYNCED
+    sync_batch: int = SYNC_BATCH
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any]) -> Wanted:
-        """What the definition of the effective policy says."""
+    def of(cls, definition: Mapping[str, Any], sync_batch: int = SYNC_BATCH) -> Wanted:
+        """What the definition of the effective policy says; `sync_batch` where it says nothing."""
+        batch = definition.get("ha-sync-batch-size", 1)
         return cls(
             definition.get("ha-mode"),
             definition.get("ha-params"),
             definition.get("ha-sync-mode") == AUTOMATIC,
             definition.get("ha-promote-on-failure", ALWAYS),
             definition.get("ha-promote-on-shutdown", WHEN_SYNCED),
+            # As with RabbitMQ, 1 is no size but the default.
+            int(batch) if batch > 1 else sync_batch,
         )
 
 

@@ -229,6 +229,7 @@ class Cluster:
             card_files or NoCards(),
             lambda: self.membership.running().keys(),
             self.maintenance.may_lead,
+            self._config.sync_batch,
         )
         return ClusterPlacement(
             self._node_name,

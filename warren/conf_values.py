@@ -150,6 +150,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
             "cluster_partition_handling.pause_if_all_down.nodes.$name", ()
         ),
         queue_master_locator=one("queue_master_locator", defaults.queue_master_locator),
+        sync_batch=one("mirroring_sync_batch_size", defaults.sync_batch),
         start_attempts=one("cluster_formation.discovery_retry_limit", defaults.start_attempts),
         start_pause_s=one("cluster_formation.discovery_retry_interval", 500) / 1000,
     )

@@ -110,6 +110,8 @@ class ClusterConfig:
     partition_handling: PartitionHandling = "pause_minority"
     pause_unless_reached: tuple[str, ...] = ()
     queue_master_locator: str = "client-local"
+    # How many messages a mirror is sent at a time at most while it is synchronised.
+    sync_batch: int = 4096
     start_attempts: int = 10
     start_pause_s: float = 0.5
 
