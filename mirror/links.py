@@ -164,6 +164,11 @@ class Links(NodeLinks):
             if socket.standing is not None
         }
 
+    def use_certificates(self, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext) -> None:
+        """For connections that are made from now on."""
+        self._server_tls = Tls(server_tls)
+        self._client_tls = client_tls
+
     # Life
 
     async def start(self) -> None:

@@ -105,6 +105,8 @@ class ClusterConfig:
     etcd_ssl: SslOptions | None = None
     listener: Listener = Listener(ANY_HOST, LINK_PORT)  # noqa: RUF009
     advertised_host: str | None = None
+    # With all three files: the links are encrypted, and both sides show certificates.
+    link_ssl: SslOptions | None = None
     link_timeout_s: float = 2.5
     lease_ttl_s: int = 10
     partition_handling: PartitionHandling = "pause_minority"

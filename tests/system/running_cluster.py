@@ -99,7 +99,7 @@ class ClusterProcess:
 
     def stop(self) -> None:
         """As SIGTERM does."""
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         self.ended()
 
     def ended(self) -> None:
@@ -115,10 +115,10 @@ class ClusterProcess:
             self._forget()
 
     def stand_still(self) -> None:
-        self._signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     @property
     def is_up(self) -> bool:
@@ -128,7 +128,7 @@ class ClusterProcess:
     def log(self) -> str:
         return self._log.read_text("utf-8")
 
-    def _signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
 
