@@ -216,14 +216,14 @@ class Ledger:
         return said
 
 
-def leader_of(cluster: RunningCluster) -> ClusterProcess:
-    """The node that leads the queue, when all nodes say so and all others have copies in sync."""
+def leader_of(cluster: RunningCluster, queue: str = QUEUE) -> ClusterProcess:
+    """The node that leads a queue, when all nodes say so and all others have copies in sync."""
     found: set[str] = set()
 
     def known() -> bool:
         found.clear()
         for node in cluster.nodes.values():
-            said = _asked(node)
+            said = _asked(node, queue)
             if said is None or len(said[1]) != len(cluster.nodes) - 1:
                 return False
             found.add(said[0])
@@ -234,12 +234,12 @@ def leader_of(cluster: RunningCluster) -> ClusterProcess:
     return next(node for node in cluster.nodes.values() if node.name == name)
 
 
-def _asked(node: ClusterProcess) -> tuple[str, list[str]] | None:
-    """Who leads the queue as the node knows it, and who is in sync; None if it does not say."""
+def _asked(node: ClusterProcess, queue: str = QUEUE) -> tuple[str, list[str]] | None:
+    """Who leads a queue as the node knows it, and who is in sync; None if it does not say."""
     if not node.is_up:
         return None
     try:
-        row = node.asks("queues", "/", QUEUE)
+        row = node.asks("queues", "/", queue)
     except CtlError:
         return None
     return row["node"], row.get("synchronised_slave_nodes", [])

@@ -1,9 +1,9 @@
 """Rolling restarts under load: python -P tests/system/rolling_restart.py [--rounds 5] [--no-wait].
 
 Three nodes with a mirrored queue are restarted one after the other, each when all mirrors are in
-sync again, or, with --no-wait, as soon as the one before serves clients. Prints for each step how
-long at most no publish was confirmed and no message delivered. Ends with 1 if a confirmed message
-was lost, one came twice without being marked, or, of those that wait, an outage took longer than a
+sync again, or, with --no-wait, as soon as the one before serves clients. A second queue has a
+backlog that mirrors have to get. Prints for each step how long at most no publish was confirmed
+and no message delivered. Ends with 1 if a confirmed message was lost, one came twice without being marked, or, of those that wait, an outage took longer than a
 failover may.
 """
 
@@ -20,10 +20,13 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).parent))
 
 from failover import Course, Ledger, leader_of, prepare
-from running_cluster import ClusterProcess, RunningCluster, wait_until
+from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
 OUTAGE_S_MAX = 5.0
 """What a leader that is killed costs at most, with default settings."""
+
+
+BACKLOG = "ha.backlog"
 
 
 class Step(NamedTuple):
@@ -46,6 +49,29 @@ class Step(NamedTuple):
         return max(self.confirms_s, self.deliveries_s)
 
 
+def pile_up(cluster: RunningCluster, count: int) -> None:
+    """A queue with so many messages of a kilobyte, which nobody consumes meanwhile."""
+    node = next(iter(cluster.nodes.values()))
+    channel = node.connect().channel()
+    channel.queue_declare(BACKLOG, durable=True)
+    channel.confirm_delivery()
+    publish(channel, BACKLOG, [_backlog_body(number) for number in range(count)])
+    node.close_connections()
+
+
+def lost_of_backlog(cluster: RunningCluster, count: int) -> list[str]:
+    """What is to be said of it in the end."""
+    node = next(iter(cluster.nodes.values()))
+    bodies = take(node.connect().channel(), BACKLOG, count)
+    node.close_connections()
+    wanted = [_backlog_body(number) for number in range(count)]
+    return [] if bodies == wanted else ["the backlog is not what it was"]
+
+
+def _backlog_body(number: int) -> bytes:
+    return b"%01024d" % number
+
+
 def roll(cluster: RunningCluster, ledger: Ledger, *, wait: bool) -> Iterator[Step]:
     """Restart every node once, as SIGTERM and a new start do."""
     for node in cluster.nodes.values():
@@ -53,16 +79,22 @@ def roll(cluster: RunningCluster, ledger: Ledger, *, wait: bool) -> Iterator[Ste
 
 
 def _restart(cluster: RunningCluster, ledger: Ledger, node: ClusterProcess, wait: bool) -> Step:
-    led = leader_of(cluster) is node if wait else None
+    led = _leader_when_in_sync(cluster) is node if wait else None
     ledger.confirms.watch()
     ledger.deliveries.watch()
     node.stop()
     node.start()
     if wait:
-        leader_of(cluster)
+        _leader_when_in_sync(cluster)
         for course in (ledger.confirms, ledger.deliveries):
             _goes_on(course)
     return Step(node.name, led, ledger.confirms.longest_s, ledger.deliveries.longest_s)
+
+
+def _leader_when_in_sync(cluster: RunningCluster) -> ClusterProcess:
+    """Who leads the queue that is in use; in sync with all mirrors is that with the backlog, too."""
+    leader_of(cluster, BACKLOG)
+    return leader_of(cluster)
 
 
 def _goes_on(course: Course) -> None:
@@ -76,6 +108,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--no-wait", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--backlog", type=int, default=5000, metavar="MESSAGES")
     parser.add_argument("--outage", type=float, default=OUTAGE_S_MAX, metavar="SECONDS")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -93,6 +126,7 @@ def main() -> int:
 def _run(cluster: RunningCluster, chosen: argparse.Namespace) -> int:
     cluster.start()
     prepare(cluster)
+    pile_up(cluster, chosen.backlog)
     ledger = Ledger(cluster, random.Random(chosen.seed))
     ledger.start()
     longest_s = 0.0
@@ -101,7 +135,7 @@ def _run(cluster: RunningCluster, chosen: argparse.Namespace) -> int:
             print(f"{number + 1}: {step}", flush=True)
             longest_s = max(longest_s, step.outage_s)
     ledger.finish()
-    complaints = ledger.complaints()
+    complaints = ledger.complaints() + lost_of_backlog(cluster, chosen.backlog)
     if longest_s > chosen.outage and not chosen.no_wait:
         complaints.append(f"an outage of {longest_s:.2f} s, more than {chosen.outage:g}")
     print(
