@@ -3,8 +3,8 @@
 Three nodes with a mirrored queue are restarted one after the other, each when all mirrors are in
 sync again, or, with --no-wait, as soon as the one before serves clients. A second queue has a
 backlog that mirrors have to get. Prints for each step how long at most no publish was confirmed
-and no message delivered. Ends with 1 if a confirmed message was lost, one came twice without being marked, or, of those that wait, an outage took longer than a
-failover may.
+and no message delivered. Ends with 1 if a confirmed message was lost, one came twice without being
+marked, or, of those that wait, an outage took longer than a failover may.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _restart(cluster: RunningCluster, ledger: Ledger, node: ClusterProcess, wait
 
 
 def _leader_when_in_sync(cluster: RunningCluster) -> ClusterProcess:
-    """Who leads the queue that is in use; in sync with all mirrors is that with the backlog, too."""
+    """Who leads the queue that is in use; all mirrors of both are in sync then."""
     leader_of(cluster, BACKLOG)
     return leader_of(cluster)
 
