@@ -11,13 +11,12 @@ length limits and tracing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from warren.core.backing_queue import BackingQueue
-from warren.core.consumers import Blocked, ClosedRing, Consumer, ConsumerRing
+from warren.core.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
@@ -239,22 +238,6 @@ class Queue:
             if envelope.persistent or backing.defers_transient:
                 return PENDING
         return SETTLED
-
-    @contextmanager
-    def publishing_again(self) -> Iterator[None]:
-        """What is published in here may have been delivered by another leader before.
-
-        So whoever gets it is told that it is redelivered.
-        """
-        start = self.backing.next_position
-        closed = ClosedRing(self.ring)
-        self.ring = closed
-        try:
-            yield
-        finally:
-            self.ring = closed.ring
-            self.backing.count_as_delivered(start)
-        self.deliver()
 
     def _publish_by_rules(
         self,

@@ -148,10 +148,6 @@ class LeaderLevel:
         self._journal.purge(self.level)
         return self.inner.purge()
 
-    def count_as_delivered(self, start: int = 0) -> None:
-        # To whoever leads next everything counts as delivered.
-        self.inner.count_as_delivered(start)
-
     def set_mode(self, mode: str) -> None:
         self.inner.set_mode(mode)
 

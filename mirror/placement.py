@@ -30,9 +30,7 @@ class ClusterPlacement:
         random: Random,
         mirroring: Mirroring,
         locator: str = "client-local",
-        may_lead: Callable[[str], bool] = lambda node: True,
     ) -> None:
-        """`may_lead`: whether a node is not in maintenance."""
         self._node = node
         self._metadata = metadata
         self._remote_queues = remote_queues
@@ -40,7 +38,6 @@ class ClusterPlacement:
         self._random = random
         self._mirroring = mirroring
         self._locator = locator
-        self._may_lead = may_lead
         self._leaders: dict[Key, str] = {}
         self._led: Counter[str] = Counter()
         for stored in metadata.records(("queue",)):
@@ -49,8 +46,8 @@ class ClusterPlacement:
 
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         locator = settings.queue_master_locator or self._locator
-        nodes = sorted(node for node in self._running() if self._may_lead(node))
-        if exclusive or not nodes or (locator == "client-local" and self._node in nodes):
+        nodes = sorted(self._running())
+        if exclusive or self._node not in nodes or locator == "client-local":
             return self._node
         if locator == "random":
             return self._random.choice(nodes)
@@ -81,20 +78,11 @@ class ClusterPlacement:
         queue.move_in(moving.consumers)
         received = self._mirroring.received_from(queue.queue_id, self._remote_queues.origin)
         known: list[Unanswered] = []
-        again: list[Unanswered] = []
-        new: list[Unanswered] = []
         for publish in moving.unanswered:
-            if not publish.number:
-                new.append(publish)
-            elif received is None or publish.number <= received:
+            if received is None or publish.number <= received:
                 known.append(publish)
             else:
-                again.append(publish)
-        with queue.publishing_again():
-            for publish in again:
                 self._publish(queue, publish)
-        for publish in new:
-            self._publish(queue, publish)
         self._mirroring.when_mirrors_have_all(
             queue, lambda safe: _settle(known, safe and received is not None)
         )

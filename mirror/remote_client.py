@@ -142,15 +142,6 @@ class RemoteClient:
         return self._received
 
     def publish(self, entries: Iterable[Entry]) -> None:
-        """Those of one frame: all of them for the first time, or all of them again."""
-        entries = list(entries)
-        if entries and entries[0].flags & REDELIVERED:
-            with self.queue.publishing_again():
-                self._publish(entries)
-        else:
-            self._publish(entries)
-
-    def _publish(self, entries: list[Entry]) -> None:
         queue = self.queue
         for flags, number, envelope, body in entries:
             self._received = number

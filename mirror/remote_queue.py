@@ -102,7 +102,6 @@ class RemoteQueue(Queue):
         "_successor",
         "_told",
         "_unanswered",
-        "_unsent_from",
         "_verdicts",
         "_waited",
         "_waiting",
@@ -135,8 +134,6 @@ class RemoteQueue(Queue):
         self.consumer_count = 0
         self._packer = Packer()
         self._unanswered: deque[Unanswered] = deque()
-        # The first of those that no leader was sent yet; None when there is none.
-        self._unsent_from: int | None = None
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
         self._consumers_numbered = 0
@@ -180,8 +177,6 @@ class RemoteQueue(Queue):
         self._unanswered.append(Unanswered(number, envelope, body, confirms, publish_seq))
         self._owe(len(body) + len(envelope.header))
         if self._waiting:
-            if self._unsent_from is None:
-                self._unsent_from = number
             return PENDING if confirms is not None else SETTLED
         packer = self._packer
         packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
@@ -410,13 +405,7 @@ class RemoteQueue(Queue):
     def move_out(self) -> Moving:
         self.deleted = True
         self._queues.forget(self)
-        unsent_from = self._unsent_from
-        unanswered = [
-            publish._replace(number=0)
-            if unsent_from is not None and publish.number >= unsent_from
-            else publish
-            for publish in self._unanswered
-        ]
+        unanswered = list(self._unanswered)
         self._unanswered.clear()
         for publish in unanswered:
             self._owe(-len(publish.body) - len(publish.envelope.header))
@@ -434,8 +423,6 @@ class RemoteQueue(Queue):
         for publish in moving.unanswered:
             if not publish.number:
                 publish = publish._replace(number=self._queues.next_number())
-                if self._unsent_from is None:
-                    self._unsent_from = publish.number
             self._unanswered.append(publish)
             self._owe(len(publish.body) + len(publish.envelope.header))
         self._wait_for_leader()
@@ -460,16 +447,8 @@ class RemoteQueue(Queue):
             self._answer_all(refuse=True)
         else:
             self.answered(PublishedReport(received, ()))
-        unsent_from, self._unsent_from = self._unsent_from, None
-        again = REDELIVERED
         for number, envelope, body, confirms, _ in self._unanswered:
-            if again and unsent_from is not None and number >= unsent_from:
-                # Frames are of one kind: what was sent before, or what was not.
-                self.flush()
-                again = 0
-            self._packer.add(
-                number, envelope, body, again | (CONFIRM if confirms is not None else 0)
-            )
+            self._packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
         self.flush()
         self._stop_waiting()
         for consumer in consumers:

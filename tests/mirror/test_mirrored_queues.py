@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
 from pathlib import Path
 
 import pytest
@@ -129,44 +128,6 @@ def test_publishes_under_way_when_the_leader_dies_arrive_once(cluster: Cluster) 
     while (got := b.gets("ha", no_ack=True)) is not None:
         bodies.append(got.body)
     assert bodies == [b"0", b"1", b"2", b"3"]
-
-
-@pytest.mark.parametrize("publisher", ["the next leader", "another node"])
-def test_what_a_dead_leader_may_have_delivered_comes_as_redelivered(
-    cluster: Cluster, publisher: str
-) -> None:
-    mirrored(cluster, "ha")
-    # The oldest mirror leads next.
-    heir, other = record(cluster, "ha").mirrors
-    at = heir if publisher == "the next leader" else other
-    a, b = cluster["a"].connects(), cluster[at].connects()
-    for client in (a, b):
-        client.opens_channel(1)
-    a.consumes("ha")
-    b.selects_confirms()
-    # What the leader says is lost from here on: neither mirrors nor publisher hear of the message.
-    for node in "bc":
-        del cluster._on_way["a", node]
-    b.publishes("ha", b"old", delivery_mode=2)
-    cluster.settle()
-    assert a.receives_bodies() == [b"old"]
-    for node in "bc":
-        cluster._on_way["a", node] = deque()
-    cluster.kill("a")
-    # No leader was sent this one yet.
-    b.publishes("ha", b"new", delivery_mode=2)
-    cluster.clock.advance(5)
-    b.publishes("ha", b"newer", delivery_mode=2)
-    cluster.settle()
-    assert record(cluster, "ha").leader == heir
-    c = cluster["c"].connects()
-    c.opens_channel(1)
-    got = [c.gets("ha"), c.gets("ha"), c.gets("ha")]
-    assert [(one.body, one.method.redelivered) for one in got if one is not None] == [
-        (b"old", True),
-        (b"new", False),
-        (b"newer", False),
-    ]
 
 
 def test_a_mirror_that_dies_is_waited_for_no_longer(cluster: Cluster) -> None:
