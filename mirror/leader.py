@@ -148,6 +148,7 @@ class Leader:
         self._tokens = 0
         self._slices = 0
         self._unreported = Unreported()
+        self._slice_count = SLICE_COUNT
 
     def goes_on_in(self, epoch: int) -> None:
         """The definition has another epoch, and still the same leader."""
@@ -375,6 +376,10 @@ class Leader:
         self._awaiting.append((self._batch - 1, _Confirm(_Barrier(done), 0, 1)))
         self._release()
 
+    def limit_slices(self, count_max: int) -> None:
+        """Send no more messages than this in a slice, if that is less than is good anyway."""
+        self._slice_count = min(SLICE_COUNT, count_max)
+
     def cancel_sync(self, mirror: str) -> bool:
         """Send a mirror no more of what is older; it begins anew with what comes from now on."""
         copy = self._copies.get(mirror)
@@ -490,7 +495,7 @@ class Leader:
     def _write_messages(self, script: Script, copy: _Copy, number: int, start: int) -> int:
         """Send messages; returns up to where."""
         level = self.levels[number]
-        peeked = level.peek(start, SLICE_COUNT, SLICE_BYTES)
+        peeked = level.peek(start, self._slice_count, SLICE_BYTES)
         end = peeked.next_position
         ready = {message.position: message for message in peeked.messages}
         pending = [position for position in level.pending if start <= position < end]

@@ -98,6 +98,11 @@ class LedQueue:
         self._admitting: set[MemberId] = set()
         self._unsent: deque[bytes] = deque()
 
+    def want(self, wanted: Wanted) -> None:
+        """What its policy says from now on."""
+        self.wanted = wanted
+        self.leader.limit_slices(wanted.sync_batch)
+
     def go_on_alone(self, member: GroupMember, epoch: int) -> None:
         """Lead on in another life of the group, in which nobody is yet."""
         self.leader.goes_on_in(epoch)

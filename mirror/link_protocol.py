@@ -119,6 +119,11 @@ class LinkProtocol:
         """Whether the peer has proved that it knows the secret."""
         return self._handshake.authenticated
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether anything has come from the peer."""
+        return self._received > 0
+
     # Receiving
 
     def receive_data(self, data: bytes) -> Sequence[LinkEvent]:

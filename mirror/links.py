@@ -173,6 +173,11 @@ class Links(NodeLinks):
     def traffic(self, node: str) -> LinkTraffic:
         return self._traffic.of(node, self._up)
 
+    def use_certificates(self, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext) -> None:
+        """For connections that are made from now on."""
+        self._server_tls = Tls(server_tls)
+        self._client_tls = client_tls
+
     # Life
 
     async def start(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from random import Random
@@ -46,10 +47,12 @@ from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.promotion import LEADER_BACK, Promotion, handed_over, promotion
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.replicas import (
+    SYNC_BATCH,
     WHEN_SYNCED,
     Copies,
     Wanted,
     better_leader,
+    drained_leader,
     wanted_leader,
     wanted_mirrors,
 )
@@ -95,9 +98,13 @@ class Mirroring:
         running: Callable[[], Collection[str]],
         card_files: CardFiles,
         present: Callable[[], Collection[str]],
+        may_lead: Callable[[str], bool] = lambda node: True,
+        sync_batch: int = SYNC_BATCH,
     ) -> None:
         """`running` are the nodes that can be reached from here, `present` those that are up for
-        the cluster; this one is among both."""
+        the cluster; this one is among both. `may_lead`: whether a node is not in maintenance.
+        `sync_batch` is for queues whose policy has no `ha-sync-batch-size`.
+        """
         self._name = name
         self._post = post
         self._calls = calls
@@ -106,6 +113,8 @@ class Mirroring:
         self._rng = rng
         self._running = running
         self._present = present
+        self._may_lead = may_lead
+        self._sync_batch = sync_batch
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
@@ -320,7 +329,7 @@ class Mirroring:
         self._former_copies[queue.queue_id] = copy.mirror
         led.member.set_epoch(record.epoch)
         led.leader.begin_epoch(copy.mirror.deltas())
-        led.wanted = self._wanted(queue)
+        led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
                 led.leader.start(mirror, synchronise=led.wanted.synchronise)
@@ -483,7 +492,7 @@ class Mirroring:
 
     def _wanted(self, queue: Queue) -> Wanted:
         applied = self._node.policies.applied(queue.vhost_name, queue.name, "queue")
-        return Wanted.of(applied.definition)
+        return Wanted.of(applied.definition, self._sync_batch)
 
     def _reconcile(self, queue: Queue) -> None:
         """See to it that the queue has the mirrors its policy wants."""
@@ -504,7 +513,7 @@ class Mirroring:
             self._look_for_better_copies(led)
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
-        led.wanted = wanted
+        led.want(wanted)
         running = self._running()
         # Whether a mirror is alive is the group's business, not that of links.
         there = {*running, *record.mirrors}
@@ -512,7 +521,7 @@ class Mirroring:
         if wanted.mode is None and not record.mirrors and not led.members():
             self._unlead(led)
             return
-        leader = wanted_leader(wanted, copies, running)
+        leader = wanted_leader(wanted, copies, self._may_be_moved_to())
         if leader != self._name:
             self.move_leader(queue, leader)
             return
@@ -562,13 +571,36 @@ class Mirroring:
             led.queue.release()
             self.on_stay(led.queue)
 
+    def hand_over_all(self) -> int:
+        """In maintenance mode: hand over every queue of this node that another node can lead.
+
+        Returns how many are still to go.
+        """
+        leads = self._leads()
+        may_lead = self._may_be_moved_to()
+        count = 0
+        for led in list(self._led.values()):
+            record = self.record_of(led.key, led.queue.queue_id)
+            if record is None or record.leader != self._name:
+                continue
+            copies = Copies(record.leader, record.mirrors, record.in_sync)
+            target = drained_leader(copies, may_lead, leads)
+            if target is not None:
+                count += 1
+                leads[target] = leads.get(target, 0) + 1
+                self.move_leader(led.queue, target)
+        return count
+
+    def _may_be_moved_to(self) -> Collection[str]:
+        return [node for node in self._running() if self._may_lead(node)]
+
+    def _leads(self) -> dict[str, int]:
+        """How many queues each node leads."""
+        return Counter([record.leader for record in self._queue_records()])
+
     async def rebalance(self) -> None:
         """Have every node hand over queues to mirrors at nodes that lead fewer."""
-        leads: dict[str, int] = {}
-        for stored in self._metadata.records(("queue",)):
-            if isinstance(stored.record, QueueRecord):
-                leader = stored.record.leader
-                leads[leader] = leads.get(leader, 0) + 1
+        leads = self._leads()
         for node in sorted(self._running()):
             if node == self._name:
                 leads = self.hand_over_surplus(leads)
@@ -587,7 +619,8 @@ class Mirroring:
             record = self.record_of(led.key, led.queue.queue_id)
             if record is None:
                 continue
-            copies = Copies(record.leader, record.mirrors, record.in_sync)
+            in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
+            copies = Copies(record.leader, record.mirrors, in_sync)
             target = better_leader(copies, counts)
             if target != self._name:
                 counts[self._name] = counts.get(self._name, 0) - 1
@@ -609,6 +642,9 @@ class Mirroring:
             else:
                 self._write_card_of_copy(copy)
         self._formers.discard_unwanted(self._queue_records(), self._running())
+        if not self._may_lead(self._name):
+            # A mirror may be in sync by now, or this node lead what it did not then.
+            self.hand_over_all()
         self._clock.call_later(TICK_S, self._tick)
 
     # What is kept for the time after a restart

@@ -39,7 +39,8 @@ async def cluster_status(request: ApiRequest) -> Any:
 
 def _own_status(request: ApiRequest) -> dict[str, Any]:
     managed, name = request.managed, request.node.name
-    maintained = "under maintenance" if managed.suspended else "not under maintenance"
+    under = managed.suspended or managed.drained
+    maintained = "under maintenance" if under else "not under maintenance"
     return {
         "cluster_name": cluster_name(managed),
         "disk_nodes": [name],

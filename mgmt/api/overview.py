@@ -225,7 +225,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "log_files": [str(managed.config.log_file or "<stderr>")],
         "config_files": config_files(managed),
         "db_dir": str(managed.data_directory) if managed.data_directory is not None else "",
-        "being_drained": False,
+        "being_drained": managed.drained,
         "ra_open_file_metrics": {},
         "metrics_gc_queue_length": {},
     }

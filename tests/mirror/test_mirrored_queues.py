@@ -15,6 +15,7 @@ from pamqp import commands
 from warren.core.field import Field
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
+from warren.mirror.replicas import Wanted
 
 
 @pytest.fixture
@@ -169,6 +170,30 @@ def test_a_policy_makes_mirrors_of_a_queue_with_messages_and_sync_fills_them(
     assert record(cluster, "later").mirrors == []
     assert not cluster[mirror].mirroring._copies
     assert a.counts("later")[0] == 1000
+
+
+@pytest.mark.parametrize(("size", "slices"), [(10, 10), (1, 1), (4096, 1)])
+def test_a_policy_says_how_much_a_mirror_is_sent_at_a_time_at_most(
+    cluster: Cluster, size: int, slices: int
+) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    for number in range(100):
+        a.publishes("later", b"%d" % number, delivery_mode=2)
+    definition = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-batch-size": size}
+    cluster["b"].node.policies.set("/", "later", "^later", definition, 0, "queues")
+    cluster.clock.advance(5)
+    cluster["a"].mirroring.synchronise(cluster["a"].queue("later"))
+    cluster.clock.advance(5)
+    assert record(cluster, "later").in_sync == ["b"]
+    (led,) = cluster["a"].mirroring._led.values()
+    assert led.leader._slices == slices
+
+
+def test_the_configuration_says_it_where_no_policy_does() -> None:
+    assert Wanted.of({}, 50).sync_batch == Wanted.of({"ha-sync-batch-size": 1}, 50).sync_batch == 50
+    assert Wanted.of({"ha-sync-batch-size": 20}, 50).sync_batch == 20
 
 
 def test_automatic_sync_needs_nobody(cluster: Cluster) -> None:
