@@ -130,13 +130,6 @@ class CopyHere:
     def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
         self._try(lambda: self.mirror.slice_came(epoch, number, payload))
 
-    def leader_is_linked_anew(self) -> None:
-        """What was on its way before may have got lost with the link, in both directions."""
-        if self.mirror.awaits_slice:
-            self._effects.drop_copy(self, "a piece of the queue did not come", keep=True)
-        else:
-            self.mirror.report_again()
-
     def _try(self, work: Callable[[], None]) -> None:
         try:
             work()

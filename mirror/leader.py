@@ -117,6 +117,9 @@ class _Copy:
         # While it is sent the rest: per level, up to which position it was sent everything.
         self.sync: list[int] | None = None
         self.awaits_batch = 0
+        # The last slice it was sent, until it has the batch with its marker.
+        self.slice = b""
+        self.slice_batch = 0
         self.sent = 0
         self.began_at = 0.0
         # What it has from before; and what of that is still in the queue, per level: from which
@@ -269,6 +272,8 @@ class Leader:
         if copy is None or batch <= copy.has_batch:
             return
         copy.has_batch = batch
+        if batch >= copy.slice_batch:
+            copy.slice = b""
         self._release()
         if copy.sync is not None and batch >= copy.awaits_batch:
             # Those who publish and consume have their turns first.
@@ -468,10 +473,17 @@ class Leader:
         copy.sync[number] = NOWHERE if end >= level.next_position else end
         self._slices += 1
         head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
-        self._effects.send_slice(mirror, head + script.take(self.epoch, 0))
+        copy.slice = head + script.take(self.epoch, 0)
+        self._effects.send_slice(mirror, copy.slice)
         self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
-        copy.awaits_batch = self._batch
+        copy.awaits_batch = copy.slice_batch = self._batch
         self.flush()
+
+    def send_slice_again(self, mirror: str) -> None:
+        """The link to a mirror is up: what was under way over the one before may be lost."""
+        copy = self._copies.get(mirror)
+        if copy is not None and copy.slice and not self.fenced:
+            self._effects.send_slice(mirror, copy.slice)
 
     def _write_kept(self, script: Script, copy: _Copy, number: int, start: int) -> int | None:
         """Name messages the mirror has; returns up to where it was told, None if it lacks some."""

@@ -169,6 +169,13 @@ class LeaderLevel:
     def delete(self) -> None:
         self.inner.delete()
 
+    def unwrapped(self) -> MirroredLevel:
+        """What goes on without mirrors."""
+        if self._again:
+            # It knows no single messages that count as delivered: better too many than too few.
+            self.inner.count_as_delivered()
+        return self.inner
+
     # For the synchronisation of mirrors
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:

@@ -61,8 +61,10 @@ class Mirror:
         # Persistent messages that are not on disk yet, by epoch and batch.
         self._unsafe: dict[int, int] = {}
         self._on_safe: list[Callable[[], None]] = []
-        # By the epoch of the leader that sent them, and its number.
+        # Slices that came before their markers.
         self._slices: dict[tuple[int, int], bytes] = {}
+        # Epoch and number.
+        self._last_slice = (epoch, 0)
         # Batches that wait for a slice.
         self._waiting: deque[bytes] = deque()
         self._awaited_slice = 0
@@ -75,46 +77,49 @@ class Mirror:
 
     def deliver(self, payload: bytes) -> None:
         """A batch. Raises `Undeliverable`, `CopyLost`."""
-        if len(payload) < HEAD.size:
-            raise Undeliverable(f"a batch of {len(payload)} octets")
-        if self._awaited_slice and HEAD.unpack_from(payload)[0] > self.epoch:
-            # Whoever was to send it does not lead any more: the copy ends where it ended before.
-            self._awaited_slice = 0
-            self._carry_out_waiting()
+        if self._awaited_slice and _head(payload)[0] > self.epoch:
+            self._do_without_slice()
         if self._awaited_slice:
             self._waiting.append(payload)
         else:
             self._carry_out(payload)
 
     def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
-        """A piece of the queue, which belongs where its marker is. Raises as `deliver`."""
-        if epoch < self.epoch:
+        """A piece of the queue, which belongs where its marker is; it may come again. Raises as
+        `deliver`."""
+        if (epoch, number) <= self._last_slice:
             return
         self._slices[epoch, number] = payload
-        if epoch != self.epoch or number != self._awaited_slice:
+        if (epoch, number) != (self.epoch, self._awaited_slice):
             return
         self._awaited_slice = 0
         self._take_slice(number)
-        self._carry_out_waiting()
+        while self._waiting and not self._awaited_slice:
+            self._carry_out(self._waiting.popleft())
 
     @property
     def awaits_slice(self) -> bool:
         """Whether nothing more is carried out until a piece of the queue has come."""
         return self._awaited_slice > 0
 
-    def _carry_out_waiting(self) -> None:
-        while self._waiting and not self._awaited_slice:
-            self._carry_out(self._waiting.popleft())
+    def _do_without_slice(self) -> None:
+        """Another node leads, and who was to send it does not any more: the copy stays as short as
+        it is, until it begins anew."""
+        while self._awaited_slice or self._waiting:
+            self._awaited_slice = 0
+            if self._waiting:
+                self._carry_out(self._waiting.popleft())
 
     def _carry_out(self, payload: bytes) -> None:
-        epoch, batch = HEAD.unpack_from(payload)
+        epoch, batch = _head(payload)
         if epoch < self.epoch:
             return
         if epoch > self.epoch:
             self.epoch = epoch
-            # Batches are counted anew, and slices.
+            # Batches and slices are counted anew.
             self._reported = 0
-            self._drop_slices(0)
+            self._last_slice = (epoch, 0)
+            self._forget_slices()
         self._batch = batch
         perform(payload, self, self._unpacker)
         self._report_progress()
@@ -190,7 +195,8 @@ class Mirror:
             firsts, uptos, first_epoch, steps, shifts, slices = rest
             if self.has_card:
                 raise BeginAnew("it is to begin anew")
-            self._drop_slices(slices)
+            self._last_slice = (self.epoch, slices)
+            self._forget_slices()
             self.renumbering = Renumbering.told(first_epoch, steps)
             self._former_shifts = shifts
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
@@ -207,7 +213,8 @@ class Mirror:
     def _take_slice(self, number: int) -> None:
         """Append what the leader had behind our copy; live instructions follow."""
         payload = self._slices.pop((self.epoch, number))
-        self._drop_slices(number)
+        self._last_slice = (self.epoch, number)
+        self._forget_slices()
         level = self._sync_level
         level.upto = NOWHERE
         self._in_slice = True
@@ -219,10 +226,9 @@ class Mirror:
             self._whole_at = self._batch
         self._report_progress()
 
-    def _drop_slices(self, upto: int) -> None:
-        """Nobody will ask for those up to this one any more."""
-        for slice_ in [one for one in self._slices if one <= (self.epoch, upto)]:
-            del self._slices[slice_]
+    def _forget_slices(self) -> None:
+        for earlier in [slice_ for slice_ in self._slices if slice_ <= self._last_slice]:
+            del self._slices[earlier]
 
     # What is safe
 
@@ -301,6 +307,14 @@ class Mirror:
             level.put_all_back()
         backings = [level.backing for level in self.levels]
         return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
+
+
+def _head(payload: bytes) -> tuple[int, int]:
+    """Epoch and number of a batch. Raises `Undeliverable`."""
+    if len(payload) < HEAD.size:
+        raise Undeliverable(f"a batch of {len(payload)} octets")
+    epoch, batch = HEAD.unpack_from(payload)
+    return epoch, batch
 
 
 _SLICE = struct.Struct("<QQQ")

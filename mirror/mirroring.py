@@ -448,7 +448,7 @@ class Mirroring:
         led.leader.flush()
         led.member.leave()
         self._groups.delete_group(queue.queue_id)
-        inner: list[BackingQueue] = [level.inner for level in led.leader.levels]
+        inner: list[BackingQueue] = [level.unwrapped() for level in led.leader.levels]
         if isinstance(queue.backing, PriorityQueue):
             queue.backing.replace_levels(inner)
         else:
@@ -685,10 +685,13 @@ class Mirroring:
 
     def _node_up(self, name: str) -> None:
         self._nodes_changed()
-        for copy in list(self._copies.values()):
+        for led in self._led.values():
+            led.leader.send_slice_again(name)
+        for copy in self._copies.values():
             record = self.record_of(copy.key, copy.queue_id)
             if record is not None and record.leader == name:
-                copy.leader_is_linked_anew()
+                # What was said over the link before may have got lost with it.
+                copy.mirror.report_again()
 
     def _node_down(self, name: str) -> None:
         self._nodes_changed()

@@ -123,11 +123,28 @@ class Effects:
         self.publishing_again = publishing_again
 
 
+class Refusals:
+    """Publishes of a run of another node that were refused, until it has heard of them.
+
+    They outlive the session: a report may be lost with the link.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def heard(self, upto: int) -> None:
+        """The other node knows of those up to this number."""
+        self.numbers = [number for number in self.numbers if number > upto]
+
+
 class RemoteClient:
     """The session; as `PublishConfirms` it is told when publishes of the other node are safe."""
 
-    def __init__(self, queue: Queue, effects: Effects) -> None:
+    def __init__(self, queue: Queue, refusals: Refusals, effects: Effects) -> None:
         self.queue = queue
+        self._refusals = refusals
         self._effects = effects
         self._received = 0
         self._reported = 0
@@ -162,7 +179,7 @@ class RemoteClient:
             if answer is PENDING:
                 self._open[number] = None
             elif answer is REJECTED:
-                self._refused.append(number)
+                self._note_refused(number)
         self._effects.flush_soon(self)
 
     def settle(self, publish_seq: int) -> None:
@@ -172,9 +189,13 @@ class RemoteClient:
 
     def refuse(self, publish_seq: int) -> None:
         del self._open[publish_seq]
+        self._note_refused(publish_seq)
         if not self._has_ended:
-            self._refused.append(publish_seq)
             self._effects.flush_soon(self)
+
+    def _note_refused(self, number: int) -> None:
+        self._refused.append(number)
+        self._refusals.numbers.append(number)
 
     def report(self) -> PublishedReport | None:
         """What was not reported yet; None for nothing."""

@@ -50,6 +50,7 @@ PUBLISH_BYTES_MAX = 1 << 18
 
 _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
+_HEARD = struct.Struct("<QQ")
 _CONSUMER_STATE = struct.Struct("<QI?I")
 
 _ELSEWHERE_REASONS = ~Blocked.PREFETCH
@@ -95,6 +96,7 @@ class RemoteQueue(Queue):
         "_consumers_numbered",
         "_give_up_timer",
         "_gone",
+        "_heard_upto",
         "_numbers",
         "_owed",
         "_packer",
@@ -137,6 +139,8 @@ class RemoteQueue(Queue):
         self._unanswered: deque[Unanswered] = deque()
         # The number of the last publish that was sent to the leader.
         self._sent_upto = 0
+        # Up to which refusals of the leader are known, where it is to be told so.
+        self._heard_upto = 0
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
         self._consumers_numbered = 0
@@ -191,6 +195,13 @@ class RemoteQueue(Queue):
 
     def answered(self, report: PublishedReport) -> None:
         """The leader says what became of publishes: all up to a number were dealt with."""
+        if report.refused:
+            # It keeps them in mind until it is told that they are known.
+            self._heard_upto = max(report.refused)
+            self._queues.flush_soon(self)
+        self._settle(report)
+
+    def _settle(self, report: PublishedReport) -> None:
         refused = frozenset(report.refused)
         while self._unanswered and self._unanswered[0].number <= report.upto:
             publish = self._unanswered.popleft()
@@ -385,7 +396,7 @@ class RemoteQueue(Queue):
     def _answer_all(self, *, refuse: bool) -> None:
         numbers = tuple([publish.number for publish in self._unanswered])
         if numbers:
-            self.answered(PublishedReport(numbers[-1], numbers if refuse else ()))
+            self._settle(PublishedReport(numbers[-1], numbers if refuse else ()))
 
     def _refuse_what_was_sent(self) -> None:
         """Nobody can say of it whether it has arrived."""
@@ -393,7 +404,7 @@ class RemoteQueue(Queue):
         if sent:
             upto = sent[-1]
             refused = [p.number for p in self._unanswered if p.number <= upto]
-            self.answered(PublishedReport(upto, refused))
+            self._settle(PublishedReport(upto, refused))
 
     def _wait_for_leader(self) -> None:
         if not self._waiting:
@@ -458,14 +469,14 @@ class RemoteQueue(Queue):
         if self.deleted or not self._waiting:
             # Yet another object begins anew in its own time, or it was given up meanwhile.
             return
-        received = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
+        received, refused = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
         if self.deleted or not self._waiting:
             return
         if received is None:
             # Nobody knows what it had before.
             self._refuse_what_was_sent()
         else:
-            self.answered(PublishedReport(received, ()))
+            self.answered(PublishedReport(received, refused))
         unanswered = [p.for_leader(self.leader, self.epoch) for p in self._unanswered]
         self._unanswered = deque(unanswered)
         for publish in unanswered:
@@ -515,6 +526,9 @@ class RemoteQueue(Queue):
         send = self._queues.send
         if self._packer.parts and send(self.leader, Kind.PUBLISH, queue, *self._packer.take()):
             self._sent_upto = self._unanswered[-1].number
+        if self._heard_upto:
+            send(self.leader, Kind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
+            self._heard_upto = 0
         verdicts, self._verdicts = self._verdicts, []
         for verdict, numbers in verdicts:
             send(self.leader, Kind.SETTLE, queue, pack_numbers(verdict, numbers))

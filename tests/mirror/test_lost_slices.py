@@ -70,7 +70,7 @@ def lose_slice(cluster: Cluster, chosen: str, lose: Callable[[], None]) -> list[
 
 
 @pytest.mark.parametrize("mirror", ["b", "c", "d", "e"])
-def test_a_mirror_begins_anew_when_a_piece_was_lost_with_the_link(
+def test_a_mirror_is_in_sync_in_the_end_though_a_piece_was_lost_with_the_link(
     cluster: Cluster, mirror: str
 ) -> None:
     """Two of the four are no neighbours of the leader, and stay in the group meanwhile."""
@@ -84,7 +84,8 @@ def test_a_mirror_begins_anew_when_a_piece_was_lost_with_the_link(
     set_policy(cluster, "automatic")
     cluster.clock.advance(20)
     assert lost
-    assert sorted(record(cluster).in_sync) == ["b", "c", "d", "e"]
+    # A neighbour may take its leader for dead.
+    assert sorted({record(cluster).leader, *record(cluster).in_sync}) == [*NODES]
     client = cluster["a"].connects()
     client.opens_channel(1)
     client.selects_confirms()

@@ -635,3 +635,67 @@ def test_confirms_come_though_the_leader_and_a_mirror_do_not_reach_each_other(
     else:
         # Its neighbour in the ring could not reach it.
         assert {type(frame.method) for frame in a.frames()} == {commands.Basic.Nack}
+
+
+@pytest.mark.parametrize("other", ["b", "c", "d", "e"])
+@pytest.mark.parametrize("after_s", [0.02, 0.03, 0.04, 0.05, 0.06, 0.07])
+def test_a_synchronisation_outlives_the_link_between_leader_and_mirror(
+    other: str, after_s: float
+) -> None:
+    delay_s = [0.0]
+    cluster = Cluster("a", "b", "c", "d", "e", delay=lambda: delay_s[0])
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("ha", durable=True)
+    for number in range(3000):
+        a.publishes("ha", b"%d" % number)
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(10)
+    assert len(record(cluster, "ha").mirrors) == 4 and not record(cluster, "ha").in_sync
+    delay_s[0] = 0.01
+    (led,) = cluster["a"].mirroring._led.values()
+    cluster["a"].mirroring.synchronise(led.queue)
+    cluster.clock.advance(after_s)
+    cluster.cut("a", other)
+    cluster.clock.advance(0.05)
+    cluster.connect("a", other)
+    # A neighbour in the ring may have to be asked again to have a mirror.
+    definition = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+    cluster["b"].node.policies.set("/", "ha", "^ha", definition, 0, "queues")
+    cluster.clock.advance(60)
+    assert len(record(cluster, "ha").in_sync) == 4, record(cluster, "ha")
+
+
+def test_a_refusal_outlives_the_link_to_the_leader() -> None:
+    delay_s = [0.0]
+    cluster = Cluster("a", "b", "c", delay=lambda: delay_s[0])
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    arguments = {"x-max-length": Field("I", 1), "x-overflow": Field("S", b"reject-publish")}
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
+    cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
+    b.selects_confirms()
+    b.publishes("ha", b"kept")
+    assert b.receives(commands.Basic.Ack).delivery_tag == 1
+    for lost in range(3):
+        delay_s[0] = 0.1
+        b.publishes("ha", b"refused")
+        cluster.clock.advance(0.15)
+        cluster.cut("a", "b")
+        delay_s[0] = 0.0
+        cluster.connect("a", "b")
+        cluster.clock.advance(5)
+        assert record(cluster, "ha").leader == "a"
+        assert b.receives(commands.Basic.Nack).delivery_tag == 2 + lost
+        # And it is not kept for ever.
+        cluster.settle()
+        assert not any(
+            refusals.numbers
+            for by_origin in cluster["a"].host._refusals.values()
+            for refusals in by_origin.values()
+        )
+    assert b.counts("ha") == (1, 0)

@@ -50,6 +50,8 @@ ONCE_FAILED = {
     3137: "as 1458",
     1423: "a policy that wants no mirrors was known before the leader was told that it has none",
     1026: "a mirror's report was lost with the link between it and the leader, and not said again",
+    1268: "a slice was lost with the link, or with the leader, and everything waited for it",
+    1514: "what counts as delivered counted so no more when the queue had no mirrors",
     1044: "what was given up was sent again all the same when its leader was back",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
 }
