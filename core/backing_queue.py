@@ -205,10 +205,6 @@ class BackingQueue(Protocol):
         """Drop all ready messages; returns how many."""
         ...
 
-    def count_as_delivered(self, start: int = 0) -> None:
-        """From now on every message from this position on, at least, counts as delivered once."""
-        ...
-
     def set_mode(self, mode: str) -> None:
         """Keep as much in memory as there is room for (`default`), or nothing (`lazy`)."""
         ...
@@ -238,4 +234,8 @@ class MirroredLevel(BackingQueue, Protocol):
 
     def skip_to(self, position: int) -> None:
         """Give the next message this position, which is not below the one it would have."""
+        ...
+
+    def count_as_delivered(self) -> None:
+        """From now on every message there is counts as delivered once."""
         ...

@@ -166,19 +166,3 @@ class ConsumerRing:
     def _find_top(self) -> None:
         levels = self._levels
         self.top = levels[max(levels)] if levels else deque()
-
-
-class ClosedRing(ConsumerRing):
-    """In the place of a ring while nobody is to be served; who comes and goes is noted there."""
-
-    __slots__ = ("ring",)
-
-    def __init__(self, ring: ConsumerRing) -> None:
-        super().__init__()
-        self.ring = ring
-
-    def add(self, consumer: Consumer) -> None:
-        self.ring.add(consumer)
-
-    def remove(self, consumer: Consumer) -> None:
-        self.ring.remove(consumer)

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import Envelope, Message
-from warren.core.peeking import count_as_delivered, list_positions, peek
+from warren.core.peeking import list_positions, peek
 from warren.core.settlement import PublishConfirms
 
 
@@ -158,8 +158,9 @@ class MemoryQueue:
         assert position >= self._next_position, (position, self._next_position)
         self._next_position = position
 
-    def count_as_delivered(self, start: int = 0) -> None:
-        count_as_delivered(self._returned, (self._ready,), start)
+    def count_as_delivered(self) -> None:
+        for message in (*self._ready, *[message for _, message in self._returned]):
+            message.redelivered = True
 
     def set_mode(self, mode: str) -> None:
         """There is only memory."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class Unanswered(NamedTuple):
     """A publish of this node that the leader has not answered; it is kept until it has.
 
-    `number` is 0 where it was never sent to one.
+    `number` is 0 where it was never sent to one. `sent_to` is the leader it was sent to last, and
+    the epoch of that; `may_be_delivered` says that a leader before may have delivered it.
     """
 
     number: int
@@ -22,6 +23,14 @@ class Unanswered(NamedTuple):
     body: bytes
     confirms: PublishConfirms | None
     publish_seq: int
+    sent_to: tuple[str, int] | None = None
+    may_be_delivered: bool = False
+
+    def for_leader(self, leader: str, epoch: int) -> Unanswered:
+        """As it is for a leader that has not got it, or not yet."""
+        if self.sent_to is None or self.sent_to == (leader, epoch):
+            return self._replace(sent_to=None)
+        return self._replace(sent_to=None, may_be_delivered=True)
 
 
 class Moving(NamedTuple):

@@ -1,4 +1,4 @@
-"""Looking at ready messages in memory, and marking them, without taking them."""
+"""Looking at ready messages in memory without taking them."""
 
 from __future__ import annotations
 
@@ -56,14 +56,6 @@ def list_positions(
         positions.append(message.position)
         safe = safe and message.envelope.persistent
     return Listed(positions, end, safe)
-
-
-def count_as_delivered(
-    returned: Iterable[tuple[int, Message]], runs: Sequence[Sequence[Message]], start: int
-) -> None:
-    """Whoever gets a message from this position on is told that it may have been delivered."""
-    for message in _in_order(returned, runs, start):
-        message.redelivered = True
 
 
 def _in_order(

@@ -152,11 +152,6 @@ class PriorityQueue:
             disk_writes=total("disk_writes"),
         )
 
-    def count_as_delivered(self, start: int = 0) -> None:
-        # The position is one of the lowest level only.
-        for level in self._levels:
-            level.count_as_delivered()
-
     def set_mode(self, mode: str) -> None:
         for level in self._levels:
             level.set_mode(mode)

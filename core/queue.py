@@ -11,13 +11,12 @@ length limits and tracing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from warren.core.backing_queue import BackingQueue
-from warren.core.consumers import Blocked, ClosedRing, Consumer, ConsumerRing
+from warren.core.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
@@ -187,7 +186,7 @@ class Queue:
         self._unused_timer: Timer | None = None
         self._resume_scheduled = False
         self._rules = False
-        self.apply_settings(settings)
+        self._take_settings(settings)
         if self._has_expiring:
             self._arm_expiry()
 
@@ -240,21 +239,19 @@ class Queue:
                 return PENDING
         return SETTLED
 
-    @contextmanager
-    def publishing_again(self) -> Iterator[None]:
-        """What is published in here may have been delivered by another leader before.
+    def publish_again(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        """`publish` what another leader may have delivered.
 
-        So whoever gets it is told that it is redelivered.
+        That it counts as delivered once is the business of the backing queue, unless somebody
+        takes it at once and does not acknowledge.
         """
-        start = self.backing.next_position
-        closed = ClosedRing(self.ring)
-        self.ring = closed
-        try:
-            yield
-        finally:
-            self.ring = closed.ring
-            self.backing.count_as_delivered(start)
-        self.deliver()
+        return self._publish_by_rules(envelope, body, confirms, publish_seq, again=True)
 
     def _publish_by_rules(
         self,
@@ -262,6 +259,8 @@ class Queue:
         body: bytes,
         confirms: PublishConfirms | None,
         publish_seq: int,
+        *,
+        again: bool = False,
     ) -> Settlement:
         if self._held is not None:
             self._held.append(Unanswered(0, envelope, body, confirms, publish_seq))
@@ -281,7 +280,7 @@ class Queue:
         if ready and not backing.length:
             consumer = ready[0]
             if consumer.no_ack:
-                self._send(consumer, envelope, body, False)
+                self._send(consumer, envelope, body, again)
             else:
                 message = backing.publish_delivered(
                     envelope, body, expires_at, confirms, publish_seq
@@ -572,8 +571,9 @@ class Queue:
         """The queue stays where it is."""
         held, self._held = self._held, None
         self._find_rules()
-        for _, envelope, body, confirms, publish_seq in held or ():
-            answer = self.publish(envelope, body, confirms, publish_seq)
+        for publish in held or ():
+            confirms, publish_seq = publish.confirms, publish.publish_seq
+            answer = self.publish(publish.envelope, publish.body, confirms, publish_seq)
             if confirms is not None and answer is not PENDING:
                 # Whoever published it was told that it would hear.
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
@@ -622,13 +622,23 @@ class Queue:
 
     def apply_settings(self, settings: QueueSettings) -> None:
         """Follow a changed policy (policies_and_parameters.md section 1.4)."""
+        self._take_settings(settings)
+        self.keep_limits()
+
+    def keep_limits(self) -> None:
+        """Drop what is too much: after a restart, or at another node, limits may be others.
+
+        Not done by the constructor: whoever follows what a queue does sees it there before.
+        """
+        self._drop_excess()
+
+    def _take_settings(self, settings: QueueSettings) -> None:
         expires_changed = self.settings.expires_ms != settings.expires_ms
         self.settings = settings
         self.backing.set_mode(settings.queue_mode)
         self._find_rules()
         if expires_changed or self._unused_timer is None:
             self.touch()
-        self._drop_excess()
 
     def trace_with(self, trace: Firehose | None) -> None:
         """Report deliveries to this trace from now on; None stops it."""

@@ -35,7 +35,7 @@ from itertools import pairwise
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import SLICE, Pager
-from warren.core.peeking import count_as_delivered, list_positions, peek
+from warren.core.peeking import list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
 from warren.core.queue_store import QueueStore
 from warren.core.settlement import PublishConfirms
@@ -484,9 +484,11 @@ class VariableQueue:
         self._gone += skipped
         self._next_position = position
 
-    def count_as_delivered(self, start: int = 0) -> None:
+    def count_as_delivered(self) -> None:
         self._store.redelivered_below = max(self._store.redelivered_below, self._next_position)
-        count_as_delivered(self._returned, (self._q4, self._q1 or ()), start)
+        returned = [message for _, message in self._returned]
+        for message in (*returned, *self._q4, *(self._q1 or ())):
+            message.redelivered = True
 
     # Where a publish goes
 

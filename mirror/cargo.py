@@ -17,6 +17,8 @@ SAME_ENVELOPE = 1
 REDELIVERED = 2
 CONFIRM = 4
 _PERSISTENT = 8
+AGAIN = 16
+"""A publish that another leader may have delivered."""
 
 _HEAD = struct.Struct("<BQI")
 """Flags, number, octets of the body."""

@@ -16,6 +16,7 @@ from warren.mirror.gm_shell import GroupMember
 from warren.mirror.mirror import Mirror
 from warren.mirror.mirror_level import BeginAnew, CopyLost
 from warren.mirror.post import Undeliverable
+from warren.mirror.promotion import leader_down
 from warren.mirror.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.view import MemberId, Members, alive_members
 from warren.mirror.whole_copies import WholeCopies
@@ -29,13 +30,17 @@ NEXT_CANDIDATE_S = 1.0
 class CopyEffects(Protocol):
     """What a copy asks of whoever has the definitions and the policies."""
 
-    def queue_record(self, key: Key) -> QueueRecord | None: ...
+    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition of this queue; None when it was deleted, whatever has its name now."""
+        ...
 
     def promote_when(self, key: Key) -> str:
         """`always` or `when-synced`: who may lead when the leader has failed."""
         ...
 
-    def write_record(self, key: Key, change: Callable[[QueueRecord], QueueRecord | None]) -> None:
+    def write_record(
+        self, key: Key, queue_id: int, change: Callable[[QueueRecord], QueueRecord | None]
+    ) -> None:
         """Change the definition, trying again while others are faster; None: not any more."""
         ...
 
@@ -115,15 +120,15 @@ class CopyHere:
         definition says is whole is kept until it does not say so any more."""
         if reason is StopReason.LEFT:
             return
-        record = self._effects.queue_record(self.key)
+        record = self._effects.record_of(self.key, self.queue_id)
         if record is not None and self._node in record.in_sync and self.mirror.started:
             self.is_outside = True
             self.member.ended()
         else:
             self._effects.drop_copy(self, reason.value, keep=True)
 
-    def slice_came(self, number: int, payload: bytes) -> None:
-        self._try(lambda: self.mirror.slice_came(number, payload))
+    def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
+        self._try(lambda: self.mirror.slice_came(epoch, number, payload))
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
@@ -135,9 +140,14 @@ class CopyHere:
 
     # When the leader is gone
 
+    def leader_was_away(self, leader: str) -> None:
+        """It has been started anew, whatever the group knows, and may lack what is here."""
+        self._dead.add(leader)
+        self.leader_may_be_gone()
+
     def leader_may_be_gone(self) -> None:
         """Take the lead, or wait a moment for a better candidate, if the leader has died."""
-        record = self._effects.queue_record(self.key)
+        record = self._effects.record_of(self.key, self.queue_id)
         if record is None or self.promoting or not self._leader_is_dead(record):
             return
         order = self._candidates(record)
@@ -152,7 +162,7 @@ class CopyHere:
         self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
-        if not self.is_outside:
+        if record.leader in self._dead or not self.is_outside:
             return record.leader in self._dead
         # Nobody tells this node of deaths any more.
         members = self._effects.group_members(self.queue_id)
@@ -203,12 +213,13 @@ class CopyHere:
                 epoch=epoch + 1,
                 mirrors=mirrors,
                 in_sync=[m for m in record.in_sync if m in mirrors] if whole else [],
-                promoted=f"{record.leader} is down" + ("" if whole else "; copy was not in sync"),
+                promoted=leader_down(record.leader, whole=whole),
+                promoted_at=self._clock.wall_time(),
                 down=False,
                 stores={**record.stores, self._node: self.storage_id},
             )
 
-        self._effects.write_record(self.key, lead)
+        self._effects.write_record(self.key, self.queue_id, lead)
 
     def _may_lead_without_all(self, record: QueueRecord) -> bool:
         """Whether the policy allows it, and nobody who lives can have a whole copy.

@@ -29,6 +29,7 @@ from warren.mirror.instructions import NEVER, Op, Script
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.mirror_level import NOWHERE
 from warren.mirror.renumbering import Renumbering, Step
+from warren.mirror.unreported import Unreported
 
 BATCH_BYTES_MAX = 128 << 10
 """Octets of instructions that are broadcast before the turn is over."""
@@ -67,7 +68,7 @@ class LeaderEffects(Protocol):
 
 
 class SyncProgress(NamedTuple):
-    """How many messages a mirror was sent, of how many, and since when."""
+    """How many messages a mirror was sent, of how many there are to send, and since when."""
 
     sent: int
     total: int
@@ -116,8 +117,10 @@ class _Copy:
         # While it is sent the rest: per level, up to which position it was sent everything.
         self.sync: list[int] | None = None
         self.awaits_batch = 0
+        # The last slice it was sent, until it has the batch with its marker.
+        self.slice = b""
+        self.slice_batch = 0
         self.sent = 0
-        self.total = 0
         self.began_at = 0.0
         # What it has from before; and what of that is still in the queue, per level: from which
         # position up to which.
@@ -134,6 +137,7 @@ class Leader:
         self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
+        self.again = False
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
         self._clock = clock
@@ -146,6 +150,7 @@ class Leader:
         self._open: dict[int, _Confirm] = {}
         self._tokens = 0
         self._slices = 0
+        self._unreported = Unreported()
         self._slice_count = SLICE_COUNT
 
     def goes_on_in(self, epoch: int) -> None:
@@ -204,6 +209,7 @@ class Leader:
             batch, self._batch = self._batch, self._batch + 1
             payload = self._script.take(self.epoch, batch)
             if self._copies:
+                self._unreported.broadcast(batch, len(payload))
                 self._effects.broadcast(payload)
         if not self._copies:
             self._release()
@@ -266,6 +272,8 @@ class Leader:
         if copy is None or batch <= copy.has_batch:
             return
         copy.has_batch = batch
+        if batch >= copy.slice_batch:
+            copy.slice = b""
         self._release()
         if copy.sync is not None and batch >= copy.awaits_batch:
             # Those who publish and consume have their turns first.
@@ -280,6 +288,7 @@ class Leader:
         if self.fenced:
             return
         upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
+        self._unreported.reported_by_all(upto)
         awaiting = self._awaiting
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
@@ -318,7 +327,13 @@ class Leader:
         uptos = firsts if synchronise else [NOWHERE] * len(tails)
         shifts = self._find_kept(copy) if synchronise else []
         self._script.control(
-            Op.START, mirror, copy.firsts, uptos, *self.renumbering.plain(), shifts
+            Op.START,
+            mirror,
+            copy.firsts,
+            uptos,
+            *self.renumbering.plain(),
+            shifts,
+            self._slices,
         )
         for name, number in self.origins.items():
             self._script.origin(name, number)
@@ -326,7 +341,6 @@ class Leader:
         if synchronise:
             copy.sync = firsts
             copy.sent = 0
-            copy.total = sum([level.length + len(level.pending) for level in self.levels])
             copy.began_at = self._clock.now()
             copy.awaits_batch = self._batch - 1
         elif whole:
@@ -384,7 +398,16 @@ class Leader:
         copy = self._copies.get(mirror)
         if copy is None or copy.sync is None:
             return None
-        return SyncProgress(copy.sent, copy.total, copy.began_at)
+        left = sum([self._left(*one) for one in zip(self.levels, copy.sync, strict=True)])
+        return SyncProgress(copy.sent, copy.sent + left, copy.began_at)
+
+    @staticmethod
+    def _left(level: LeaderLevel, upto: int) -> int:
+        """Messages of a level that a mirror was not sent; what left the queue at its head since
+        then is not among them."""
+        if upto == NOWHERE:
+            return 0
+        return min(level.next_position - upto, level.length + len(level.pending))
 
     def may_synchronise(self, mirror: str) -> bool:
         """Whether the mirror began with what came later, and lacks what is older."""
@@ -394,6 +417,10 @@ class Leader:
     def lag(self, mirror: str) -> int:
         """How many batches the mirror has not reported yet."""
         return self._batch - 1 - self._copies[mirror].has_batch
+
+    def lag_bytes(self, mirror: str) -> int:
+        """How many octets of instructions that is."""
+        return self._unreported.octets_after(self._copies[mirror].has_batch)
 
     def is_in_sync(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)
@@ -446,10 +473,17 @@ class Leader:
         copy.sync[number] = NOWHERE if end >= level.next_position else end
         self._slices += 1
         head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
-        self._effects.send_slice(mirror, head + script.take(self.epoch, 0))
+        copy.slice = head + script.take(self.epoch, 0)
+        self._effects.send_slice(mirror, copy.slice)
         self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
-        copy.awaits_batch = self._batch
+        copy.awaits_batch = copy.slice_batch = self._batch
         self.flush()
+
+    def send_slice_again(self, mirror: str) -> None:
+        """The link to a mirror is up: what was under way over the one before may be lost."""
+        copy = self._copies.get(mirror)
+        if copy is not None and copy.slice and not self.fenced:
+            self._effects.send_slice(mirror, copy.slice)
 
     def _write_kept(self, script: Script, copy: _Copy, number: int, start: int) -> int | None:
         """Name messages the mirror has; returns up to where it was told, None if it lacks some."""

@@ -14,6 +14,9 @@ from warren.mirror.instructions import Op
 class Journal(Protocol):
     """Where a leader writes down what its queue does, and who knows when all mirrors have it."""
 
+    again: bool
+    """Whether what is published now may have been delivered by another leader."""
+
     def publish(
         self,
         level: int,
@@ -41,18 +44,23 @@ class Journal(Protocol):
 
 
 class LeaderLevel:
-    """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement."""
+    """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
+
+    `_again` are the positions of messages that count as delivered though nobody here has
+    fetched them.
+    """
 
     defers_confirms = True
     defers_transient = True
 
-    __slots__ = ("_journal", "inner", "level", "pending")
+    __slots__ = ("_again", "_journal", "inner", "level", "pending")
 
     def __init__(self, inner: MirroredLevel, level: int, journal: Journal) -> None:
         self.inner = inner
         self.level = level
         self.pending: dict[int, Message] = {}
         self._journal = journal
+        self._again: set[int] = set()
 
     @property
     def length(self) -> int:
@@ -91,6 +99,8 @@ class LeaderLevel:
     ) -> None:
         inner, journal = self.inner, self._journal
         journal.publish(self.level, inner.next_position, envelope, body, expires_at, False)
+        if journal.again:
+            self._again.add(inner.next_position)
         if confirms is not None:
             local = inner.defers_confirms and envelope.persistent
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
@@ -110,6 +120,7 @@ class LeaderLevel:
             local = inner.defers_confirms and envelope.persistent
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
         message = inner.publish_delivered(envelope, body, expires_at, confirms, publish_seq)
+        message.redelivered = journal.again
         self.pending[message.position] = message
         return message
 
@@ -146,11 +157,8 @@ class LeaderLevel:
 
     def purge(self) -> int:
         self._journal.purge(self.level)
+        self._again.clear()
         return self.inner.purge()
-
-    def count_as_delivered(self, start: int = 0) -> None:
-        # To whoever leads next everything counts as delivered.
-        self.inner.count_as_delivered(start)
 
     def set_mode(self, mode: str) -> None:
         self.inner.set_mode(mode)
@@ -160,6 +168,13 @@ class LeaderLevel:
 
     def delete(self) -> None:
         self.inner.delete()
+
+    def unwrapped(self) -> MirroredLevel:
+        """What goes on without mirrors."""
+        if self._again:
+            # It knows no single messages that count as delivered: better too many than too few.
+            self.inner.count_as_delivered()
+        return self.inner
 
     # For the synchronisation of mirrors
 
@@ -186,6 +201,11 @@ class LeaderLevel:
             position = message.position
             pending[position] = message
             run(Op.FETCH, level, position)
+        if self._again:
+            for message in messages:
+                if message.position in self._again:
+                    self._again.remove(message.position)
+                    message.redelivered = True
 
     def _settled(self, op: Op, messages: Iterable[Message]) -> None:
         run, level, forget = self._journal.run, self.level, self.pending.pop

@@ -20,12 +20,16 @@ from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
 from warren.mirror.leader import Leader
 from warren.mirror.replicas import Wanted
+from warren.mirror.returned_leader import ReturnedLeader
 from warren.mirror.view import MemberId, Members
 
 log = logging.getLogger("warren.queue")
 
 INVITE_AGAIN_S = 3.0
 """How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
+
+UNREACHED_S = 5.0
+"""How long confirms wait for a mirror that only others can reach."""
 
 
 class LedEffects(Protocol):
@@ -35,6 +39,10 @@ class LedEffects(Protocol):
 
     def send_slice(self, mirror: str, payload: bytes) -> None: ...
 
+    def group_joined(self, led: LedQueue) -> None:
+        """Mirrors can be asked for."""
+        ...
+
     def invite(self, led: LedQueue, node: str) -> None:
         """Ask a node to have a mirror."""
         ...
@@ -42,11 +50,10 @@ class LedEffects(Protocol):
     def write_record(
         self,
         key: Key,
+        queue_id: int,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = ...,
     ) -> None: ...
-
-    def queue_record(self, key: Key) -> QueueRecord | None: ...
 
     def set_flow(self, led: LedQueue, flow: bool) -> None: ...
 
@@ -77,8 +84,12 @@ class LedQueue:
         self.waiting: list[Event] = []
         # Whether it is being handed over to a mirror.
         self.moving = False
+        # While its node, which was away, does not know yet whether it leads on.
+        self.returned: ReturnedLeader | None = None
         # Who was asked to have a mirror, and when.
         self._invited: dict[str, float] = {}
+        # Mirrors that cannot be reached from here, and since when that is known.
+        self._unreached: dict[str, float] = {}
         self._clock = clock
         self._node = node
         self._effects = effects
@@ -110,6 +121,7 @@ class LedQueue:
     def joined(self, members: Members) -> None:
         self._joined = True
         self.members_changed(tuple(m for m in members if m.node != self._node), ())
+        self._effects.group_joined(self)
 
     def already_joined(self, members: Members) -> None:
         """After promotion: the member was a mirror's before."""
@@ -228,6 +240,16 @@ class LedQueue:
 
         self._change(drop)
 
+    def drop_unreached(self, running: Collection[str]) -> None:
+        """The group goes on while its neighbours reach each other, but a mirror says to the leader
+        itself what it has: one that cannot is not waited for any longer."""
+        now = self._clock.now()
+        unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
+        self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
+        for mirror, since in self._unreached.items():
+            if now >= since + UNREACHED_S:
+                self._dismiss(mirror, though_member=True)
+
     def record_changed(self, record: QueueRecord) -> None:
         """Mirrors that are not named any more need not have anything to confirm."""
         for mirror in list(self.leader.mirrors):
@@ -267,13 +289,13 @@ class LedQueue:
 
         self._change(name, start)
 
-    def _dismiss(self, node: str) -> None:
+    def _dismiss(self, node: str, *, though_member: bool = False) -> None:
         log_event(
             log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
         )
 
         def forget(record: QueueRecord) -> QueueRecord | None:
-            if node not in record.mirrors or node in self._members:
+            if node not in record.mirrors or (node in self._members and not though_member):
                 return None
             return msgspec.structs.replace(
                 record,
@@ -295,7 +317,7 @@ class LedQueue:
                 return None
             return change(record)
 
-        self._effects.write_record(self.key, if_still_led, then)
+        self._effects.write_record(self.key, self.queue.queue_id, if_still_led, then)
 
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):

@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import struct
 from collections.abc import Callable, Sequence
+from socket import IPPROTO_TCP, TCP_INFO
 from typing import Any, NamedTuple, Protocol, cast
 
 from warren.core.log_line import log_fault
@@ -35,8 +37,15 @@ LARGE_PART = 4096
 CLOSE_GRACE_S = 1.0
 """Time a peer has to take our last words."""
 
-LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED}
+LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED, EndReason.PAUSED}
 """Ends of which the peer is told; the others end at once, whatever is still to be written."""
+
+
+TCP_INFO_BYTES = 104
+ROUND_TRIP = struct.Struct("=I")
+ROUND_TRIP_AT = 68
+"""Where Linux has the smoothed round trip time, in microseconds, in what it tells of a socket
+(`struct tcp_info`, linux/tcp.h)."""
 
 
 class SocketOwner(Protocol):
@@ -168,6 +177,19 @@ class LinkSocket(asyncio.Protocol):
         """Octets not yet given to the kernel."""
         assert self._transport is not None
         return self.link.unsent_bytes + self._transport.get_write_buffer_size()
+
+    def round_trip_s(self) -> float | None:
+        """How long it takes to the peer and back, as the kernel reckons; None if it does not."""
+        assert self._transport is not None
+        connection = self._transport.get_extra_info("socket")
+        if connection is None or self._transport.is_closing():
+            return None
+        try:
+            info = connection.getsockopt(IPPROTO_TCP, TCP_INFO, TCP_INFO_BYTES)
+        except OSError:
+            return None
+        (microseconds,) = ROUND_TRIP.unpack_from(info, ROUND_TRIP_AT)
+        return float(microseconds) / 1e6
 
     def agree(self, stamp: int) -> None:
         """Have a link with who was identified."""

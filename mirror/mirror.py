@@ -61,7 +61,10 @@ class Mirror:
         # Persistent messages that are not on disk yet, by epoch and batch.
         self._unsafe: dict[int, int] = {}
         self._on_safe: list[Callable[[], None]] = []
-        self._slices: dict[int, bytes] = {}
+        # Slices that came before their markers.
+        self._slices: dict[tuple[int, int], bytes] = {}
+        # Epoch and number.
+        self._last_slice = (epoch, 0)
         # Batches that wait for a slice.
         self._waiting: deque[bytes] = deque()
         self._awaited_slice = 0
@@ -74,31 +77,49 @@ class Mirror:
 
     def deliver(self, payload: bytes) -> None:
         """A batch. Raises `Undeliverable`, `CopyLost`."""
+        if self._awaited_slice and _head(payload)[0] > self.epoch:
+            self._do_without_slice()
         if self._awaited_slice:
             self._waiting.append(payload)
         else:
             self._carry_out(payload)
 
-    def slice_came(self, number: int, payload: bytes) -> None:
-        """A piece of the queue, which belongs where its marker is. Raises as `deliver`."""
-        self._slices[number] = payload
-        if number != self._awaited_slice:
+    def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
+        """A piece of the queue, which belongs where its marker is; it may come again. Raises as
+        `deliver`."""
+        if (epoch, number) <= self._last_slice:
+            return
+        self._slices[epoch, number] = payload
+        if (epoch, number) != (self.epoch, self._awaited_slice):
             return
         self._awaited_slice = 0
         self._take_slice(number)
         while self._waiting and not self._awaited_slice:
             self._carry_out(self._waiting.popleft())
 
+    @property
+    def awaits_slice(self) -> bool:
+        """Whether nothing more is carried out until a piece of the queue has come."""
+        return self._awaited_slice > 0
+
+    def _do_without_slice(self) -> None:
+        """Another node leads, and who was to send it does not any more: the copy stays as short as
+        it is, until it begins anew."""
+        while self._awaited_slice or self._waiting:
+            self._awaited_slice = 0
+            if self._waiting:
+                self._carry_out(self._waiting.popleft())
+
     def _carry_out(self, payload: bytes) -> None:
-        if len(payload) < HEAD.size:
-            raise Undeliverable(f"a batch of {len(payload)} octets")
-        epoch, batch = HEAD.unpack_from(payload)
+        epoch, batch = _head(payload)
         if epoch < self.epoch:
             return
         if epoch > self.epoch:
             self.epoch = epoch
-            # Batches are counted anew.
+            # Batches and slices are counted anew.
             self._reported = 0
+            self._last_slice = (epoch, 0)
+            self._forget_slices()
         self._batch = batch
         perform(payload, self, self._unpacker)
         self._report_progress()
@@ -171,9 +192,11 @@ class Mirror:
         if mirror != self._node:
             return
         if op is Op.START:
-            firsts, uptos, first_epoch, steps, shifts = rest
+            firsts, uptos, first_epoch, steps, shifts, slices = rest
             if self.has_card:
                 raise BeginAnew("it is to begin anew")
+            self._last_slice = (self.epoch, slices)
+            self._forget_slices()
             self.renumbering = Renumbering.told(first_epoch, steps)
             self._former_shifts = shifts
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
@@ -182,16 +205,16 @@ class Mirror:
         else:
             number, level_number, upto = rest
             self._sync_level, self._sync_upto = self.levels[level_number], upto
-            if number in self._slices:
+            if (self.epoch, number) in self._slices:
                 self._take_slice(number)
             else:
                 self._awaited_slice = number
 
     def _take_slice(self, number: int) -> None:
         """Append what the leader had behind our copy; live instructions follow."""
-        payload = self._slices.pop(number)
-        for earlier in [n for n in self._slices if n < number]:
-            del self._slices[earlier]
+        payload = self._slices.pop((self.epoch, number))
+        self._last_slice = (self.epoch, number)
+        self._forget_slices()
         level = self._sync_level
         level.upto = NOWHERE
         self._in_slice = True
@@ -202,6 +225,10 @@ class Mirror:
             # Now the level is whole, which is said when all of it is on disk.
             self._whole_at = self._batch
         self._report_progress()
+
+    def _forget_slices(self) -> None:
+        for earlier in [slice_ for slice_ in self._slices if slice_ <= self._last_slice]:
+            del self._slices[earlier]
 
     # What is safe
 
@@ -247,6 +274,11 @@ class Mirror:
             self._reported = upto
             self._report(upto)
 
+    def report_again(self) -> None:
+        """Whoever is to know it may not have got it."""
+        if self._reported:
+            self._report(self._reported)
+
     # Becoming the leader, or nothing
 
     def deltas(self) -> list[int]:
@@ -275,6 +307,14 @@ class Mirror:
             level.put_all_back()
         backings = [level.backing for level in self.levels]
         return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
+
+
+def _head(payload: bytes) -> tuple[int, int]:
+    """Epoch and number of a batch. Raises `Undeliverable`."""
+    if len(payload) < HEAD.size:
+        raise Undeliverable(f"a batch of {len(payload)} octets")
+    epoch, batch = HEAD.unpack_from(payload)
+    return epoch, batch
 
 
 _SLICE = struct.Struct("<QQQ")

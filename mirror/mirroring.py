@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from random import Random
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
@@ -39,11 +39,12 @@ from warren.mirror.copy_here import CopyHere
 from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
-from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
+from warren.mirror.mirror_figures import MirrorFigures
 from warren.mirror.post import Kind, Post, Undeliverable
+from warren.mirror.promotion import LEADER_BACK, Promotion, handed_over, promotion
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.replicas import (
     SYNC_BATCH,
@@ -55,6 +56,7 @@ from warren.mirror.replicas import (
     wanted_leader,
     wanted_mirrors,
 )
+from warren.mirror.returned_leader import RECLAIM_S, ReturnedLeader
 from warren.mirror.view import alive_members
 
 log = logging.getLogger("warren.queue")
@@ -65,32 +67,21 @@ TICK_S = 1.0
 MIRRORS_S = 2.0
 """The longest a declaration waits for the mirrors of its queue."""
 
+NEWS_S = 0.5
+"""How much later than another node this one may hear of a definition; then it is asked again."""
+
 MOVE_PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
-
-RECLAIM_S = 3.0
-"""How long a leader that was away waits for a mirror to take its place before it goes on."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
 
+SOME_ORIGINS = ""
+"""Stands among the origins of a queue when others may have published to it of which nobody knows:
+its leader was away, or it was not mirrored then."""
+
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
-
-
-class MirrorState(NamedTuple):
-    """What operators are shown of a mirrored queue.
-
-    `progress` and `lag` are known at the leader: how far synchronisations are, and how many
-    batches a mirror is behind.
-    """
-
-    leader: str
-    mirrors: Sequence[str]
-    in_sync: Sequence[str]
-    promoted: str
-    progress: Mapping[str, SyncProgress]
-    lag: Mapping[str, int]
 
 
 class Mirroring:
@@ -134,8 +125,11 @@ class Mirroring:
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
+        # Definitions that somebody waits for.
+        self._news: dict[Key, list[Event]] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
+        self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
         # Told when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
         self._node: Node
@@ -153,14 +147,15 @@ class Mirroring:
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
+        self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
-        self._post.watch(on_up=lambda name: self._nodes_changed(), on_down=self._node_down)
+        self._post.watch(on_up=self._node_up, on_down=self._node_down)
         for queue in list(node.local_queues):
-            self._queue_here(queue)
+            self._has_queue(queue, was_there=True)
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
@@ -185,7 +180,7 @@ class Mirroring:
         for led in list(self._led.values()):
             led.leader.flush()
             if led.wanted.promote_on_shutdown == WHEN_SYNCED:
-                self.write_record(led.key, _down)
+                self.write_record(led.key, led.queue.queue_id, _down)
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
@@ -198,7 +193,9 @@ class Mirroring:
     def received_from(self, queue_id: int, origin: str) -> int | None:
         """Up to which of its publishes the queue has all of a node; None if nobody can say."""
         origins = self._origins.get(queue_id)
-        return None if origins is None else origins.get(origin, 0)
+        if origins is None:
+            return None
+        return origins.get(origin, None if SOME_ORIGINS in origins else 0)
 
     async def mirrored(self, queue: Queue) -> None:
         """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
@@ -232,26 +229,21 @@ class Mirroring:
         """All up to this number that another node has published is written down."""
         led = self._led.get(queue_id)
         if led is not None:
-            self._origins.setdefault(queue_id, {})[origin] = number
+            self._origins[queue_id][origin] = number
             led.leader.origin(origin, number)
 
-    def state(self, queue: Queue) -> MirrorState | None:
-        """What is known of the mirrors of a queue; None if it has none."""
-        record = self.queue_record(("queue", queue.vhost_name, queue.name))
+    @contextmanager
+    def publishing_again(self, queue: Queue) -> Iterator[None]:
+        """What is published meanwhile may have been delivered by another leader."""
         led = self._led.get(queue.queue_id)
-        if record is None or (led is None and not record.mirrors and not record.epoch):
-            return None
-        progress: dict[str, SyncProgress] = {}
-        lag: dict[str, int] = {}
-        if led is not None:
-            for mirror in led.leader.mirrors:
-                lag[mirror] = led.leader.lag(mirror)
-                under_way = led.leader.progress(mirror)
-                if under_way is not None:
-                    progress[mirror] = under_way
-        return MirrorState(
-            record.leader, record.mirrors, record.in_sync, record.promoted, progress, lag
-        )
+        if led is None:
+            yield
+            return
+        led.leader.again = True
+        try:
+            yield
+        finally:
+            led.leader.again = False
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
@@ -271,7 +263,7 @@ class Mirroring:
     def synchronise(self, queue: Queue) -> None:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
-        record = self.queue_record(led.key)
+        record = self.record_of(led.key, led.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             assert record is not None
             unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
@@ -296,16 +288,24 @@ class Mirroring:
     # Queues this node leads
 
     def _queue_here(self, queue: Queue) -> None:
+        self._has_queue(queue, was_there=False)
+
+    def _has_queue(self, queue: Queue, *, was_there: bool) -> None:
         key: Key = ("queue", queue.vhost_name, queue.name)
         self._by_key[key] = queue.queue_id
         copy = self._copies.pop(queue.queue_id, None)
-        record = self.queue_record(key)
+        record = self.record_of(key, queue.queue_id)
         assert record is not None
         self._formers.discard(queue.queue_id)
         if copy is not None:
             del self._by_storage[copy.storage_id]
             self._promoted(queue, key, record, copy)
+        elif not was_there and not record.epoch:
+            # It was declared just now.
+            self._origins[queue.queue_id] = {}
         self._reconcile(queue)
+        if queue.queue_id not in self._led:
+            self._origins.pop(queue.queue_id, None)
 
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """Our mirror leads now: its group, its positions and what it knew go on."""
@@ -333,6 +333,7 @@ class Mirroring:
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
                 led.leader.start(mirror, synchronise=led.wanted.synchronise)
+        self.figures.promotions[promotion(record.promoted)] += 1
         log_event(
             log,
             logging.WARNING,
@@ -367,6 +368,7 @@ class Mirroring:
     def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         """Begin to mirror a queue of this node."""
         led = self._new_led(queue, key, record)
+        led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
         if known is not None:
             led.leader.renumbering = known
@@ -376,12 +378,31 @@ class Mirroring:
         led.member = self._groups.join(queue.queue_id, record.epoch, led)
         if record.mirrors:
             led.leader.fenced = True
-            self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+            led.returned = ReturnedLeader(
+                self._clock,
+                lambda: {*self._present(), *self._running()},
+                lambda node, answer: self._ask_to_lead(node, led, answer),
+            )
+            self._look_for_better_copies(led)
         else:
             led.member.start()
         return led
 
-    def _reclaim(self, led: LedQueue) -> None:
+    def _look_for_better_copies(self, led: LedQueue) -> None:
+        """Go on with what is here, as soon as no mirror can have more."""
+        returned, record = led.returned, self.record_of(led.key, led.queue.queue_id)
+        if returned is None or record is None or self._led.get(led.queue.queue_id) is not led:
+            return
+        if returned.awaited(record):
+            returned.ask(record, lambda: self._look_for_better_copies(led))
+        else:
+            led.returned = None
+            self._reclaim(led, returned)
+
+    def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer)
+
+    def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken our place: go on without those there were."""
         if self._led.get(led.queue.queue_id) is not led or not led.leader.fenced:
             return
@@ -389,20 +410,25 @@ class Mirroring:
         def alone(record: QueueRecord) -> QueueRecord | None:
             if record.leader != self._name or record.epoch != led.leader.epoch:
                 return None
+            if returned is not None and returned.awaited(record):
+                led.returned = returned
+                return None
             return msgspec.structs.replace(
                 record,
                 epoch=record.epoch + 1,
                 mirrors=[],
                 in_sync=[],
-                promoted="its leader is back",
+                promoted=LEADER_BACK,
+                promoted_at=self._clock.wall_time(),
                 down=False,
             )
 
         def go_on() -> None:
             if self._led.get(led.queue.queue_id) is led:
+                self.figures.promotions[Promotion.LEADER_BACK] += 1
                 led.go_on_alone(self._joining(led), led.leader.epoch)
 
-        self.write_record(led.key, alone, go_on)
+        self.write_record(led.key, led.queue.queue_id, alone, go_on)
 
     def _joining(self, led: LedQueue) -> GroupMember:
         """A new member in the place of the one that has stopped, or has never begun."""
@@ -413,12 +439,16 @@ class Mirroring:
         """The queue has no mirrors any more, and shall have none."""
         queue = led.queue
         del self._led[queue.queue_id]
+        self._origins.pop(queue.queue_id, None)
         self._forget(led)
         self._formers.remove_card(led.storage_id)
+        for mirror in list(led.leader.mirrors):
+            # The definition names it no more; this may be known before the leader is told.
+            led.leader.remove_mirror(mirror)
         led.leader.flush()
         led.member.leave()
         self._groups.delete_group(queue.queue_id)
-        inner: list[BackingQueue] = [level.inner for level in led.leader.levels]
+        inner: list[BackingQueue] = [level.unwrapped() for level in led.leader.levels]
         if isinstance(queue.backing, PriorityQueue):
             queue.backing.replace_levels(inner)
         else:
@@ -435,8 +465,7 @@ class Mirroring:
         if led is None:
             return
         self._forget(led)
-        record = self.queue_record(key)
-        deleted = record is None or record.queue_id != queue.queue_id
+        deleted = self.record_of(key, queue.queue_id) is None
         led.leader.end(refuse=not deleted)
         led.member.leave()
         if deleted:
@@ -470,8 +499,8 @@ class Mirroring:
         if queue.exclusive_owner is not None or queue.deleted or self._stopping:
             return
         key: Key = ("queue", queue.vhost_name, queue.name)
-        record = self.queue_record(key)
-        if record is None or record.queue_id != queue.queue_id or record.leader != self._name:
+        record = self.record_of(key, queue.queue_id)
+        if record is None or record.leader != self._name:
             return
         wanted = self._wanted(queue)
         led = self._led.get(queue.queue_id)
@@ -481,6 +510,7 @@ class Mirroring:
             led = self._lead(queue, key, record)
         if led.leader.fenced:
             # Another node may be about to take the lead.
+            self._look_for_better_copies(led)
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.want(wanted)
@@ -524,12 +554,13 @@ class Mirroring:
                 epoch=epoch + 1,
                 mirrors=[mirror for mirror in record.mirrors if mirror != target],
                 in_sync=[mirror for mirror in record.in_sync if mirror != target],
-                promoted=f"{self._name} has handed it over",
+                promoted=handed_over(self._name),
+                promoted_at=self._clock.wall_time(),
             )
 
         def when_all_have_it(leads: bool) -> None:
             if leads:
-                self.write_record(led.key, hand_over)
+                self.write_record(led.key, led.queue.queue_id, hand_over)
 
         led.leader.barrier(when_all_have_it)
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
@@ -549,7 +580,7 @@ class Mirroring:
         may_lead = self._may_be_moved_to()
         count = 0
         for led in list(self._led.values()):
-            record = self.queue_record(led.key)
+            record = self.record_of(led.key, led.queue.queue_id)
             if record is None or record.leader != self._name:
                 continue
             copies = Copies(record.leader, record.mirrors, record.in_sync)
@@ -585,7 +616,7 @@ class Mirroring:
         """Hand over queues of this node; returns how many queues each node leads then."""
         counts = dict(leads)
         for led in list(self._led.values()):
-            record = self.queue_record(led.key)
+            record = self.record_of(led.key, led.queue.queue_id)
             if record is None:
                 continue
             in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
@@ -599,6 +630,8 @@ class Mirroring:
 
     def _tick(self) -> None:
         for led in list(self._led.values()):
+            if not led.leader.fenced:
+                led.drop_unreached(self._running())
             led.leader.look_for_synced()
             self._reconcile(led.queue)
             self._write_card_of_leader(led)
@@ -630,7 +663,7 @@ class Mirroring:
     def _write_card_of_copy(self, copy: CopyHere) -> None:
         """When a copy is whole it is what counts, and no more what was here before."""
         mirror = copy.mirror
-        record = self.queue_record(copy.key)
+        record = self.record_of(copy.key, copy.queue_id)
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         if mirror.former is not None:
@@ -650,6 +683,16 @@ class Mirroring:
         for led in list(self._led.values()):
             self._reconcile(led.queue)
 
+    def _node_up(self, name: str) -> None:
+        self._nodes_changed()
+        for led in self._led.values():
+            led.leader.send_slice_again(name)
+        for copy in self._copies.values():
+            record = self.record_of(copy.key, copy.queue_id)
+            if record is not None and record.leader == name:
+                # What was said over the link before may have got lost with it.
+                copy.mirror.report_again()
+
     def _node_down(self, name: str) -> None:
         self._nodes_changed()
 
@@ -666,8 +709,8 @@ class Mirroring:
         Raises `NotFound` to be asked again.
         """
         key: Key = ("queue", vhost, name)
-        record = self.queue_record(key)
-        if record is None or record.queue_id != queue_id or record.leader != node:
+        record = await self._record_as_seen_by(node, key, queue_id)
+        if record is None:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
             self._have_copy(key, record)
@@ -678,6 +721,27 @@ class Mirroring:
         former = copy.mirror.former
         kept = None if former is None else former.kept()
         return copy.member.member.me.incarnation, copy.storage_id, kept
+
+    async def _record_as_seen_by(self, leader: str, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition that this node leads the queue, which may be on the way to us still."""
+        too_late = False
+        while True:
+            record = self.record_of(key, queue_id)
+            if record is not None and record.leader == leader:
+                return record
+            if too_late:
+                return None
+            news = Event()
+            waiting = self._news.setdefault(key, [])
+            waiting.append(news)
+            timer = self._clock.call_later(NEWS_S, news.happen)
+            await news
+            timer.cancel()
+            too_late = self._news.get(key) is waiting
+            if too_late:
+                waiting.remove(news)
+                if not waiting:
+                    del self._news[key]
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
         queue_id = record.queue_id
@@ -715,7 +779,7 @@ class Mirroring:
 
     def _report(self, queue_id: int, batch: int) -> None:
         copy = self._copies.get(queue_id)
-        record = self.queue_record(copy.key) if copy is not None else None
+        record = self.record_of(copy.key, copy.queue_id) if copy is not None else None
         if copy is not None and record is not None:
             payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
             self._post.send(record.leader, Kind.MIRRORED, payload)
@@ -726,10 +790,10 @@ class Mirroring:
             return
         del self._copies[copy.queue_id]
         del self._by_storage[copy.storage_id]
-        self._by_key.pop(copy.key, None)
+        if self._by_key.get(copy.key) == copy.queue_id:
+            del self._by_key[copy.key]
         copy.member.leave()
-        record = self.queue_record(copy.key)
-        deleted = record is None or record.queue_id != copy.queue_id
+        deleted = self.record_of(copy.key, copy.queue_id) is None
         if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
             self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
         else:
@@ -753,13 +817,18 @@ class Mirroring:
         return None if record is None else [member.node for member in alive_members(record)]
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
+
+    def _ask_of_copy(
+        self, question: str, node: str, queue_id: int, answer: Callable[[bool], None]
+    ) -> None:
         def finish(result: Callable[[], bool]) -> None:
             # Who cannot be reached has not said anything.
             with suppress(NotFound):
                 answer(result())
 
         async def ask() -> bool:
-            has_one: bool = await self._calls.ask(node, "mirror.have_copy", copy.queue_id)
+            has_one: bool = await self._calls.ask(node, question, queue_id)
             return has_one
 
         run(ask(), finish)
@@ -769,6 +838,14 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started
 
+    async def _asked_to_lead(self, node: str, queue_id: int) -> bool:
+        """The leader was away, and asks whether this node has a copy, and to lead if it has."""
+        copy = self._copies.get(queue_id)
+        if copy is None or not copy.mirror.started:
+            return False
+        copy.leader_was_away(node)
+        return True
+
     # Definitions
 
     def _queue_records(self) -> Iterator[QueueRecord]:
@@ -776,9 +853,10 @@ class Mirroring:
             if isinstance(stored.record, QueueRecord):
                 yield stored.record
 
-    def queue_record(self, key: Key) -> QueueRecord | None:
+    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
         stored = self._metadata.get(key)
-        return stored.record if stored and isinstance(stored.record, QueueRecord) else None
+        record = stored.record if stored is not None else None
+        return record if isinstance(record, QueueRecord) and record.queue_id == queue_id else None
 
     def promote_when(self, key: Key) -> str:
         _, vhost, name = key
@@ -788,26 +866,30 @@ class Mirroring:
     def write_record(
         self,
         key: Key,
+        queue_id: int,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        stored = self._metadata.get(key)
-        if stored is None or not isinstance(stored.record, QueueRecord):
+        stored, record = self._metadata.get(key), self.record_of(key, queue_id)
+        if stored is None or record is None:
             return
-        changed = change(stored.record)
+        changed = change(record)
         if changed is None:
             return
         commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
 
         def decided() -> None:
             if commit.refused:
-                self.write_record(key, change, then)
+                self.write_record(key, queue_id, change, then)
             else:
                 then()
 
         commit.then(decided)
 
     def _record_changed(self, key: Key, record: object | None) -> None:
+        for news in self._news.pop(key, ()):
+            # Others are to see it before.
+            self._clock.call_soon(news.happen)
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return
@@ -836,6 +918,8 @@ class Mirroring:
             copy.listed = self._name in record.mirrors
             copy.promoting = False
             copy.member.set_epoch(record.epoch)
+            # The leader's batches may have come before this.
+            copy.mirror.report_again()
 
     # `LedEffects`
 
@@ -851,6 +935,9 @@ class Mirroring:
 
     def send_slice(self, mirror: str, payload: bytes) -> None:
         self._post.send(mirror, Kind.SLICE, payload)
+
+    def group_joined(self, led: LedQueue) -> None:
+        self._clock.call_soon(lambda: self._reconcile(led.queue))
 
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue
@@ -903,10 +990,10 @@ class Mirroring:
             led.leader.has(node, batch)
 
     def _slice(self, node: str, payload: bytes) -> None:
-        queue_id, _, number, content = unpack_slice(payload)
+        queue_id, epoch, number, content = unpack_slice(payload)
         copy = self._copies.get(queue_id)
         if copy is not None:
-            copy.slice_came(number, content)
+            copy.slice_came(epoch, number, content)
 
 
 def _down(record: QueueRecord) -> QueueRecord | None:

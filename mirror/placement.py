@@ -81,20 +81,11 @@ class ClusterPlacement:
         queue.move_in(moving.consumers)
         received = self._mirroring.received_from(queue.queue_id, self._remote_queues.origin)
         known: list[Unanswered] = []
-        again: list[Unanswered] = []
-        new: list[Unanswered] = []
         for publish in moving.unanswered:
-            if not publish.number:
-                new.append(publish)
-            elif received is None or publish.number <= received:
+            if received is None or publish.number <= received:
                 known.append(publish)
             else:
-                again.append(publish)
-        with queue.publishing_again():
-            for publish in again:
-                self._publish(queue, publish)
-        for publish in new:
-            self._publish(queue, publish)
+                self._publish(queue, publish.for_leader(self._node, -1))
         self._mirroring.when_mirrors_have_all(
             queue, lambda safe: _settle(known, safe and received is not None)
         )
@@ -107,7 +98,11 @@ class ClusterPlacement:
         """Publish what the leader before us never got."""
         confirms, seq = publish.confirms, publish.publish_seq
         queue.published += 1
-        answer = queue.publish(publish.envelope, publish.body, confirms, seq)
+        if publish.may_be_delivered:
+            with self._mirroring.publishing_again(queue):
+                answer = queue.publish_again(publish.envelope, publish.body, confirms, seq)
+        else:
+            answer = queue.publish(publish.envelope, publish.body, confirms, seq)
         if confirms is not None and answer is not PENDING:
             # Whoever published it was told that it would hear.
             (confirms.refuse if answer is REJECTED else confirms.settle)(seq)

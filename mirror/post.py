@@ -45,6 +45,7 @@ class Kind(IntEnum):
     SETTLE = 17
     CONSUMER_STATE = 18
     CANCEL = 19
+    HEARD = 20
     # And back.
     PUBLISHED = 24
     DELIVER = 25

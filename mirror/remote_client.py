@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from warren.core.consumers import Blocked, Consumer
@@ -17,7 +18,7 @@ from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
-from warren.mirror.cargo import CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.settling import PublishedReport, Verdict
 
 _CONSUMER = struct.Struct("<QI")
@@ -102,26 +103,48 @@ class _Got:
 
 
 class Effects:
-    """What a session asks of whoever has the links: to be flushed, and to send."""
+    """What a session asks of whoever has the links: to be flushed, and to send.
 
-    __slots__ = ("deliver", "flush_soon", "tell_cancelled")
+    While `publishing_again`, what is published may have been delivered by another leader.
+    """
+
+    __slots__ = ("deliver", "flush_soon", "publishing_again", "tell_cancelled")
 
     def __init__(
         self,
         flush_soon: Callable[[RemoteClient], None],
         deliver: Callable[[bytes, list[bytes]], None],
         tell_cancelled: Callable[[bytes], None],
+        publishing_again: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.flush_soon = flush_soon
         self.deliver = deliver
         self.tell_cancelled = tell_cancelled
+        self.publishing_again = publishing_again
+
+
+class Refusals:
+    """Publishes of a run of another node that were refused, until it has heard of them.
+
+    They outlive the session: a report may be lost with the link.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def heard(self, upto: int) -> None:
+        """The other node knows of those up to this number."""
+        self.numbers = [number for number in self.numbers if number > upto]
 
 
 class RemoteClient:
     """The session; as `PublishConfirms` it is told when publishes of the other node are safe."""
 
-    def __init__(self, queue: Queue, effects: Effects) -> None:
+    def __init__(self, queue: Queue, refusals: Refusals, effects: Effects) -> None:
         self.queue = queue
+        self._refusals = refusals
         self._effects = effects
         self._received = 0
         self._reported = 0
@@ -142,25 +165,21 @@ class RemoteClient:
         return self._received
 
     def publish(self, entries: Iterable[Entry]) -> None:
-        """Those of one frame: all of them for the first time, or all of them again."""
-        entries = list(entries)
-        if entries and entries[0].flags & REDELIVERED:
-            with self.queue.publishing_again():
-                self._publish(entries)
-        else:
-            self._publish(entries)
-
-    def _publish(self, entries: list[Entry]) -> None:
         queue = self.queue
         for flags, number, envelope, body in entries:
             self._received = number
             queue.published += 1
             wants_confirm = bool(flags & CONFIRM)
-            answer = queue.publish(envelope, body, self if wants_confirm else None, number)
+            confirms = self if wants_confirm else None
+            if flags & AGAIN:
+                with self._effects.publishing_again():
+                    answer = queue.publish_again(envelope, body, confirms, number)
+            else:
+                answer = queue.publish(envelope, body, confirms, number)
             if answer is PENDING:
                 self._open[number] = None
             elif answer is REJECTED:
-                self._refused.append(number)
+                self._note_refused(number)
         self._effects.flush_soon(self)
 
     def settle(self, publish_seq: int) -> None:
@@ -170,9 +189,13 @@ class RemoteClient:
 
     def refuse(self, publish_seq: int) -> None:
         del self._open[publish_seq]
+        self._note_refused(publish_seq)
         if not self._has_ended:
-            self._refused.append(publish_seq)
             self._effects.flush_soon(self)
+
+    def _note_refused(self, number: int) -> None:
+        self._refused.append(number)
+        self._refusals.numbers.append(number)
 
     def report(self) -> PublishedReport | None:
         """What was not reported yet; None for nothing."""

@@ -35,7 +35,7 @@ from warren.core.records import QueueRecord
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.waiting import Event, run
 from warren.mirror.calls import NodeDown
-from warren.mirror.cargo import CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.post import Kind
 from warren.mirror.settling import PublishedReport, Verdict, pack_numbers
 
@@ -50,6 +50,7 @@ PUBLISH_BYTES_MAX = 1 << 18
 
 _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
+_HEARD = struct.Struct("<QQ")
 _CONSUMER_STATE = struct.Struct("<QI?I")
 
 _ELSEWHERE_REASONS = ~Blocked.PREFETCH
@@ -95,14 +96,15 @@ class RemoteQueue(Queue):
         "_consumers_numbered",
         "_give_up_timer",
         "_gone",
+        "_heard_upto",
         "_numbers",
         "_owed",
         "_packer",
         "_queues",
+        "_sent_upto",
         "_successor",
         "_told",
         "_unanswered",
-        "_unsent_from",
         "_verdicts",
         "_waited",
         "_waiting",
@@ -135,8 +137,10 @@ class RemoteQueue(Queue):
         self.consumer_count = 0
         self._packer = Packer()
         self._unanswered: deque[Unanswered] = deque()
-        # The first of those that no leader was sent yet; None when there is none.
-        self._unsent_from: int | None = None
+        # The number of the last publish that was sent to the leader.
+        self._sent_upto = 0
+        # Up to which refusals of the leader are known, where it is to be told so.
+        self._heard_upto = 0
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
         self._consumers_numbered = 0
@@ -180,8 +184,6 @@ class RemoteQueue(Queue):
         self._unanswered.append(Unanswered(number, envelope, body, confirms, publish_seq))
         self._owe(len(body) + len(envelope.header))
         if self._waiting:
-            if self._unsent_from is None:
-                self._unsent_from = number
             return PENDING if confirms is not None else SETTLED
         packer = self._packer
         packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
@@ -193,16 +195,24 @@ class RemoteQueue(Queue):
 
     def answered(self, report: PublishedReport) -> None:
         """The leader says what became of publishes: all up to a number were dealt with."""
+        if report.refused:
+            # It keeps them in mind until it is told that they are known.
+            self._heard_upto = max(report.refused)
+            self._queues.flush_soon(self)
+        self._settle(report)
+
+    def _settle(self, report: PublishedReport) -> None:
         refused = frozenset(report.refused)
         while self._unanswered and self._unanswered[0].number <= report.upto:
-            number, envelope, body, confirms, publish_seq = self._unanswered.popleft()
-            self._owe(-len(body) - len(envelope.header))
+            publish = self._unanswered.popleft()
+            self._owe(-len(publish.body) - len(publish.envelope.header))
+            confirms = publish.confirms
             if confirms is None:
                 continue
-            if number in refused:
-                confirms.refuse(publish_seq)
+            if publish.number in refused:
+                confirms.refuse(publish.publish_seq)
             else:
-                confirms.settle(publish_seq)
+                confirms.settle(publish.publish_seq)
 
     # Consuming
 
@@ -386,7 +396,15 @@ class RemoteQueue(Queue):
     def _answer_all(self, *, refuse: bool) -> None:
         numbers = tuple([publish.number for publish in self._unanswered])
         if numbers:
-            self.answered(PublishedReport(numbers[-1], numbers if refuse else ()))
+            self._settle(PublishedReport(numbers[-1], numbers if refuse else ()))
+
+    def _refuse_what_was_sent(self) -> None:
+        """Nobody can say of it whether it has arrived."""
+        sent = [p.number for p in self._unanswered if p.sent_to is not None or p.may_be_delivered]
+        if sent:
+            upto = sent[-1]
+            refused = [p.number for p in self._unanswered if p.number <= upto]
+            self._settle(PublishedReport(upto, refused))
 
     def _wait_for_leader(self) -> None:
         if not self._waiting:
@@ -410,11 +428,9 @@ class RemoteQueue(Queue):
     def move_out(self) -> Moving:
         self.deleted = True
         self._queues.forget(self)
-        unsent_from = self._unsent_from
+        leader = (self.leader, self.epoch)
         unanswered = [
-            publish._replace(number=0)
-            if unsent_from is not None and publish.number >= unsent_from
-            else publish
+            publish._replace(sent_to=leader) if publish.number <= self._sent_upto else publish
             for publish in self._unanswered
         ]
         self._unanswered.clear()
@@ -434,8 +450,6 @@ class RemoteQueue(Queue):
         for publish in moving.unanswered:
             if not publish.number:
                 publish = publish._replace(number=self._queues.next_number())
-                if self._unsent_from is None:
-                    self._unsent_from = publish.number
             self._unanswered.append(publish)
             self._owe(len(publish.body) + len(publish.envelope.header))
         self._wait_for_leader()
@@ -446,30 +460,29 @@ class RemoteQueue(Queue):
                 consumer.move_to(self)
         consumers = [consumer for consumer in moving.consumers if consumer.queue is self]
         self.consumers.extend(consumers)
+        self._resume_with(consumers)
+
+    def _resume_with(self, consumers: list[Consumer]) -> None:
         run(self._begin_anew(consumers), lambda result: self._resumed(result, consumers))
 
     async def _begin_anew(self, consumers: list[Consumer]) -> None:
-        if self.deleted:
-            # Yet another object begins anew in its own time.
+        if self.deleted or not self._waiting:
+            # Yet another object begins anew in its own time, or it was given up meanwhile.
             return
-        received = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
-        if self.deleted:
+        received, refused = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
+        if self.deleted or not self._waiting:
             return
         if received is None:
-            # The leader has been away, and nobody knows what it had before.
-            self._answer_all(refuse=True)
+            # Nobody knows what it had before.
+            self._refuse_what_was_sent()
         else:
-            self.answered(PublishedReport(received, ()))
-        unsent_from, self._unsent_from = self._unsent_from, None
-        again = REDELIVERED
-        for number, envelope, body, confirms, _ in self._unanswered:
-            if again and unsent_from is not None and number >= unsent_from:
-                # Frames are of one kind: what was sent before, or what was not.
-                self.flush()
-                again = 0
-            self._packer.add(
-                number, envelope, body, again | (CONFIRM if confirms is not None else 0)
-            )
+            self.answered(PublishedReport(received, refused))
+        unanswered = [p.for_leader(self.leader, self.epoch) for p in self._unanswered]
+        self._unanswered = deque(unanswered)
+        for publish in unanswered:
+            flags = CONFIRM if publish.confirms is not None else 0
+            flags |= AGAIN if publish.may_be_delivered else 0
+            self._packer.add(publish.number, publish.envelope, publish.body, flags)
         self.flush()
         self._stop_waiting()
         for consumer in consumers:
@@ -493,12 +506,7 @@ class RemoteQueue(Queue):
             result()
         except BrokerError:
             if not self.deleted and self._waiting:
-                self._queues.clock.call_later(
-                    RESUME_AGAIN_S,
-                    lambda: run(
-                        self._begin_anew(consumers), lambda again: self._resumed(again, consumers)
-                    ),
-                )
+                self._queues.clock.call_later(RESUME_AGAIN_S, lambda: self._resume_with(consumers))
 
     def stop(self) -> None:
         """The leader keeps it."""
@@ -516,8 +524,11 @@ class RemoteQueue(Queue):
         """Send what was gathered."""
         queue = _QUEUE.pack(self.queue_id)
         send = self._queues.send
-        if self._packer.parts:
-            send(self.leader, Kind.PUBLISH, queue, *self._packer.take())
+        if self._packer.parts and send(self.leader, Kind.PUBLISH, queue, *self._packer.take()):
+            self._sent_upto = self._unanswered[-1].number
+        if self._heard_upto:
+            send(self.leader, Kind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
+            self._heard_upto = 0
         verdicts, self._verdicts = self._verdicts, []
         for verdict, numbers in verdicts:
             send(self.leader, Kind.SETTLE, queue, pack_numbers(verdict, numbers))

@@ -32,6 +32,10 @@ def origin_name(node: str, incarnation: int) -> str:
     return f"{node}/{incarnation}"
 
 
+def node_of(origin: str) -> str:
+    return origin.rpartition("/")[0]
+
+
 class RemoteQueues:
     """All of them. `on_flow` is told when publishers are to wait for other nodes."""
 

@@ -31,6 +31,13 @@ class Wanted(NamedTuple):
     promote_on_shutdown: str = WHEN_SYNCED
     sync_batch: int = SYNC_BATCH
 
+    @property
+    def copies_max(self) -> int | None:
+        """How many copies there may be, the leader's among them; None for any number."""
+        if self.mode == "exactly":
+            return int(self.params)
+        return len(self.params) if self.mode == "nodes" else None
+
     @classmethod
     def of(cls, definition: Mapping[str, Any], sync_batch: int = SYNC_BATCH) -> Wanted:
         """What the definition of the effective policy says; `sync_batch` where it says nothing."""

@@ -37,13 +37,14 @@ from warren.mirror.calls import Calls
 from warren.mirror.cluster_metadata import ClusterMetadata
 from warren.mirror.copy_cards import CardFiles, NoCards
 from warren.mirror.etcd import EtcdClient, EtcdError
+from warren.mirror.link_traffic import LinkTraffic
 from warren.mirror.links import Links
 from warren.mirror.maintenance import Maintenance
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
 from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
 from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
-from warren.mirror.ports import PROTOCOL_VERSION, Identity, LinkSettings
+from warren.mirror.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
 from warren.mirror.post import Post
 from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
@@ -305,6 +306,14 @@ class Cluster:
         """The nodes that are up and can be reached, this one included."""
         return {self._node_name, *self.post.peers()}
 
+    def traffic(self, node: str) -> LinkTraffic:
+        """What has gone over the links with another node."""
+        return self._links.traffic(node)
+
+    def paused(self) -> Collection[str]:
+        """The nodes that are down because they have lost etcd, as far as they could say so."""
+        return self._links.paused
+
     def _node_up(self, name: str, presence: Presence) -> None:
         self._links.connect(name, presence.link_host, presence.link_port)
 
@@ -388,7 +397,8 @@ class Cluster:
             with suppress(TimeoutError):
                 await asyncio.wait_for(decided.wait(), STOP_PATIENCE_S)
         # What ends with the links still belongs into the node's storage.
-        await self._links.stop()
+        pauses = self.must_pause.is_set()
+        await self._links.stop(EndReason.PAUSED if pauses else EndReason.STOPPED)
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""

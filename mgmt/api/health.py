@@ -182,9 +182,38 @@ def _missing_vhosts(request: ApiRequest) -> Iterator[str]:
             yield key[1]
 
 
-async def critical(request: ApiRequest) -> Any:
-    """Whether anything would lose its majority or its last mirror with this node."""
-    return {**OK, "reason": "single node cluster"}
+SINGLE = {**OK, "reason": "single node cluster"}
+
+
+def _is_alone(request: ApiRequest) -> bool:
+    peers = request.managed.peers
+    return peers is None or len(peers.members()) < 2
+
+
+async def mirror_sync_critical(request: ApiRequest) -> Any:
+    """Whether a queue that shall have mirrors is whole at this node alone."""
+    cluster = request.managed.cluster
+    if cluster is None or _is_alone(request):
+        return SINGLE
+    figures = cluster.mirroring.figures
+    found = [queue for queue in figures.led_queues() if figures.lacks_mirrors(queue)]
+    if not found:
+        return OK
+    rows = [
+        {
+            "name": queue.name,
+            "virtual_host": queue.vhost_name,
+            "type": "classic",
+            "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost_name}'",
+        }
+        for queue in found
+    ]
+    return _failed("There are classic mirrored queues without a synchronised mirror", queues=rows)
+
+
+async def quorum_critical(request: ApiRequest) -> Any:
+    """Whether a queue would lose its majority with this node; there are no quorum queues."""
+    return SINGLE if _is_alone(request) else OK
 
 
 async def node_health(request: ApiRequest) -> Any:
@@ -250,12 +279,12 @@ ENDPOINTS = [
     Endpoint(f"{CHECKS}/virtual-hosts", {"GET": virtual_hosts}, summary="All vhosts run"),
     Endpoint(
         f"{CHECKS}/node-is-mirror-sync-critical",
-        {"GET": critical},
+        {"GET": mirror_sync_critical},
         summary="No queue would lose its last mirror",
     ),
     Endpoint(
         f"{CHECKS}/node-is-quorum-critical",
-        {"GET": critical},
+        {"GET": quorum_critical},
         summary="No queue would lose its majority",
     ),
     Endpoint("/aliveness-test/{vhost}", {"GET": aliveness}, summary="A message passes"),

@@ -73,6 +73,12 @@ async def members(request: ApiRequest) -> Any:
     return {"members": peers.members(), "linked": sorted([name, *peers.linked()])}
 
 
+async def member_names(request: ApiRequest) -> Any:
+    """For everybody who may see queues: their rows name nodes as well."""
+    peers = request.managed.peers
+    return {"members": [request.node.name] if peers is None else peers.members()}
+
+
 async def forget(request: ApiRequest) -> None:
     """Raises `ApiError`: 404 for who is no member, 409 for who is up."""
     name, cluster = request.name("node"), request.managed.cluster
@@ -104,6 +110,7 @@ async def must_be_stopped(request: ApiRequest) -> Any:
 
 
 ENDPOINTS = [
+    Endpoint("/members", {"GET": member_names}, summary="The names of the members of the cluster"),
     Endpoint(STATUS, {"GET": cluster_status}, Right.MONITOR, "The cluster as `ctl` has it"),
     Endpoint("/control/members", {"GET": members}, Right.MONITOR, "Members of the cluster"),
     Endpoint("/control/members/{node}", {"DELETE": forget}, Right.LOCAL, "Forget a member"),

@@ -119,10 +119,10 @@ class Ledger:
         if leader == earlier.leader:
             # It was away, and has what its disk has.
             seen["leader came back and went on alone"] += 1
-            if queue.holders:
-                seen["leader came back though a mirror had all"] += 1
-                what = TRANSIENT if self._is_durable else ALL
-                self._lose(queue, what, f"{leader} came back, {queue.holders} had all")
+            assert not queue.holders & set(self._cluster.alive), (
+                f"MS26: {leader} leads {queue.name} alone, {queue.holders} have all:"
+                f" {earlier} -> {record}"
+            )
             if queue.last_holder != leader:
                 self._lose(queue, ALL, f"{leader} came back, {queue.last_holder} had more")
         else:

@@ -37,6 +37,8 @@ from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Message
 from warren.core.queue import Queue
 from warren.core.validation import NotThere
+from warren.mirror.leader_level import LeaderLevel
+from warren.mirror.led_queue import LedQueue
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""
@@ -382,22 +384,28 @@ class History:
         # Of what two clients got in one step nobody knows who was first.
         if publish.received_at not in (None, self.now) and not redelivered:
             # A leader that is cut off delivers until it hears that there is another.
-            since = min(publish.received_at, self.now - checks.KNOWN_S)
-            moved = self.ledger.moved_since(publish.queue, since)
-            was_safe = (
-                publish.confirmed_at is not None
-                and publish.confirmed_at < publish.received_at
-                and not self.ledger.may_be_lost(publish)
-            )
             twice_led = self.ledger.moved_since(publish.queue, self.now - checks.KNOWN_S)
-            assert moved and (twice_led or not was_safe), (
-                f"E3: {publish} is delivered again, not redelivered"
-            )
-            self.seen["delivered again as new after a failover"] += 1
+            assert twice_led, f"E3: {publish} is delivered again, not redelivered"
+            self.seen["delivered again as new by a leader that is none any more"] += 1
         if publish.received_at is None:
             publish.received_at = self.now
         if redelivered:
             self.seen["redelivered"] += 1
+
+    def handed_out(self, led: LedQueue, messages: Iterable[Message]) -> None:
+        """E3: who leads now knows what leaders before may have delivered."""
+        record = checks.record_of(self.cluster, led.queue.name)
+        if record is None or (record.queue_id, record.leader, record.epoch) != (
+            led.queue.queue_id,
+            led._node,
+            led.leader.epoch,
+        ):
+            return
+        for message in messages:
+            publish = self.publishes[int(message.body)]
+            assert message.redelivered or publish.received_at is None, (
+                f"E3: {led._node} delivers {publish} again, not redelivered"
+            )
 
     def given_back(self, bodies: Iterable[bytes]) -> None:
         """A queue was given messages back that did not reach the client they were meant for."""
@@ -830,6 +838,28 @@ LATER_FAULTS = ("lose_whole_copies", "lose_whole_copies")
 
 
 @contextmanager
+def watching_hand_outs(history: History) -> Iterator[None]:
+    fetched, publish_delivered = LeaderLevel._fetched, LeaderLevel.publish_delivered
+
+    def watched_fetched(level: LeaderLevel, messages: Iterable[Message]) -> None:
+        fetched(level, messages)
+        history.handed_out(level._journal._effects, messages)  # type: ignore[attr-defined]
+
+    def watched_publish(level: LeaderLevel, *arguments: Any) -> Message:
+        message = publish_delivered(level, *arguments)
+        history.handed_out(level._journal._effects, [message])  # type: ignore[attr-defined]
+        return message
+
+    LeaderLevel._fetched = watched_fetched  # type: ignore[method-assign]
+    LeaderLevel.publish_delivered = watched_publish  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        LeaderLevel._fetched = fetched  # type: ignore[method-assign]
+        LeaderLevel.publish_delivered = publish_delivered  # type: ignore[method-assign]
+
+
+@contextmanager
 def watching_returns(history: History) -> Iterator[None]:
     requeue = Queue.requeue
 
@@ -861,7 +891,7 @@ def run(seed: int, seen: Counter[str]) -> History:
     with faults_logged() as faults:
         history = History(seed, seen)
         try:
-            with watching_returns(history):
+            with watching_returns(history), watching_hand_outs(history):
                 history.run()
         except Exception as error:
             if faults:

@@ -43,6 +43,16 @@ ONCE_FAILED = {
     3102: "a consumer that had left while it was being moved was cancelled",
     5007: "a mirror that lacked messages took the lead while one that had all was cut off",
     5059: "as 5007, and it was the leader that was cut off",
+    887: "a bid for the lead came a second later, to another queue of the same name and epoch",
+    5087: "as 887",
+    3046: "what the old leader may have delivered was sent again, and not redelivered",
+    1458: "what was published to a queue while it was handed over came later",
+    3137: "as 1458",
+    1423: "a policy that wants no mirrors was known before the leader was told that it has none",
+    1026: "a mirror's report was lost with the link between it and the leader, and not said again",
+    1268: "a slice was lost with the link, or with the leader, and everything waited for it",
+    1514: "what counts as delivered counted so no more when the queue had no mirrors",
+    1044: "what was given up was sent again all the same when its leader was back",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
 }
 

@@ -176,6 +176,19 @@ class ClusterProcess:
         finally:
             client.close()
 
+    def ctl(self, *arguments: str) -> str:
+        """What `warren ctl` prints; it has to succeed."""
+        command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
+        done = subprocess.run(
+            [*command, str(self.data_directory), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def linked(self) -> set[str]:
         """The nodes it can talk to; none while it does not serve."""
         try:
