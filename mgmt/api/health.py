@@ -84,20 +84,31 @@ def _alarms(in_effect: list[Alarm], reason: str) -> Any:
 
 # Certificates
 
+LINKS = "clustering"
+
 
 async def certificate_expiration(request: ApiRequest) -> Any:
-    """Whether a certificate of a TLS listener expires so soon, or has."""
+    """Whether a certificate of a TLS listener, or of links, expires so soon, or has."""
     within_s = _period_s(request.name("within"), request.name("unit"))
     deadline = request.node.clock.wall_time() + within_s
     expiring = []
     try:
-        for listener in request.managed.listeners:
+        for listener in (*request.managed.listeners, *_link_listener(request)):
             times = _certificate_times(request, listener)
             if any(moment.timestamp() <= deadline for _, _, found in times for moment in found):
                 expiring.append(_listener_row(request, listener, times))
     except (OSError, ValueError) as error:
         return _failed(f"Certificates cannot be read: {error}", expired=[])
     return _failed("Certificates expiring", expired=expiring) if expiring else OK
+
+
+def _link_listener(request: ApiRequest) -> list[OpenListener]:
+    """Where other nodes of a cluster come in, under RabbitMQ's name for it."""
+    managed = request.managed
+    if managed.cluster is None or managed.config.cluster is None:
+        return []
+    host = managed.config.cluster.listener.host
+    return [OpenListener(LINKS, host, managed.cluster.link_port)]
 
 
 def _period_s(within: str, unit: str) -> float:
@@ -115,7 +126,8 @@ def _certificate_times(
 ) -> list[tuple[str, Path, list[datetime]]]:
     """What each certificate file of the listener is for, and when what is in it expires."""
     config = request.managed.config
-    files = {"amqp/ssl": config.ssl, "https": config.http_ssl}.get(listener.protocol)
+    links = config.cluster.link_ssl if config.cluster is not None else None
+    files = {"amqp/ssl": config.ssl, "https": config.http_ssl, LINKS: links}.get(listener.protocol)
     if files is None:
         return []
     named = (("cacertfile", files.cacertfile), ("certfile", files.certfile))

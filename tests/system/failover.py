@@ -9,6 +9,7 @@ that is cut off has clients of its own meanwhile, to which it must confirm nothi
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 
 import pika
 from cut_off_clients import CutOffClients
+from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError, NackError, UnroutableError
 from running_cluster import ClusterProcess, RunningCluster, wait_until
@@ -27,6 +29,29 @@ QUEUE = "ha.failover"
 LASTING = pika.BasicProperties(delivery_mode=2)
 PAUSE_S = 0.001
 """Between two publishes, so that a machine with few cores has time for the nodes, too."""
+
+
+def _connect(node: ClusterProcess) -> pika.BlockingConnection | None:
+    try:
+        return pika.BlockingConnection(
+            pika.URLParameters(f"{node.url}?heartbeat=2&blocked_connection_timeout=20")
+        )
+    except (AMQPError, AMQPConnectorException, OSError):
+        return None
+    except ValueError as error:
+        # What pika says of a socket that is reset in the moment in which it is connected.
+        _close_what_is_open(error)
+        return None
+
+
+def _close_what_is_open(error: ValueError) -> None:
+    """pika does not."""
+    traceback = error.__traceback__
+    while traceback is not None:
+        for value in traceback.tb_frame.f_locals.values():
+            if isinstance(value, (socket.socket, IOLoop)):
+                value.close()
+        traceback = traceback.tb_next
 
 
 class _Worker(threading.Thread):
@@ -53,11 +78,8 @@ class _Worker(threading.Thread):
             if node is None:
                 time.sleep(0.05)
                 continue
-            try:
-                connection = pika.BlockingConnection(
-                    pika.URLParameters(f"{node.url}?heartbeat=2&blocked_connection_timeout=20")
-                )
-            except (AMQPError, AMQPConnectorException, OSError):
+            connection = _connect(node)
+            if connection is None:
                 time.sleep(0.05)
                 continue
             self.node = node

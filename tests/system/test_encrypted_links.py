@@ -150,6 +150,18 @@ def test_who_has_a_wrong_certificate_or_none_gets_no_link_and_one_line_says_why(
         cluster.wait_until_linked("a", "b")
 
 
+def test_certificates_of_links_are_among_those_that_expire(
+    start_cluster: StartCluster, tmp_path: Path, authority: trustme.CA
+) -> None:
+    cluster, certificates = start(start_cluster, tmp_path, authority, "a")
+    command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
+    command += [str(cluster["a"].data_directory), "certificates"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    shown = [line for line in done.stdout.splitlines() if "(clustering)" in line]
+    assert len(shown) == 2
+    assert str(certificates.files["certfile"]) in shown[0]
+
+
 def test_certificates_are_read_anew_on_sighup(
     start_cluster: StartCluster, tmp_path: Path, authority: trustme.CA
 ) -> None:
