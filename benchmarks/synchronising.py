@@ -1,10 +1,10 @@
-"""How long publishers wait while a long queue is synchronised to new mirrors.
+"""How long publishers and consumers wait while a long queue is synchronised to a new mirror.
 
     python benchmarks/synchronising.py --amqp 5672 --http 15672 [--messages 1000000]
 
-A cluster must run already; `--amqp` and `--http` are ports of one node. A queue is filled, then
-publishes with confirms to it are timed, a policy gives it mirrors at every node that synchronise by
-themselves, and publishes are timed until they are in sync.
+A cluster of three must run already (`warren dev-cluster 3`); `--amqp` and `--http` are ports of one
+node. A queue with one mirror is filled. Publishes with confirms to it, and gets, are timed: while
+nothing else happens, while a policy has given it a second mirror that is sent all, and afterwards.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ import statistics
 import time
 import urllib.request
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pika
 
 QUEUE = "synchronising"
 LASTING = pika.BasicProperties(delivery_mode=2)
+BODY = b"x" * 1000
 PACE_S = 0.005
+QUIET_S = 20.0
+LOOK_S = 0.5
 
 
 class Api:
@@ -38,22 +41,61 @@ class Api:
             content = answer.read()
         return json.loads(content) if content else None
 
+    def mirrored(self, mode: dict[str, Any]) -> None:
+        definition = {**mode, "ha-sync-mode": "automatic"}
+        policy = {"pattern": f"^{QUEUE}$", "definition": definition}
+        self.call("PUT", "/policies/%2F/synchronising", policy)
 
-def timed(channel: Any, over: Callable[[], bool]) -> list[float]:
-    """Milliseconds from publish to confirm, one publish at a time."""
-    took = []
+    def in_sync(self) -> int:
+        return len(self.call("GET", f"/queues/%2F/{QUEUE}").get("synchronised_slave_nodes", ()))
+
+
+class Timed(NamedTuple):
+    """Milliseconds from publish to confirm, and from asking for a message to having it."""
+
+    publishes: list[float]
+    gets: list[float]
+
+    def described(self) -> str:
+        return f"publish {_described(self.publishes)}; get {_described(self.gets)}"
+
+
+def _described(took: list[float]) -> str:
+    p99 = statistics.quantiles(took, n=100)[98]
+    return f"p50 {statistics.median(took):.2f} ms, p99 {p99:.2f} ms, worst {max(took):.1f} ms"
+
+
+def timed(channel: Any, over: Callable[[], bool]) -> Timed:
+    """One publish and one get at a time."""
+    result = Timed([], [])
     while not over():
         began = time.perf_counter()
-        channel.basic_publish("", QUEUE, b"x" * 1000, LASTING)
-        took.append((time.perf_counter() - began) * 1000)
+        channel.basic_publish("", QUEUE, BODY, LASTING)
+        published = time.perf_counter()
+        method, _, _ = channel.basic_get(QUEUE)
+        result.gets.append((time.perf_counter() - published) * 1000)
+        result.publishes.append((published - began) * 1000)
+        channel.basic_ack(method.delivery_tag)
         time.sleep(PACE_S)
-    return took
+    return result
 
 
-def described(took: list[float]) -> str:
-    p99 = statistics.quantiles(took, n=100)[98]
-    middle = statistics.median(took)
-    return f"{len(took)} publishes: p50 {middle:.2f} ms, p99 {p99:.2f} ms, worst {max(took):.1f} ms"
+def for_a_while() -> Callable[[], bool]:
+    end = time.monotonic() + QUIET_S
+    return lambda: time.monotonic() > end
+
+
+def until_in_sync(api: Api, mirrors: int) -> Callable[[], bool]:
+    looked_at = 0.0
+
+    def reached() -> bool:
+        nonlocal looked_at
+        if time.monotonic() - looked_at < LOOK_S:
+            return False
+        looked_at = time.monotonic()
+        return api.in_sync() == mirrors
+
+    return reached
 
 
 def main() -> None:
@@ -67,33 +109,22 @@ def main() -> None:
     connection = pika.BlockingConnection(pika.URLParameters(url))
     channel = connection.channel()
     channel.queue_delete(QUEUE)
+    api.mirrored({"ha-mode": "exactly", "ha-params": 2})
     channel.queue_declare(QUEUE, durable=True)
     for number in range(options.messages):
-        channel.basic_publish("", QUEUE, b"x" * 1000, LASTING)
+        channel.basic_publish("", QUEUE, BODY, LASTING)
         if number % 10_000 == 0:
             connection.process_data_events(0)
     channel.confirm_delivery()
-    channel.basic_publish("", QUEUE, b"last", LASTING)
-    end = time.monotonic() + 15
-    print("idle         ", described(timed(channel, lambda: time.monotonic() > end)))
-    definition = {"ha-mode": "all", "ha-sync-mode": "automatic"}
-    policy = {"pattern": f"^{QUEUE}$", "definition": definition}
-    api.call("PUT", "/policies/%2F/synchronising", policy)
-    looked_at = [0.0]
+    channel.basic_publish("", QUEUE, BODY, LASTING)
+    while api.in_sync() != 1:
+        time.sleep(LOOK_S)
+    print("one mirror   :", timed(channel, for_a_while()).described(), flush=True)
     began = time.monotonic()
-
-    def in_sync() -> bool:
-        if time.monotonic() - looked_at[0] < 0.5:
-            return False
-        looked_at[0] = time.monotonic()
-        row = api.call("GET", f"/queues/%2F/{QUEUE}")
-        mirrors = row.get("slave_nodes", [])
-        return bool(mirrors) and len(row["synchronised_slave_nodes"]) == len(mirrors)
-
-    print("synchronising", described(timed(channel, in_sync)))
+    api.mirrored({"ha-mode": "all"})
+    print("synchronising:", timed(channel, until_in_sync(api, 2)).described(), flush=True)
     print(f"{options.messages} messages in {time.monotonic() - began:.1f} s")
-    end = time.monotonic() + 15
-    print("mirrored     ", described(timed(channel, lambda: time.monotonic() > end)))
+    print("two mirrors  :", timed(channel, for_a_while()).described(), flush=True)
     api.call("DELETE", "/policies/%2F/synchronising")
     channel.queue_delete(QUEUE)
     connection.close()

@@ -6,6 +6,7 @@ anything else than what was wanted raises `Surprise` and tells what it was.
 """
 
 import contextlib
+import select
 import socket
 import struct
 import time
@@ -241,6 +242,12 @@ class RawConnection:
         while not self._inbox[channel] and not self._inbox[0]:
             self._take_in(self.read_frame(max(0.0, deadline - time.monotonic())))
         return self._inbox[channel if self._inbox[channel] else 0].popleft()
+
+    def has_more(self, patience_s: float) -> bool:
+        """Whether something comes before the deadline, if only the beginning of a frame."""
+        if self._received or any(self._inbox.values()):
+            return True
+        return bool(select.select([self.socket], [], [], patience_s)[0])
 
     def _take_in(self, frame: Frame) -> None:
         """Adds one frame to what has arrived on its channel."""

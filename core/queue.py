@@ -186,7 +186,7 @@ class Queue:
         self._unused_timer: Timer | None = None
         self._resume_scheduled = False
         self._rules = False
-        self.apply_settings(settings)
+        self._take_settings(settings)
         if self._has_expiring:
             self._arm_expiry()
 
@@ -622,13 +622,23 @@ class Queue:
 
     def apply_settings(self, settings: QueueSettings) -> None:
         """Follow a changed policy (policies_and_parameters.md section 1.4)."""
+        self._take_settings(settings)
+        self.keep_limits()
+
+    def keep_limits(self) -> None:
+        """Drop what is too much: after a restart, or at another node, limits may be others.
+
+        Not done by the constructor: whoever follows what a queue does sees it there before.
+        """
+        self._drop_excess()
+
+    def _take_settings(self, settings: QueueSettings) -> None:
         expires_changed = self.settings.expires_ms != settings.expires_ms
         self.settings = settings
         self.backing.set_mode(settings.queue_mode)
         self._find_rules()
         if expires_changed or self._unused_timer is None:
             self.touch()
-        self._drop_excess()
 
     def trace_with(self, trace: Firehose | None) -> None:
         """Report deliveries to this trace from now on; None stops it."""

@@ -54,9 +54,10 @@ class QueueRecord(msgspec.Struct, frozen=True):
 
     `leader` is the node that has it; empty where there is but one. `mirrors` are the nodes that
     have a copy, the oldest first, and `in_sync` those whose copy is whole. `epoch` counts how
-    often it was given another leader, and `promoted` says why the last time. `down`: its leader
-    has stopped in order, and only a mirror in sync may take its place. `stores` says under which
-    id a node has its copy on disk, where that is not `queue_id`.
+    often it was given another leader, and `promoted` says why the last time, which was at
+    `promoted_at`, in seconds since 1970. `down`: its leader has stopped in order, and only a mirror
+    in sync may take its place. `stores` says under which id a node has its copy on disk, where that
+    is not `queue_id`.
     """
 
     auto_delete: bool
@@ -71,6 +72,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     promoted: str = ""
     down: bool = False
     stores: dict[str, int] = {}
+    promoted_at: float = 0.0
 
     def storage_id(self, node: str) -> int:
         """What the storage of a node that has the queue, or a copy, knows it by."""

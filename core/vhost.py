@@ -695,6 +695,7 @@ class VirtualHost:
         self.topology.generation += 1
         if queue.is_here:
             self._local_queues.add(queue)
+            queue.keep_limits()
         if owner is NOBODY:
             self._delete_queues([queue])
 

@@ -2,12 +2,15 @@
 
 Everything they write is below one directory: `etcd/`, and for each node its data directory, its
 configuration and its log. The processes are in sessions of their own, so that Ctrl-C in a terminal
-does not take the etcd away from nodes that are about to leave.
+does not take the etcd away from nodes that are about to leave. When this process is killed, the
+kernel has all of them stop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import functools
 import os
 import re
 import secrets
@@ -40,6 +43,11 @@ NO_ETCD = (
     " apt-get install etcd-server; others: https://etcd.io/docs/latest/install), or say where one"
     " is: --etcd http://HOST:2379"
 )
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): which signal a process gets when the thread that made it ends."""
+# Found here, because a child between fork and exec should do as little as it can.
+_prctl = ctypes.CDLL(None).prctl
+
 READY = re.compile(rb"ready: amqp (\d+).*http (\d+)")
 
 
@@ -66,6 +74,7 @@ class ChildProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=file,
                 start_new_session=True,
+                preexec_fn=functools.partial(_end_with, os.getpid()),
             )
         return cls(name, process, log)
 
@@ -294,6 +303,14 @@ class DevCluster:
             return False
         finally:
             ended.cancel()
+
+
+def _end_with(parent: int) -> None:
+    """In a child before it becomes another program: let it stop when its parent is no more."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        # The parent was faster.
+        os._exit(1)
 
 
 def _is_healthy(url: str) -> bool:

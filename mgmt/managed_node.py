@@ -65,6 +65,8 @@ class ManagedNode:
     listeners: list[OpenListener] = field(default_factory=list)
     suspended: bool = False
     """Whether no new clients are accepted."""
+    drained: bool = False
+    """Whether the node is in maintenance mode."""
     queues: SortedQueues = field(default_factory=SortedQueues)
     _files: tuple[float, int] | None = None
 

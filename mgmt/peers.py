@@ -105,6 +105,18 @@ class Peers:
         """All nodes of the cluster, this one included, whether they run or not."""
         return sorted({self._managed.name, *self._cluster.membership.members()})
 
+    def partitioned(self) -> list[str]:
+        """The nodes that are up, as etcd says, and cannot be reached from here."""
+        return sorted(set(self.up()) - {self._managed.name, *self.linked()})
+
+    def standing(self, node: str) -> str:
+        """How another member is that has not answered."""
+        if node in self.linked():
+            return "silent"
+        if node in self.up():
+            return "unreachable"
+        return "paused" if node in self._cluster.paused() else "down"
+
     # Asking
 
     async def ask(

@@ -16,6 +16,7 @@ from warren.mirror.gm_shell import GroupMember
 from warren.mirror.mirror import Mirror
 from warren.mirror.mirror_level import BeginAnew, CopyLost
 from warren.mirror.post import Undeliverable
+from warren.mirror.promotion import leader_down
 from warren.mirror.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.view import MemberId, Members, alive_members
 from warren.mirror.whole_copies import WholeCopies
@@ -212,7 +213,8 @@ class CopyHere:
                 epoch=epoch + 1,
                 mirrors=mirrors,
                 in_sync=[m for m in record.in_sync if m in mirrors] if whole else [],
-                promoted=f"{record.leader} is down" + ("" if whole else "; copy was not in sync"),
+                promoted=leader_down(record.leader, whole=whole),
+                promoted_at=self._clock.wall_time(),
                 down=False,
                 stores={**record.stores, self._node: self.storage_id},
             )

@@ -29,6 +29,7 @@ from warren.mirror.instructions import NEVER, Op, Script
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.mirror_level import NOWHERE
 from warren.mirror.renumbering import Renumbering, Step
+from warren.mirror.unreported import Unreported
 
 BATCH_BYTES_MAX = 128 << 10
 """Octets of instructions that are broadcast before the turn is over."""
@@ -67,7 +68,7 @@ class LeaderEffects(Protocol):
 
 
 class SyncProgress(NamedTuple):
-    """How many messages a mirror was sent, of how many, and since when."""
+    """How many messages a mirror was sent, of how many there are to send, and since when."""
 
     sent: int
     total: int
@@ -120,7 +121,6 @@ class _Copy:
         self.slice = b""
         self.slice_batch = 0
         self.sent = 0
-        self.total = 0
         self.began_at = 0.0
         # What it has from before; and what of that is still in the queue, per level: from which
         # position up to which.
@@ -150,6 +150,8 @@ class Leader:
         self._open: dict[int, _Confirm] = {}
         self._tokens = 0
         self._slices = 0
+        self._unreported = Unreported()
+        self._slice_count = SLICE_COUNT
 
     def goes_on_in(self, epoch: int) -> None:
         """The definition has another epoch, and still the same leader."""
@@ -207,6 +209,7 @@ class Leader:
             batch, self._batch = self._batch, self._batch + 1
             payload = self._script.take(self.epoch, batch)
             if self._copies:
+                self._unreported.broadcast(batch, len(payload))
                 self._effects.broadcast(payload)
         if not self._copies:
             self._release()
@@ -285,6 +288,7 @@ class Leader:
         if self.fenced:
             return
         upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
+        self._unreported.reported_by_all(upto)
         awaiting = self._awaiting
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
@@ -323,7 +327,13 @@ class Leader:
         uptos = firsts if synchronise else [NOWHERE] * len(tails)
         shifts = self._find_kept(copy) if synchronise else []
         self._script.control(
-            Op.START, mirror, copy.firsts, uptos, *self.renumbering.plain(), shifts
+            Op.START,
+            mirror,
+            copy.firsts,
+            uptos,
+            *self.renumbering.plain(),
+            shifts,
+            self._slices,
         )
         for name, number in self.origins.items():
             self._script.origin(name, number)
@@ -331,7 +341,6 @@ class Leader:
         if synchronise:
             copy.sync = firsts
             copy.sent = 0
-            copy.total = sum([level.length + len(level.pending) for level in self.levels])
             copy.began_at = self._clock.now()
             copy.awaits_batch = self._batch - 1
         elif whole:
@@ -372,6 +381,10 @@ class Leader:
         self._awaiting.append((self._batch - 1, _Confirm(_Barrier(done), 0, 1)))
         self._release()
 
+    def limit_slices(self, count_max: int) -> None:
+        """Send no more messages than this in a slice, if that is less than is good anyway."""
+        self._slice_count = min(SLICE_COUNT, count_max)
+
     def cancel_sync(self, mirror: str) -> bool:
         """Send a mirror no more of what is older; it begins anew with what comes from now on."""
         copy = self._copies.get(mirror)
@@ -385,7 +398,16 @@ class Leader:
         copy = self._copies.get(mirror)
         if copy is None or copy.sync is None:
             return None
-        return SyncProgress(copy.sent, copy.total, copy.began_at)
+        left = sum([self._left(*one) for one in zip(self.levels, copy.sync, strict=True)])
+        return SyncProgress(copy.sent, copy.sent + left, copy.began_at)
+
+    @staticmethod
+    def _left(level: LeaderLevel, upto: int) -> int:
+        """Messages of a level that a mirror was not sent; what left the queue at its head since
+        then is not among them."""
+        if upto == NOWHERE:
+            return 0
+        return min(level.next_position - upto, level.length + len(level.pending))
 
     def may_synchronise(self, mirror: str) -> bool:
         """Whether the mirror began with what came later, and lacks what is older."""
@@ -395,6 +417,10 @@ class Leader:
     def lag(self, mirror: str) -> int:
         """How many batches the mirror has not reported yet."""
         return self._batch - 1 - self._copies[mirror].has_batch
+
+    def lag_bytes(self, mirror: str) -> int:
+        """How many octets of instructions that is."""
+        return self._unreported.octets_after(self._copies[mirror].has_batch)
 
     def is_in_sync(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)
@@ -481,7 +507,7 @@ class Leader:
     def _write_messages(self, script: Script, copy: _Copy, number: int, start: int) -> int:
         """Send messages; returns up to where."""
         level = self.levels[number]
-        peeked = level.peek(start, SLICE_COUNT, SLICE_BYTES)
+        peeked = level.peek(start, self._slice_count, SLICE_BYTES)
         end = peeked.next_position
         ready = {message.position: message for message in peeked.messages}
         pending = [position for position in level.pending if start <= position < end]

@@ -39,6 +39,10 @@ class LedEffects(Protocol):
 
     def send_slice(self, mirror: str, payload: bytes) -> None: ...
 
+    def group_joined(self, led: LedQueue) -> None:
+        """Mirrors can be asked for."""
+        ...
+
     def invite(self, led: LedQueue, node: str) -> None:
         """Ask a node to have a mirror."""
         ...
@@ -94,6 +98,11 @@ class LedQueue:
         self._admitting: set[MemberId] = set()
         self._unsent: deque[bytes] = deque()
 
+    def want(self, wanted: Wanted) -> None:
+        """What its policy says from now on."""
+        self.wanted = wanted
+        self.leader.limit_slices(wanted.sync_batch)
+
     def go_on_alone(self, member: GroupMember, epoch: int) -> None:
         """Lead on in another life of the group, in which nobody is yet."""
         self.leader.goes_on_in(epoch)
@@ -112,6 +121,7 @@ class LedQueue:
     def joined(self, members: Members) -> None:
         self._joined = True
         self.members_changed(tuple(m for m in members if m.node != self._node), ())
+        self._effects.group_joined(self)
 
     def already_joined(self, members: Members) -> None:
         """After promotion: the member was a mirror's before."""

@@ -32,7 +32,8 @@ proof fits; an altered proof or record fits no transcript. A dialler made to tal
 somebody else than it meant, gets proofs that fit, but what follows is sealed for those two: whoever
 relays it cannot read it, and the ends see from the names that they are not whom they wanted.
 
-**What is left to TLS**: frames after the handshake are neither sealed nor hidden.
+**What is left to TLS**, where it is configured: frames after the handshake are neither sealed nor
+hidden.
 
 A handshake reads fixed sizes before the peer has proved itself, at most `HELLO.size` octets of an
 acceptor's peer; a record's size is 16 bits. Time is the owner's to limit. Nothing a peer sends
@@ -57,6 +58,7 @@ from warren.mirror.link_records import (
     Sealer,
     Unreadable,
 )
+from warren.mirror.link_tls import TLS_RECORDS
 from warren.mirror.ports import EndReason, Identity, Role
 
 MAGIC = b"\x00WARREN\n"
@@ -227,7 +229,7 @@ class Handshake:
         """Octets the step reads."""
         if self.step not in _SEALED:
             if self.step is HELLO_STEP and not MAGIC.startswith(self._buffer[: len(MAGIC)]):
-                return Ended(EndReason.NOT_A_LINK, f"it began with {self._buffer[:8]!r}")
+                return Ended(EndReason.NOT_A_LINK, _what_it_is(self._buffer))
             return _FIXED_BYTES[self.step]
         if len(self._buffer) < LENGTH.size:
             return LENGTH.size
@@ -327,6 +329,12 @@ def find_mismatch(
         )
         return EndReason.NO_COMMON_VERSION, detail
     return None
+
+
+def _what_it_is(beginning: bytes) -> str:
+    if beginning.startswith(TLS_RECORDS):
+        return "the peer speaks TLS, and this node does not"
+    return f"it began with {beginning[:8]!r}"
 
 
 def _other(role: Role) -> Role:

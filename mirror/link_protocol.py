@@ -76,7 +76,10 @@ class LinkProtocol:
         "_silent_ticks_max",
         "_unread_ticks",
         "ended",
+        "received_frames",
         "role",
+        "sent_frames",
+        "sent_octets",
         "unsent_bytes",
         "up",
     )
@@ -95,6 +98,10 @@ class LinkProtocol:
         self.up = False
         self.ended = False
         self.unsent_bytes = 0
+        # What was taken to be written, and how many frames of the user's went and came.
+        self.sent_octets = 0
+        self.sent_frames = 0
+        self.received_frames = 0
         self._handshake = Handshake(role, secret, own, nonce, expected)
         self._reader = FrameReader()
         self._output: list[Part] = []
@@ -111,6 +118,11 @@ class LinkProtocol:
     def authenticated(self) -> bool:
         """Whether the peer has proved that it knows the secret."""
         return self._handshake.authenticated
+
+    @property
+    def has_heard(self) -> bool:
+        """Whether anything has come from the peer."""
+        return self._received > 0
 
     # Receiving
 
@@ -160,10 +172,16 @@ class LinkProtocol:
         output.append(HEADER.pack(size, kind, 0))
         output += parts
         self.unsent_bytes += size + HEADER_BYTES
+        self.sent_frames += 1
+
+    @property
+    def received_octets(self) -> int:
+        return self._received
 
     def take_output(self) -> list[Part]:
         """What is to be written now, in order."""
         output, self._output = self._output, []
+        self.sent_octets += self.unsent_bytes
         self.unsent_bytes = 0
         return output
 
@@ -216,6 +234,7 @@ class LinkProtocol:
         else:
             if controls:
                 ended = self._take_controls(controls)
+        self.received_frames += len(frames)
         if ended is None:
             return (Frames(frames),) if frames else ()
         return (Frames(frames), ended) if frames else (ended,)

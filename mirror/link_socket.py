@@ -12,13 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import struct
 from collections.abc import Callable, Sequence
+from socket import IPPROTO_TCP, TCP_INFO
 from typing import Any, NamedTuple, Protocol, cast
 
 from warren.core.log_line import log_fault
 from warren.core.ports import Clock, Timer
 from warren.mirror.link_handshake import Ended, Established, Identified
 from warren.mirror.link_protocol import Frames, LinkEvent, LinkProtocol
+from warren.mirror.link_tls import describe
 from warren.mirror.pairing import Standing
 from warren.mirror.ports import REFUSALS, EndReason, Frame, LinkSettings, Part, Role
 
@@ -34,8 +37,15 @@ LARGE_PART = 4096
 CLOSE_GRACE_S = 1.0
 """Time a peer has to take our last words."""
 
-LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED}
+LAST_WORDS = REFUSALS | {EndReason.FORGOTTEN, EndReason.STOPPED, EndReason.PAUSED}
 """Ends of which the peer is told; the others end at once, whatever is still to be written."""
+
+
+TCP_INFO_BYTES = 104
+ROUND_TRIP = struct.Struct("=I")
+ROUND_TRIP_AT = 68
+"""Where Linux has the smoothed round trip time, in microseconds, in what it tells of a socket
+(`struct tcp_info`, linux/tcp.h)."""
 
 
 class SocketOwner(Protocol):
@@ -84,6 +94,8 @@ class LinkSocket(asyncio.Protocol):
         self._settings = settings
         self._tls = tls
         self._securing: asyncio.Task[None] | None = None
+        # What came of TLS before there was anybody to read it.
+        self._early = b""
         self._transport: asyncio.Transport | None = None
         self._is_writable = False
         self._timer: Timer | None = None
@@ -111,11 +123,13 @@ class LinkSocket(asyncio.Protocol):
         if self._tls is None:
             self._writable(raw)
         else:
-            raw.pause_reading()
             self._securing = self._loop.create_task(self._secure(raw, self._tls))
 
     def data_received(self, data: bytes) -> None:
         if self._finished:
+            return
+        if not self._is_writable:
+            self._early += data
             return
         self._handle(self.link.receive_data(data))
         if self.link.unsent_bytes:
@@ -128,7 +142,14 @@ class LinkSocket(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self._is_writable:
-            self.end(EndReason.TLS_FAILED, str(error) if error is not None else None)
+            self.end(EndReason.TLS_FAILED, describe(error) if error is not None else None)
+        elif isinstance(error, ssl.SSLError):
+            self.end(EndReason.TLS_FAILED, describe(error))
+        elif self._tls and self.link.role is Role.DIALLER and not self.link.has_heard:
+            # In TLS 1.3 who dials has TLS before the other side looks at its certificate, and the
+            # alert may be lost with the connection.
+            reason = "the peer closed; its log says whether it took our certificate"
+            self.end(EndReason.TLS_FAILED, reason)
         elif not self._finished:
             self._handle(self.link.connection_lost())
         self._stop_timer()
@@ -156,6 +177,19 @@ class LinkSocket(asyncio.Protocol):
         """Octets not yet given to the kernel."""
         assert self._transport is not None
         return self.link.unsent_bytes + self._transport.get_write_buffer_size()
+
+    def round_trip_s(self) -> float | None:
+        """How long it takes to the peer and back, as the kernel reckons; None if it does not."""
+        assert self._transport is not None
+        connection = self._transport.get_extra_info("socket")
+        if connection is None or self._transport.is_closing():
+            return None
+        try:
+            info = connection.getsockopt(IPPROTO_TCP, TCP_INFO, TCP_INFO_BYTES)
+        except OSError:
+            return None
+        (microseconds,) = ROUND_TRIP.unpack_from(info, ROUND_TRIP_AT)
+        return float(microseconds) / 1e6
 
     def agree(self, stamp: int) -> None:
         """Have a link with who was identified."""
@@ -278,6 +312,8 @@ class LinkSocket(asyncio.Protocol):
 
     async def _secure(self, raw: asyncio.Transport, tls: Tls) -> None:
         transport = None
+        # Run before the first thing that `start_tls` asks the loop for.
+        self._clock.call_soon(lambda: self._hand_on_early(raw))
         try:
             transport = await self._loop.start_tls(
                 raw,
@@ -290,12 +326,24 @@ class LinkSocket(asyncio.Protocol):
             )
         except OSError as error:
             # The errors of TLS are among them.
-            self.end(EndReason.TLS_FAILED, str(error) or type(error).__name__)
+            self.end(EndReason.TLS_FAILED, describe(error))
         if transport is not None and not self._finished:
             self._limit_buffer(transport)
             self._writable(transport)
         else:
             self._insecure(raw)
+
+    def _hand_on_early(self, raw: asyncio.Transport) -> None:
+        """Who dials sends at once, and uvloop reads what is there whatever was asked of it."""
+        early, self._early = self._early, b""
+        # By now that of TLS, unless the connection has ended.
+        protocol = cast(asyncio.BufferedProtocol, raw.get_protocol())
+        while early and not self._finished:
+            buffer = memoryview(protocol.get_buffer(len(early)))
+            count = min(len(buffer), len(early))
+            buffer[:count] = early[:count]
+            protocol.buffer_updated(count)
+            early = early[count:]
 
     def _insecure(self, raw: asyncio.Transport) -> None:
         """There is no TLS and will be none. Of that loss uvloop calls no `connection_lost`."""

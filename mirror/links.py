@@ -36,6 +36,7 @@ from warren.mirror.link_handshake import (
 from warren.mirror.link_protocol import LinkProtocol
 from warren.mirror.link_records import check_identity
 from warren.mirror.link_socket import CLOSE_GRACE_S, LinkSocket, Tls
+from warren.mirror.link_traffic import LinkTraffic, TrafficAccount
 from warren.mirror.pairing import Standing, judge_acceptor, judge_dialler
 from warren.mirror.ports import (
     EndReason,
@@ -53,7 +54,9 @@ log = logging.getLogger("warren.cluster")
 BACKLOG = 128
 """Connections the kernel may hold while the loop is busy: clusters are small."""
 
-EXPECTED = frozenset({EndReason.ALREADY_LINKED, EndReason.STOPPED, EndReason.FORGOTTEN})
+EXPECTED = frozenset(
+    {EndReason.ALREADY_LINKED, EndReason.STOPPED, EndReason.PAUSED, EndReason.FORGOTTEN}
+)
 """Ends of connections that were not up that are nobody's fault."""
 
 
@@ -117,6 +120,9 @@ class Links(NodeLinks):
         self._stopping = False
         self._stamp = 0
         self._up: dict[str, LinkSocket] = {}
+        self._traffic = TrafficAccount()
+        # Nodes that paused when their link went down, as they said.
+        self.paused: set[str] = set()
         self._wanted: dict[str, Dialling] = {}
         self._strangers: dict[LinkSocket, None] = {}
         self._sockets: set[LinkSocket] = set()
@@ -164,6 +170,14 @@ class Links(NodeLinks):
             if socket.standing is not None
         }
 
+    def traffic(self, node: str) -> LinkTraffic:
+        return self._traffic.of(node, self._up)
+
+    def use_certificates(self, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext) -> None:
+        """For connections that are made from now on."""
+        self._server_tls = Tls(server_tls)
+        self._client_tls = client_tls
+
     # Life
 
     async def start(self) -> None:
@@ -187,15 +201,15 @@ class Links(NodeLinks):
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    async def stop(self) -> None:
-        """Tell the peers, report all links down, and leave nothing open."""
+    async def stop(self, reason: EndReason = EndReason.STOPPED) -> None:
+        """Tell the peers why, report all links down, and leave nothing open."""
         self._stopping = True
         if self._server is not None:
             self._server.close()
         for node in list(self._wanted):
             self._wanted.pop(node).stop_waiting()
         for socket in list(self._sockets):
-            socket.end(EndReason.STOPPED)
+            socket.end(reason)
         for dial in self._dials:
             dial.cancel()
         await asyncio.gather(*self._dials, return_exceptions=True)
@@ -250,6 +264,7 @@ class Links(NodeLinks):
             other.end(EndReason.SUPERSEDED)
         self._stop_dialling(node, socket)
         self._up[node] = socket
+        self.paused.discard(node)
         socket.standing = Standing(event.peer, event.stamp)
         log_event(
             log,
@@ -277,6 +292,7 @@ class Links(NodeLinks):
         was_up = node is not None and self._up.get(node) is socket
         if was_up:
             del self._up[node or ""]
+            self._traffic.down(node or "", socket)
         self._dial_again(node, socket)
         if was_up:
             self._report_down(node or "", socket, event)
@@ -371,6 +387,8 @@ class Links(NodeLinks):
 
     def _report_down(self, node: str, socket: LinkSocket, event: Ended) -> None:
         wanted = event.reason in EXPECTED or event.reason is EndReason.PEER_STOPPED
+        if event.reason is EndReason.PEER_STOPPED and event.detail == EndReason.PAUSED:
+            self.paused.add(node)
         log_event(
             log,
             logging.INFO if wanted else logging.WARNING,

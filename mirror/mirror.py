@@ -97,6 +97,11 @@ class Mirror:
         while self._waiting and not self._awaited_slice:
             self._carry_out(self._waiting.popleft())
 
+    @property
+    def awaits_slice(self) -> bool:
+        """Whether nothing more is carried out until a piece of the queue has come."""
+        return self._awaited_slice > 0
+
     def _do_without_slice(self) -> None:
         """Another node leads, and who was to send it does not any more: the copy stays as short as
         it is, until it begins anew."""
@@ -187,9 +192,11 @@ class Mirror:
         if mirror != self._node:
             return
         if op is Op.START:
-            firsts, uptos, first_epoch, steps, shifts = rest
+            firsts, uptos, first_epoch, steps, shifts, slices = rest
             if self.has_card:
                 raise BeginAnew("it is to begin anew")
+            self._last_slice = (self.epoch, slices)
+            self._forget_slices()
             self.renumbering = Renumbering.told(first_epoch, steps)
             self._former_shifts = shifts
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from random import Random
-from typing import NamedTuple, cast
+from typing import cast
 
 import msgspec
 
@@ -38,17 +39,20 @@ from warren.mirror.copy_here import CopyHere
 from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
-from warren.mirror.leader import SyncProgress
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
+from warren.mirror.mirror_figures import MirrorFigures
 from warren.mirror.post import Kind, Post, Undeliverable
+from warren.mirror.promotion import LEADER_BACK, Promotion, handed_over, promotion
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.replicas import (
+    SYNC_BATCH,
     WHEN_SYNCED,
     Copies,
     Wanted,
     better_leader,
+    drained_leader,
     wanted_leader,
     wanted_mirrors,
 )
@@ -63,6 +67,9 @@ TICK_S = 1.0
 MIRRORS_S = 2.0
 """The longest a declaration waits for the mirrors of its queue."""
 
+NEWS_S = 0.5
+"""How much later than another node this one may hear of a definition; then it is asked again."""
+
 MOVE_PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
 
@@ -75,21 +82,6 @@ its leader was away, or it was not mirrored then."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
-
-
-class MirrorState(NamedTuple):
-    """What operators are shown of a mirrored queue.
-
-    `progress` and `lag` are known at the leader: how far synchronisations are, and how many
-    batches a mirror is behind.
-    """
-
-    leader: str
-    mirrors: Sequence[str]
-    in_sync: Sequence[str]
-    promoted: str
-    progress: Mapping[str, SyncProgress]
-    lag: Mapping[str, int]
 
 
 class Mirroring:
@@ -106,9 +98,13 @@ class Mirroring:
         running: Callable[[], Collection[str]],
         card_files: CardFiles,
         present: Callable[[], Collection[str]],
+        may_lead: Callable[[str], bool] = lambda node: True,
+        sync_batch: int = SYNC_BATCH,
     ) -> None:
         """`running` are the nodes that can be reached from here, `present` those that are up for
-        the cluster; this one is among both."""
+        the cluster; this one is among both. `may_lead`: whether a node is not in maintenance.
+        `sync_batch` is for queues whose policy has no `ha-sync-batch-size`.
+        """
         self._name = name
         self._post = post
         self._calls = calls
@@ -117,6 +113,8 @@ class Mirroring:
         self._rng = rng
         self._running = running
         self._present = present
+        self._may_lead = may_lead
+        self._sync_batch = sync_batch
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
@@ -127,8 +125,11 @@ class Mirroring:
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
+        # Definitions that somebody waits for.
+        self._news: dict[Key, list[Event]] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
+        self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
         # Told when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
         self._node: Node
@@ -249,24 +250,6 @@ class Mirroring:
         finally:
             led.leader.again = False
 
-    def state(self, queue: Queue) -> MirrorState | None:
-        """What is known of the mirrors of a queue; None if it has none."""
-        record = self.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
-        led = self._led.get(queue.queue_id)
-        if record is None or (led is None and not record.mirrors and not record.epoch):
-            return None
-        progress: dict[str, SyncProgress] = {}
-        lag: dict[str, int] = {}
-        if led is not None:
-            for mirror in led.leader.mirrors:
-                lag[mirror] = led.leader.lag(mirror)
-                under_way = led.leader.progress(mirror)
-                if under_way is not None:
-                    progress[mirror] = under_way
-        return MirrorState(
-            record.leader, record.mirrors, record.in_sync, record.promoted, progress, lag
-        )
-
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
         if not queue.is_here:
@@ -351,10 +334,11 @@ class Mirroring:
         self._former_copies[queue.queue_id] = copy.mirror
         led.member.set_epoch(record.epoch)
         led.leader.begin_epoch(copy.mirror.deltas())
-        led.wanted = self._wanted(queue)
+        led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
                 led.leader.start(mirror, synchronise=led.wanted.synchronise)
+        self.figures.promotions[promotion(record.promoted)] += 1
         log_event(
             log,
             logging.WARNING,
@@ -439,12 +423,14 @@ class Mirroring:
                 epoch=record.epoch + 1,
                 mirrors=[],
                 in_sync=[],
-                promoted="its leader is back",
+                promoted=LEADER_BACK,
+                promoted_at=self._clock.wall_time(),
                 down=False,
             )
 
         def go_on() -> None:
             if self._led.get(led.queue.queue_id) is led:
+                self.figures.promotions[Promotion.LEADER_BACK] += 1
                 led.go_on_alone(self._joining(led), led.leader.epoch)
 
         self.write_record(led.key, led.queue.queue_id, alone, go_on)
@@ -511,7 +497,7 @@ class Mirroring:
 
     def _wanted(self, queue: Queue) -> Wanted:
         applied = self._node.policies.applied(queue.vhost_name, queue.name, "queue")
-        return Wanted.of(applied.definition)
+        return Wanted.of(applied.definition, self._sync_batch)
 
     def _reconcile(self, queue: Queue) -> None:
         """See to it that the queue has the mirrors its policy wants."""
@@ -532,7 +518,7 @@ class Mirroring:
             self._look_for_better_copies(led)
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
-        led.wanted = wanted
+        led.want(wanted)
         running = self._running()
         # Whether a mirror is alive is the group's business, not that of links.
         there = {*running, *record.mirrors}
@@ -540,7 +526,7 @@ class Mirroring:
         if wanted.mode is None and not record.mirrors and not led.members():
             self._unlead(led)
             return
-        leader = wanted_leader(wanted, copies, running)
+        leader = wanted_leader(wanted, copies, self._may_be_moved_to())
         if leader != self._name:
             self.move_leader(queue, leader)
             return
@@ -573,7 +559,8 @@ class Mirroring:
                 epoch=epoch + 1,
                 mirrors=[mirror for mirror in record.mirrors if mirror != target],
                 in_sync=[mirror for mirror in record.in_sync if mirror != target],
-                promoted=f"{self._name} has handed it over",
+                promoted=handed_over(self._name),
+                promoted_at=self._clock.wall_time(),
             )
 
         def when_all_have_it(leads: bool) -> None:
@@ -589,13 +576,36 @@ class Mirroring:
             led.queue.release()
             self.on_stay(led.queue)
 
+    def hand_over_all(self) -> int:
+        """In maintenance mode: hand over every queue of this node that another node can lead.
+
+        Returns how many are still to go.
+        """
+        leads = self._leads()
+        may_lead = self._may_be_moved_to()
+        count = 0
+        for led in list(self._led.values()):
+            record = self.record_of(led.key, led.queue.queue_id)
+            if record is None or record.leader != self._name:
+                continue
+            copies = Copies(record.leader, record.mirrors, record.in_sync)
+            target = drained_leader(copies, may_lead, leads)
+            if target is not None:
+                count += 1
+                leads[target] = leads.get(target, 0) + 1
+                self.move_leader(led.queue, target)
+        return count
+
+    def _may_be_moved_to(self) -> Collection[str]:
+        return [node for node in self._running() if self._may_lead(node)]
+
+    def _leads(self) -> dict[str, int]:
+        """How many queues each node leads."""
+        return Counter([record.leader for record in self._queue_records()])
+
     async def rebalance(self) -> None:
         """Have every node hand over queues to mirrors at nodes that lead fewer."""
-        leads: dict[str, int] = {}
-        for stored in self._metadata.records(("queue",)):
-            if isinstance(stored.record, QueueRecord):
-                leader = stored.record.leader
-                leads[leader] = leads.get(leader, 0) + 1
+        leads = self._leads()
         for node in sorted(self._running()):
             if node == self._name:
                 leads = self.hand_over_surplus(leads)
@@ -614,7 +624,8 @@ class Mirroring:
             record = self.record_of(led.key, led.queue.queue_id)
             if record is None:
                 continue
-            copies = Copies(record.leader, record.mirrors, record.in_sync)
+            in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
+            copies = Copies(record.leader, record.mirrors, in_sync)
             target = better_leader(copies, counts)
             if target != self._name:
                 counts[self._name] = counts.get(self._name, 0) - 1
@@ -636,6 +647,9 @@ class Mirroring:
             else:
                 self._write_card_of_copy(copy)
         self._formers.discard_unwanted(self._queue_records(), self._running())
+        if not self._may_lead(self._name):
+            # A mirror may be in sync by now, or this node lead what it did not then.
+            self.hand_over_all()
         self._clock.call_later(TICK_S, self._tick)
 
     # What is kept for the time after a restart
@@ -700,8 +714,8 @@ class Mirroring:
         Raises `NotFound` to be asked again.
         """
         key: Key = ("queue", vhost, name)
-        record = self.record_of(key, queue_id)
-        if record is None or record.leader != node:
+        record = await self._record_as_seen_by(node, key, queue_id)
+        if record is None:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
             self._have_copy(key, record)
@@ -712,6 +726,27 @@ class Mirroring:
         former = copy.mirror.former
         kept = None if former is None else former.kept()
         return copy.member.member.me.incarnation, copy.storage_id, kept
+
+    async def _record_as_seen_by(self, leader: str, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition that this node leads the queue, which may be on the way to us still."""
+        too_late = False
+        while True:
+            record = self.record_of(key, queue_id)
+            if record is not None and record.leader == leader:
+                return record
+            if too_late:
+                return None
+            news = Event()
+            waiting = self._news.setdefault(key, [])
+            waiting.append(news)
+            timer = self._clock.call_later(NEWS_S, news.happen)
+            await news
+            timer.cancel()
+            too_late = self._news.get(key) is waiting
+            if too_late:
+                waiting.remove(news)
+                if not waiting:
+                    del self._news[key]
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
         queue_id = record.queue_id
@@ -857,6 +892,9 @@ class Mirroring:
         commit.then(decided)
 
     def _record_changed(self, key: Key, record: object | None) -> None:
+        for news in self._news.pop(key, ()):
+            # Others are to see it before.
+            self._clock.call_soon(news.happen)
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return
@@ -902,6 +940,9 @@ class Mirroring:
 
     def send_slice(self, mirror: str, payload: bytes) -> None:
         self._post.send(mirror, Kind.SLICE, payload)
+
+    def group_joined(self, led: LedQueue) -> None:
+        self._clock.call_soon(lambda: self._reconcile(led.queue))
 
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue

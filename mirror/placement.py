@@ -30,7 +30,9 @@ class ClusterPlacement:
         random: Random,
         mirroring: Mirroring,
         locator: str = "client-local",
+        may_lead: Callable[[str], bool] = lambda node: True,
     ) -> None:
+        """`may_lead`: whether a node is not in maintenance."""
         self._node = node
         self._metadata = metadata
         self._remote_queues = remote_queues
@@ -38,6 +40,7 @@ class ClusterPlacement:
         self._random = random
         self._mirroring = mirroring
         self._locator = locator
+        self._may_lead = may_lead
         self._leaders: dict[Key, str] = {}
         self._led: Counter[str] = Counter()
         for stored in metadata.records(("queue",)):
@@ -46,8 +49,8 @@ class ClusterPlacement:
 
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         locator = settings.queue_master_locator or self._locator
-        nodes = sorted(self._running())
-        if exclusive or self._node not in nodes or locator == "client-local":
+        nodes = sorted(node for node in self._running() if self._may_lead(node))
+        if exclusive or not nodes or (locator == "client-local" and self._node in nodes):
             return self._node
         if locator == "random":
             return self._random.choice(nodes)

@@ -84,6 +84,8 @@ class EndReason(StrEnum):
     PEER_STOPPED = "peer_stopped"
     FORGOTTEN = "forgotten"
     STOPPED = "stopped"
+    PAUSED = "paused"
+    """It has lost the store of the cluster, and waits until that is back."""
     FAULT = "fault"
 
 

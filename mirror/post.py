@@ -39,6 +39,7 @@ class Kind(IntEnum):
     REQUEST = 3
     ANSWER = 4
     ALARMS = 5
+    MAINTENANCE = 6
     # From a node whose clients use a queue to the node that has it.
     PUBLISH = 16
     SETTLE = 17

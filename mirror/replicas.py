@@ -14,25 +14,42 @@ ALWAYS = "always"
 WHEN_SYNCED = "when-synced"
 AUTOMATIC = "automatic"
 
+SYNC_BATCH = 4096
+"""RabbitMQ's default of `mirroring_sync_batch_size`."""
+
 
 class Wanted(NamedTuple):
-    """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors."""
+    """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors.
+
+    `sync_batch` is how many messages a mirror is sent at a time at most while it is synchronised.
+    """
 
     mode: str | None = None
     params: Any = None
     synchronise: bool = False
     promote_on_failure: str = ALWAYS
     promote_on_shutdown: str = WHEN_SYNCED
+    sync_batch: int = SYNC_BATCH
+
+    @property
+    def copies_max(self) -> int | None:
+        """How many copies there may be, the leader's among them; None for any number."""
+        if self.mode == "exactly":
+            return int(self.params)
+        return len(self.params) if self.mode == "nodes" else None
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any]) -> Wanted:
-        """What the definition of the effective policy says."""
+    def of(cls, definition: Mapping[str, Any], sync_batch: int = SYNC_BATCH) -> Wanted:
+        """What the definition of the effective policy says; `sync_batch` where it says nothing."""
+        batch = definition.get("ha-sync-batch-size", 1)
         return cls(
             definition.get("ha-mode"),
             definition.get("ha-params"),
             definition.get("ha-sync-mode") == AUTOMATIC,
             definition.get("ha-promote-on-failure", ALWAYS),
             definition.get("ha-promote-on-shutdown", WHEN_SYNCED),
+            # As with RabbitMQ, 1 is no size but the default.
+            int(batch) if batch > 1 else sync_batch,
         )
 
 
@@ -94,6 +111,13 @@ def better_leader(now: Copies, leads: Mapping[str, int]) -> str:
     """Who had better lead for the sake of balance: a node that leads at least two queues fewer."""
     best = min(now.in_sync, key=lambda node: (leads.get(node, 0), node), default=now.leader)
     return best if leads.get(best, 0) + 1 < leads.get(now.leader, 0) else now.leader
+
+
+def drained_leader(now: Copies, may_lead: Collection[str], leads: Mapping[str, int]) -> str | None:
+    """Who leads in the place of a node in maintenance mode: a mirror in sync that leads the fewest
+    queues; None when there is none."""
+    there = [node for node in now.in_sync if node in may_lead]
+    return min(there, key=lambda node: (leads.get(node, 0), node), default=None)
 
 
 def candidates(now: Copies, alive: Collection[str], promote: str) -> tuple[str, ...]:

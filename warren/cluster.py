@@ -16,8 +16,9 @@ import ssl
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from importlib import import_module
 from random import SystemRandom
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from warren import __version__
 from warren.clock import LoopClock
@@ -26,6 +27,7 @@ from warren.core.alarms import Alarms
 from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.log_line import log_event
 from warren.core.node import Node
+from warren.core.periodic import Periodic
 from warren.core.placement import Placement
 from warren.core.ports import MetadataStore, Stored, Write
 from warren.core.records import QueueRecord
@@ -35,12 +37,14 @@ from warren.mirror.calls import Calls
 from warren.mirror.cluster_metadata import ClusterMetadata
 from warren.mirror.copy_cards import CardFiles, NoCards
 from warren.mirror.etcd import EtcdClient, EtcdError
+from warren.mirror.link_traffic import LinkTraffic
 from warren.mirror.links import Links
+from warren.mirror.maintenance import Maintenance
 from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
 from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
 from warren.mirror.mirroring import Mirroring
 from warren.mirror.placement import ClusterPlacement
-from warren.mirror.ports import PROTOCOL_VERSION, Identity, LinkSettings
+from warren.mirror.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
 from warren.mirror.post import Post
 from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
@@ -50,12 +54,22 @@ from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata_replica import LmdbReplica
 
+if TYPE_CHECKING:
+    from warren.link_certificates import LinkCertificates
+
 log = logging.getLogger("warren.cluster")
 
 STOP_PATIENCE_S = 2.0
 """How long a node that stops waits for the shared definitions to take what it still has to say."""
 
 JOIN_AGAIN_S = 0.5
+
+CERTIFICATE_CHECK_S = 30.0
+"""How often the certificate files of links are looked at for a renewal."""
+
+DRAIN_S = 30.0
+"""How long an operator waits for queues to be handed over."""
+DRAIN_POLL_S = 0.05
 
 CLUSTER_FILE = "cluster.json"
 """In the data directory: which cluster the node is a member of."""
@@ -83,13 +97,17 @@ class Cluster:
         etcd: EtcdClient,
         membership: Membership,
         replica: LmdbReplica | None,
+        certificates: LinkCertificates | None,
     ) -> None:
         self.metadata: ClusterMetadata
         self.membership = membership
         self.post = Post()
         self.calls = Calls(self.post)
+        self.maintenance = Maintenance(node_name, self.post)
         self.must_pause = asyncio.Event()
         self._joining_again: asyncio.Task[None] | None = None
+        self._certificates = certificates
+        self._certificate_check = Periodic(clock, self._look_for_renewal)
         self._config = config
         self._node_name = node_name
         self._clock = clock
@@ -115,6 +133,7 @@ class Cluster:
         them, and another one is not joined over them. Raises `ClusterRefused`, OSError.
         """
         secret = _secret(config)
+        certificates = _link_certificates(config.link_ssl)
         etcd = etcd_client(config)
         replica: LmdbReplica | None = None
         membership: Membership | None = None
@@ -131,7 +150,7 @@ class Cluster:
                     call_later=clock.call_later,
                     sync_thread=SyncThread("definitions-sync"),
                 )
-            cluster = cls(config, node_name, clock, etcd, membership, replica)
+            cluster = cls(config, node_name, clock, etcd, membership, replica, certificates)
             await cluster._join(secret, directory, own_definitions if expected is None else [])
         except EtcdError as error:
             await _abandon(etcd, membership, replica)
@@ -160,6 +179,7 @@ class Cluster:
             self.membership.identity.cluster_id,
             software=__version__,
         )
+        certificates = self._certificates
         # Peers may dial as soon as they hear of us, and are answered as soon as there is a node.
         listening = _bound(config.listener)
         self._links = Links(
@@ -172,6 +192,8 @@ class Cluster:
             settings=LinkSettings(
                 interval_s=min(0.5, config.link_timeout_s / 5), timeout_s=config.link_timeout_s
             ),
+            server_tls=certificates.server if certificates is not None else None,
+            client_tls=certificates.client if certificates is not None else None,
         )
         try:
             host = config.advertised_host or _host_of(self._node_name)
@@ -222,6 +244,8 @@ class Cluster:
             self.running,
             card_files or NoCards(),
             lambda: self.membership.running().keys(),
+            self.maintenance.may_lead,
+            self._config.sync_batch,
         )
         return ClusterPlacement(
             self._node_name,
@@ -231,6 +255,7 @@ class Cluster:
             SystemRandom(),
             self.mirroring,
             self._config.queue_master_locator,
+            self.maintenance.may_lead,
         )
 
     def backing_queues(
@@ -251,6 +276,8 @@ class Cluster:
         self.mirroring.attach(node, self._new_backing)
         await self._links.start()
         self.post.open(self._links)
+        if self._certificates is not None:
+            self._certificate_check.start()
         self.membership.on_node_up = self._node_up
         self.membership.on_node_down = self._node_down
         for name, presence in self.membership.running().items():
@@ -263,9 +290,29 @@ class Cluster:
     def link_port(self) -> int:
         return self._links.port
 
+    def reload_certificates(self) -> None:
+        """Use the certificates of the links as they are now; files that are no good are logged."""
+        certificates = self._certificates
+        if certificates is not None and certificates.reload():
+            self._links.use_certificates(certificates.server, certificates.client)
+
+    def _look_for_renewal(self, _now: float) -> float:
+        assert self._certificates is not None
+        if self._certificates.renewed:
+            self.reload_certificates()
+        return CERTIFICATE_CHECK_S
+
     def running(self) -> Collection[str]:
         """The nodes that are up and can be reached, this one included."""
         return {self._node_name, *self.post.peers()}
+
+    def traffic(self, node: str) -> LinkTraffic:
+        """What has gone over the links with another node."""
+        return self._links.traffic(node)
+
+    def paused(self) -> Collection[str]:
+        """The nodes that are down because they have lost etcd, as far as they could say so."""
+        return self._links.paused
 
     def _node_up(self, name: str, presence: Presence) -> None:
         self._links.connect(name, presence.link_host, presence.link_port)
@@ -293,6 +340,20 @@ class Cluster:
             return NotForgotten(503, str(error))
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
         return None
+
+    async def drain(self) -> None:
+        """Lead no queue that another node can lead, until `revive`.
+
+        Returns when those have gone that can, or after `DRAIN_S`; what can go later goes then.
+        """
+        self.maintenance.begin()
+        deadline = self._clock.now() + DRAIN_S
+        while self.mirroring.hand_over_all() and self._clock.now() < deadline:
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    def revive(self) -> None:
+        """Queues may be led here again; none comes back by itself."""
+        self.maintenance.end()
 
     def _lease_lost(self) -> None:
         """The others may count this node as down: pause, or go on by oneself and join again."""
@@ -336,10 +397,12 @@ class Cluster:
             with suppress(TimeoutError):
                 await asyncio.wait_for(decided.wait(), STOP_PATIENCE_S)
         # What ends with the links still belongs into the node's storage.
-        await self._links.stop()
+        pauses = self.must_pause.is_set()
+        await self._links.stop(EndReason.PAUSED if pauses else EndReason.STOPPED)
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""
+        self._certificate_check.stop()
         if self._joining_again is not None:
             self._joining_again.cancel()
             await asyncio.gather(self._joining_again, return_exceptions=True)
@@ -457,6 +520,22 @@ async def written(metadata: MetadataStore, writes: list[Write]) -> None:
         reached = asyncio.Event()
         metadata.transact(writes).then(reached.set)
         await reached.wait()
+
+
+def _link_certificates(options: SslOptions | None) -> LinkCertificates | None:
+    """Raises `ClusterRefused`: a node that others could not know must not begin."""
+    if options is None:
+        return None
+    module = import_module("warren.link_certificates")
+    try:
+        certificates: LinkCertificates = module.LinkCertificates(options)
+    except (OSError, ValueError) as error:
+        raise ClusterRefused(
+            f"the links of this node cannot be encrypted: cluster.links.ssl.certfile"
+            f" {options.certfile}, keyfile {options.keyfile}, cacertfile {options.cacertfile}:"
+            f" {error}"
+        ) from error
+    return certificates
 
 
 def _secret(config: ClusterConfig) -> bytes:

@@ -123,6 +123,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
     if not hosts and not backend.endswith("etcd"):
         return None
     ssl = values.ssl(f"{ETCD}.ssl_options")
+    links = values.ssl("cluster.links.ssl")
     encrypted = ssl.cacertfile is not None or ssl.certfile is not None
     scheme = "https" if encrypted else "http"
     defaults = ClusterConfig((), b"")
@@ -141,6 +142,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
             one("distribution.listener.port_range.min", LINK_PORT),
         ),
         advertised_host=one("cluster.advertised_host"),
+        link_ssl=links if links != SslOptions() else None,
         link_timeout_s=one("net_ticktime", defaults.link_timeout_s),
         lease_ttl_s=one("cluster.lease_ttl", defaults.lease_ttl_s),
         partition_handling=cast(
@@ -150,6 +152,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
             "cluster_partition_handling.pause_if_all_down.nodes.$name", ()
         ),
         queue_master_locator=one("queue_master_locator", defaults.queue_master_locator),
+        sync_batch=one("mirroring_sync_batch_size", defaults.sync_batch),
         start_attempts=one("cluster_formation.discovery_retry_limit", defaults.start_attempts),
         start_pause_s=one("cluster_formation.discovery_retry_interval", 500) / 1000,
     )

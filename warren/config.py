@@ -105,11 +105,15 @@ class ClusterConfig:
     etcd_ssl: SslOptions | None = None
     listener: Listener = Listener(ANY_HOST, LINK_PORT)  # noqa: RUF009
     advertised_host: str | None = None
+    # With all three files: the links are encrypted, and both sides show certificates.
+    link_ssl: SslOptions | None = None
     link_timeout_s: float = 2.5
     lease_ttl_s: int = 10
     partition_handling: PartitionHandling = "pause_minority"
     pause_unless_reached: tuple[str, ...] = ()
     queue_master_locator: str = "client-local"
+    # How many messages a mirror is sent at a time at most while it is synchronised.
+    sync_batch: int = 4096
     start_attempts: int = 10
     start_pause_s: float = 0.5
 

@@ -16,6 +16,8 @@ def file_problems(config: Config) -> list[str]:
     ):
         if listeners:
             problems += _certificate_problems(key, options)
+    if config.cluster is not None and config.cluster.link_ssl is not None:
+        problems += _certificate_problems("cluster.links.ssl", config.cluster.link_ssl)
     if config.load_definitions is not None and not config.load_definitions.exists():
         problems.append(f"load_definitions: {config.load_definitions} does not exist")
     if config.log_file is not None and not config.log_file.parent.is_dir():

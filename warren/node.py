@@ -285,6 +285,8 @@ class RunningNode:
 
     def reload_certificates(self) -> None:
         self._listener.reload_certificates()
+        if self.cluster is not None:
+            self.cluster.reload_certificates()
         if self.management is not None:
             self.management.reload_certificates()
 

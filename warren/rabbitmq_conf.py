@@ -75,6 +75,12 @@ def parse_config(text: str, source: str = "rabbitmq.conf") -> Loaded:
     ):
         if listeners and not (ssl.certfile and ssl.keyfile):
             problems.append(f"{source}: {key} needs {options}.certfile and {options}.keyfile")
+    links = config.cluster.link_ssl if config.cluster is not None else None
+    if links is not None and None in (links.cacertfile, links.certfile, links.keyfile):
+        problems.append(
+            f"{source}: cluster.links.ssl needs all of cacertfile, certfile and keyfile: each node"
+            " shows a certificate, and looks at that of the other"
+        )
     if config.tls_listeners and config.proxy_protocol:
         problems.append(f"{source}: proxy_protocol is not offered together with listeners.ssl")
     if problems:

@@ -81,7 +81,7 @@ async def status(request: ApiRequest) -> Any:
         "run_queue": 0,
         "net_ticktime": 60,
         "processes": {"used": machine.proc_used, "limit": machine.proc_total},
-        "is_under_maintenance": managed.suspended,
+        "is_under_maintenance": managed.suspended or managed.drained,
         "active_plugins": list(PLUGINS),
         "enabled_plugin_file": "",
         **files,
@@ -239,6 +239,30 @@ def _listeners(suspended: bool) -> Callable[[ApiRequest], Any]:
     return change
 
 
+# Maintenance
+
+
+async def drain(request: ApiRequest) -> Any:
+    """No clients, and no queue that another node can lead. Says how many queues stay."""
+    managed, cluster = request.managed, request.managed.cluster
+    managed.drained = managed.suspended = True
+    managed.suspend_listeners(True)
+    audit(request, "node_drained")
+    request.node.close_all("Node was put into maintenance mode")
+    if cluster is not None:
+        await cluster.drain()
+    return {"queues_left": len(list(request.node.local_queues))}
+
+
+async def revive(request: ApiRequest) -> None:
+    managed, cluster = request.managed, request.managed.cluster
+    if cluster is not None:
+        cluster.revive()
+    managed.suspend_listeners(False)
+    managed.drained = managed.suspended = False
+    audit(request, "node_revived")
+
+
 # The process
 
 
@@ -313,6 +337,8 @@ ENDPOINTS = [
     _local("rotate-logs", "POST", rotate_logs, "Open the log file anew"),
     _local("listeners/suspend", "POST", _listeners(True), "Let no new clients in"),
     _local("listeners/resume", "POST", _listeners(False), "Let new clients in again"),
+    _local("drain", "POST", drain, "Begin maintenance"),
+    _local("revive", "POST", revive, "End maintenance"),
     _local("stop", "POST", stop, "Stop the node"),
     _local("authenticate", "POST", authenticate, "Try a name and a password"),
     _local("environment", "GET", environment, "The configuration"),

@@ -84,20 +84,31 @@ def _alarms(in_effect: list[Alarm], reason: str) -> Any:
 
 # Certificates
 
+LINKS = "clustering"
+
 
 async def certificate_expiration(request: ApiRequest) -> Any:
-    """Whether a certificate of a TLS listener expires so soon, or has."""
+    """Whether a certificate of a TLS listener, or of links, expires so soon, or has."""
     within_s = _period_s(request.name("within"), request.name("unit"))
     deadline = request.node.clock.wall_time() + within_s
     expiring = []
     try:
-        for listener in request.managed.listeners:
+        for listener in (*request.managed.listeners, *_link_listener(request)):
             times = _certificate_times(request, listener)
             if any(moment.timestamp() <= deadline for _, _, found in times for moment in found):
                 expiring.append(_listener_row(request, listener, times))
     except (OSError, ValueError) as error:
         return _failed(f"Certificates cannot be read: {error}", expired=[])
     return _failed("Certificates expiring", expired=expiring) if expiring else OK
+
+
+def _link_listener(request: ApiRequest) -> list[OpenListener]:
+    """Where other nodes of a cluster come in, under RabbitMQ's name for it."""
+    managed = request.managed
+    if managed.cluster is None or managed.config.cluster is None:
+        return []
+    host = managed.config.cluster.listener.host
+    return [OpenListener(LINKS, host, managed.cluster.link_port)]
 
 
 def _period_s(within: str, unit: str) -> float:
@@ -115,7 +126,8 @@ def _certificate_times(
 ) -> list[tuple[str, Path, list[datetime]]]:
     """What each certificate file of the listener is for, and when what is in it expires."""
     config = request.managed.config
-    files = {"amqp/ssl": config.ssl, "https": config.http_ssl}.get(listener.protocol)
+    links = config.cluster.link_ssl if config.cluster is not None else None
+    files = {"amqp/ssl": config.ssl, "https": config.http_ssl, LINKS: links}.get(listener.protocol)
     if files is None:
         return []
     named = (("cacertfile", files.cacertfile), ("certfile", files.certfile))
@@ -182,9 +194,38 @@ def _missing_vhosts(request: ApiRequest) -> Iterator[str]:
             yield key[1]
 
 
-async def critical(request: ApiRequest) -> Any:
-    """Whether anything would lose its majority or its last mirror with this node."""
-    return {**OK, "reason": "single node cluster"}
+SINGLE = {**OK, "reason": "single node cluster"}
+
+
+def _is_alone(request: ApiRequest) -> bool:
+    peers = request.managed.peers
+    return peers is None or len(peers.members()) < 2
+
+
+async def mirror_sync_critical(request: ApiRequest) -> Any:
+    """Whether a queue that shall have mirrors is whole at this node alone."""
+    cluster = request.managed.cluster
+    if cluster is None or _is_alone(request):
+        return SINGLE
+    figures = cluster.mirroring.figures
+    found = [queue for queue in figures.led_queues() if figures.lacks_mirrors(queue)]
+    if not found:
+        return OK
+    rows = [
+        {
+            "name": queue.name,
+            "virtual_host": queue.vhost_name,
+            "type": "classic",
+            "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost_name}'",
+        }
+        for queue in found
+    ]
+    return _failed("There are classic mirrored queues without a synchronised mirror", queues=rows)
+
+
+async def quorum_critical(request: ApiRequest) -> Any:
+    """Whether a queue would lose its majority with this node; there are no quorum queues."""
+    return SINGLE if _is_alone(request) else OK
 
 
 async def node_health(request: ApiRequest) -> Any:
@@ -250,12 +291,12 @@ ENDPOINTS = [
     Endpoint(f"{CHECKS}/virtual-hosts", {"GET": virtual_hosts}, summary="All vhosts run"),
     Endpoint(
         f"{CHECKS}/node-is-mirror-sync-critical",
-        {"GET": critical},
+        {"GET": mirror_sync_critical},
         summary="No queue would lose its last mirror",
     ),
     Endpoint(
         f"{CHECKS}/node-is-quorum-critical",
-        {"GET": critical},
+        {"GET": quorum_critical},
         summary="No queue would lose its majority",
     ),
     Endpoint("/aliveness-test/{vhost}", {"GET": aliveness}, summary="A message passes"),

@@ -39,7 +39,8 @@ async def cluster_status(request: ApiRequest) -> Any:
 
 def _own_status(request: ApiRequest) -> dict[str, Any]:
     managed, name = request.managed, request.node.name
-    maintained = "under maintenance" if managed.suspended else "not under maintenance"
+    under = managed.suspended or managed.drained
+    maintained = "under maintenance" if under else "not under maintenance"
     return {
         "cluster_name": cluster_name(managed),
         "disk_nodes": [name],
@@ -70,6 +71,12 @@ async def members(request: ApiRequest) -> Any:
     if peers is None:
         return {"members": [name], "linked": [name]}
     return {"members": peers.members(), "linked": sorted([name, *peers.linked()])}
+
+
+async def member_names(request: ApiRequest) -> Any:
+    """For everybody who may see queues: their rows name nodes as well."""
+    peers = request.managed.peers
+    return {"members": [request.node.name] if peers is None else peers.members()}
 
 
 async def forget(request: ApiRequest) -> None:
@@ -103,6 +110,7 @@ async def must_be_stopped(request: ApiRequest) -> Any:
 
 
 ENDPOINTS = [
+    Endpoint("/members", {"GET": member_names}, summary="The names of the members of the cluster"),
     Endpoint(STATUS, {"GET": cluster_status}, Right.MONITOR, "The cluster as `ctl` has it"),
     Endpoint("/control/members", {"GET": members}, Right.MONITOR, "Members of the cluster"),
     Endpoint("/control/members/{node}", {"DELETE": forget}, Right.LOCAL, "Forget a member"),

@@ -208,8 +208,9 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "processors": os.cpu_count() or 1,
         "rates_mode": managed.config.rates_mode,
         "net_ticktime": 60,
-        "partitions": [],
-        "cluster_links": [{"name": name} for name in peers.linked()] if peers is not None else [],
+        "state": "running",
+        "partitions": peers.partitioned() if peers is not None else [],
+        "cluster_links": cluster_links(managed),
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
             {"name": name, "description": name, "enabled": True}
@@ -224,10 +225,35 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "log_files": [str(managed.config.log_file or "<stderr>")],
         "config_files": config_files(managed),
         "db_dir": str(managed.data_directory) if managed.data_directory is not None else "",
-        "being_drained": False,
+        "being_drained": managed.drained,
         "ra_open_file_metrics": {},
         "metrics_gc_queue_length": {},
     }
+
+
+def cluster_links(managed: ManagedNode) -> list[dict[str, Any]]:
+    """The links that are up, and what they have carried since the node started."""
+    peers, cluster = managed.peers, managed.cluster
+    if peers is None or cluster is None:
+        return []
+    rows = []
+    for name in peers.linked():
+        traffic = cluster.traffic(name)
+        rows.append(
+            {
+                "name": name,
+                "stats": {
+                    "send_bytes": traffic.sent_octets,
+                    "recv_bytes": traffic.received_octets,
+                    "send_frames": traffic.sent_frames,
+                    "recv_frames": traffic.received_frames,
+                },
+                "pending_bytes": traffic.backlog_bytes,
+                "round_trip_seconds": traffic.round_trip_s,
+                "lost": traffic.lost,
+            }
+        )
+    return rows
 
 
 async def list_nodes(request: ApiRequest) -> Any:
@@ -241,13 +267,20 @@ async def list_nodes(request: ApiRequest) -> Any:
         if name == request.node.name:
             rows.append(node_row(request))
         else:
-            rows.append(others[name][0] if name in others else down_row(name))
+            rows.append(others[name][0] if name in others else down_row(peers, name))
     return [chosen_columns(row, columns_of(request)) for row in rows]
 
 
-def down_row(name: str) -> dict[str, Any]:
+def down_row(peers: Peers, name: str) -> dict[str, Any]:
     """A member that does not run, or does not answer."""
-    return {"name": name, "type": "disc", "running": False, "partitions": [], "cluster_links": []}
+    return {
+        "name": name,
+        "type": "disc",
+        "running": False,
+        "state": peers.standing(name),
+        "partitions": [],
+        "cluster_links": [],
+    }
 
 
 def check_node(request: ApiRequest) -> None:
@@ -273,7 +306,7 @@ async def get_node(request: ApiRequest) -> Any:
         try:
             row = await peers.ask(name, request, "/nodes/{node}", {"node": name})
         except BrokerError:
-            row = down_row(name)
+            row = down_row(peers, name)
         return chosen_columns(row, columns_of(request))
     row = node_row(request)
     if request.query_flag("memory"):

@@ -123,11 +123,16 @@ class QueueRows:
             ],
             "incoming": [],
             "deliveries": [],
+            **self._ring(queue),
         }
 
     def down_row(self, listed: ListedQueue) -> Row:
         """A queue whose node cannot be asked."""
         return {**self.basics(listed), **self._policy(listed), "state": "down"}
+
+    def full_down_row(self, listed: ListedQueue) -> Row:
+        """One of them on its own."""
+        return {**self.down_row(listed), **self._ring(listed.queue)}
 
     def basics(self, listed: ListedQueue) -> Row:
         vhost, queue = listed
@@ -146,14 +151,16 @@ class QueueRows:
     def _mirrors(self, queue: Queue) -> Row:
         """Who has copies of a mirrored queue; how far synchronisations are, if it is here."""
         cluster = self._request.managed.cluster
-        state = cluster.mirroring.state(queue) if cluster is not None else None
+        state = cluster.mirroring.figures.state(queue) if cluster is not None else None
         if state is None:
             return {}
         row: Row = {
             "slave_nodes": list(state.mirrors),
             "synchronised_slave_nodes": list(state.in_sync),
             "promoted": state.promoted,
-            "mirror_lag": dict(state.lag),
+            "promoted_at": _moment(state.promoted_at) if state.promoted_at else None,
+            "mirror_lag": {mirror: lag.batches for mirror, lag in state.lag.items()},
+            "mirror_lag_bytes": {mirror: lag.octets for mirror, lag in state.lag.items()},
         }
         if state.progress:
             now = self._node.clock.now()
@@ -167,6 +174,14 @@ class QueueRows:
                 for mirror, progress in state.progress.items()
             }
         return row
+
+    def _ring(self, queue: Queue) -> Row:
+        """Who carries the messages of a mirrored queue to whom."""
+        cluster = self._request.managed.cluster
+        ring = cluster.mirroring.figures.ring(queue) if cluster is not None else ()
+        if not ring:
+            return {}
+        return {"mirror_ring": [{"node": node, "state": str(standing)} for node, standing in ring]}
 
     def _shown(self, queue: Queue) -> stats_json.Shown:
         now = self._node.clock.now()
@@ -195,8 +210,7 @@ class QueueRows:
         since = self._node.started_at
         if changed_at is not None:
             since = changed_at + stats_json.wall_offset_s(self._request)
-        moment = datetime.fromtimestamp(since, UTC).isoformat(timespec="milliseconds")
-        return {"state": "running", "idle_since": moment}
+        return {"state": "running", "idle_since": _moment(since)}
 
     def _consumers(self, queue: Queue) -> Row:
         capacity = self._statistics.capacity(queue)
@@ -253,6 +267,11 @@ class QueueRows:
         return _unacked_bytes(
             queue, [channel for one in connections for channel in one.channels.values()]
         )
+
+
+def _moment(wall_time: float) -> str:
+    """Seconds since 1970 as people read them."""
+    return datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="milliseconds")
 
 
 def _unacked_bytes(queue: Queue, channels: Collection[Channel]) -> int | None:
@@ -445,7 +464,7 @@ async def get_queue(request: ApiRequest) -> Any:
     try:
         row = await peers.ask(leader_of(request, listed), request, "/queues/{vhost}/{queue}", parts)
     except BrokerError:
-        row = QueueRows(request).down_row(listed)
+        row = QueueRows(request).full_down_row(listed)
     return answer_row(request, row)
 
 
@@ -526,7 +545,8 @@ ENDPOINTS = [
     Endpoint(
         "/queues/{vhost}/{queue}/actions",
         {"POST": act},
-        Right.ADMINISTRATOR,
+        # In RabbitMQ administrators only; but who sets policies can have it done by one.
+        Right.POLICYMAKER,
         summary="Synchronise a mirrored queue",
     ),
 ]

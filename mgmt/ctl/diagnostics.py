@@ -275,10 +275,13 @@ def certificates(call: Call) -> Answer:
     return Document(text or "(none)", {"result": "ok", "node": call.node, "certificates": rows})
 
 
-def _critical(call: Call, check: str) -> Answer:
+def _critical(call: Call, check: str, well: str) -> Answer:
     failure = _failing(call, check)
     if failure is not None:
-        raise CheckFailed(str(failure["reason"]))
+        queues = "".join([f"\n{row['readable_name']}" for row in failure.get("queues", ())])
+        raise CheckFailed(f"{failure['reason']}{queues}")
+    if len(call.client.get("members")["members"]) > 1:
+        return f"Node {call.node} reported {well}"
     return (
         f"Node {call.node} seems to be the only one in a single node cluster,"
         " the check does not apply"
@@ -291,13 +294,17 @@ def check_if_node_is_mirror_sync_critical(call: Call) -> Answer:
         f"Checking if node {call.node} is critical for data safety of any classic mirrored"
         " queues ..."
     )
-    return _critical(call, "node-is-mirror-sync-critical")
+    return _critical(
+        call,
+        "node-is-mirror-sync-critical",
+        "no classic mirrored queues without a synchronised mirror",
+    )
 
 
 @command("check_if_node_is_quorum_critical", "Check that no queue would lose its majority.")
 def check_if_node_is_quorum_critical(call: Call) -> Answer:
     call.announce(f"Checking if node {call.node} is critical for quorum of any quorum queues ...")
-    return _critical(call, "node-is-quorum-critical")
+    return _critical(call, "node-is-quorum-critical", "no queues that need it for their quorum")
 
 
 # What the node is made of

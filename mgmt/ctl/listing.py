@@ -65,6 +65,10 @@ QUEUES: Columns = {
     "disk_writes": lambda row: row.get("message_stats", {}).get("disk_writes", 0),
     "slave_pids": lambda row: mirror_pids(row, "slave_nodes"),
     "synchronised_slave_pids": lambda row: mirror_pids(row, "synchronised_slave_nodes"),
+    # Warren's own.
+    **_same("promoted", "promoted_at"),
+    "mirror_lag": lambda row: mirror_lag(row),
+    "sync_progress": lambda row: sync_progress(row),
     # Of members, which classic queues have none of.
     **dict.fromkeys(("leader", "members", "online"), lambda row: None),
 }  # fmt: skip
@@ -81,6 +85,30 @@ def mirror_pids(row: Row, of: str) -> list[str] | None:
     """The same for its mirrors; None for a queue that is not mirrored."""
     nodes = row.get(of)
     return None if nodes is None else [_pid(row, node) for node in nodes]
+
+
+def mirror_lag(row: Row) -> list[str] | None:
+    """How far each mirror is behind; None for a queue that is not mirrored."""
+    lag = row.get("mirror_lag")
+    if lag is None:
+        return None
+    octets = row.get("mirror_lag_bytes", {})
+    return [
+        f"{mirror}: {batches} batches, {octets.get(mirror, 0)} octets"
+        for mirror, batches in lag.items()
+    ]
+
+
+def sync_progress(row: Row) -> list[str] | None:
+    """How far synchronisations are; None for a queue that is not mirrored."""
+    if "slave_nodes" not in row:
+        return None
+    told = []
+    for mirror, progress in row.get("sync_progress", {}).items():
+        left_s = progress["seconds_left"]
+        estimate = "" if left_s is None else f", {left_s:g} s left"
+        told.append(f"{mirror}: {progress['sent']} of {progress['total']}{estimate}")
+    return told
 
 
 def _pid(row: Row, node: str) -> str:

@@ -187,16 +187,14 @@ def resume_listeners(call: Call) -> Answer:
     return None
 
 
-@command("drain", "Close all connections and let no new ones in, before maintenance.")
+@command("drain", "Send clients away and hand queues over to mirrors, before maintenance.")
 def drain(call: Call) -> Answer:
     call.announce(
         f"Will put node {call.node} into maintenance mode."
         " The node will no longer serve any client traffic!"
     )
-    suspend(call, True)
-    for row in call.client.get("connections", columns="pid"):
-        _close(call, row["pid"], "Node was put into maintenance mode")
-    return None
+    left = call.client.post("control", "drain")["queues_left"]
+    return f"{left} queues stay here: no other node can lead them" if left else None
 
 
 @command("revive", "End maintenance: let clients in again.")
@@ -205,5 +203,5 @@ def revive(call: Call) -> Answer:
         f"Will put node {call.node} back into regular operating mode."
         " The node will again serve client traffic."
     )
-    suspend(call, False)
+    call.client.post("control", "revive")
     return None

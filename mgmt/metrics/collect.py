@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -12,10 +13,10 @@ from warren.amqp.channel import Channel
 from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api.overview import cluster_name
-from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
 from warren.mgmt.metrics import families
 from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
+from warren.mgmt.metrics.grouping import grouped
 from warren.mgmt.statistics.sampler import node_connections
 
 T = TypeVar("T")
@@ -243,23 +244,9 @@ class Collector:
         labels_of: Callable[[T], str],
         per_object: bool,
     ) -> Rows:
-        if per_object:
-            rows = [
-                (labels_of(thing), values(thing))
-                async for chunk in chunks(things)
-                for thing in chunk
-            ]
-            return Rows(metrics, rows)
-        totals = [0.0] * len(metrics)
-        async for chunk in chunks(things):
-            for thing in chunk:
-                totals = [total + value for total, value in zip(totals, values(thing), strict=True)]
-        summed = [
-            (metric, _whole(total))
-            for metric, total in zip(metrics, totals, strict=True)
-            if metric.name not in families.NO_SUM
-        ]
-        return Rows([metric for metric, _ in summed], [("", [total for _, total in summed])])
+        return await grouped(
+            metrics, things, values, labels_of, per_object=per_object, no_sum=families.NO_SUM
+        )
 
 
 def _each_once(groups: Iterable[Rows]) -> list[Rows]:
@@ -277,10 +264,6 @@ def _each_once(groups: Iterable[Rows]) -> list[Rows]:
             ]
             kept.append(Rows([metrics[at] for at in places], picked))
     return kept
-
-
-def _whole(value: float) -> float:
-    return int(value) if value == int(value) else value
 
 
 def _queue_labels(item: tuple[VirtualHost, Queue]) -> str:
@@ -309,18 +292,29 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
     ]
     async for piece in written(groups, PREFIX):
         yield piece
+    async for piece in _of_cluster(managed, per_object=per_object):
+        yield piece
     if per_object:
         async for piece in managed.statistics.latencies.written(managed.node):
             yield piece
 
 
+async def _of_cluster(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[bytes]:
+    """Nothing for a node that is alone, which does not even load it."""
+    if managed.cluster is not None:
+        module = import_module("warren.mgmt.metrics.cluster")
+        async for piece in module.of_cluster(managed, per_object=per_object):
+            yield piece
+
+
 async def detailed(
-    managed: ManagedNode, wanted: Iterable[str], vhosts: set[str] | None
+    managed: ManagedNode, wanted: Sequence[str], vhosts: set[str] | None
 ) -> AsyncIterator[bytes]:
     """/metrics/detailed: the families asked for, of these virtual hosts."""
     collector = Collector(managed, vhosts)
     groups: list[Rows] = []
     cluster: list[Rows] = []
+    mirroring = managed.cluster is not None and "mirroring_metrics" in wanted
     node = dict(
         zip(
             ("alarm_metrics", "connection_churn_metrics", "node_coarse_metrics",
@@ -358,5 +352,9 @@ async def detailed(
         yield piece
     async for piece in written(cluster, CLUSTER_PREFIX):
         yield piece
+    if mirroring:
+        module = import_module("warren.mgmt.metrics.cluster")
+        async for piece in module.mirroring_in_detail(managed, vhosts):
+            yield piece
     async for piece in written(collector.identity_groups(), PREFIX):
         yield piece

@@ -4,6 +4,7 @@
 // or a badge, or a list of these.
 
 import { el } from "./dom.js";
+import { session } from "./session.js";
 
 const shown = new WeakMap();
 
@@ -43,6 +44,11 @@ export function facts(labels) {
   };
   set(Object.fromEntries(labels.map((label) => [label, null])));
   return { element, set };
+}
+
+/** A node by its name; only monitors may look at it. */
+export function nodeLink(name) {
+  return name && session.isMonitor ? { text: name, href: to.node(name) } : (name ?? null);
 }
 
 /** Links by which pages point at each other. */

@@ -14,6 +14,7 @@ const RATE_MIN = 0.2;
  * Answers `{code, tone, text}`, the weightiest first; tones are bad, warn, good and plain.
  */
 export function explainQueue({ queue, channels = [], connections = [], nodes = [] }) {
+  if (queue.state === "down") return [ofDown(queue)];
   const ready = queue.messages_ready ?? 0;
   const unacked = queue.messages_unacknowledged ?? 0;
   const facts = { queue, channels, connections, nodes, ready, unacked, ...flows(queue) };
@@ -34,6 +35,11 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
     ...findings,
     finding("empty", "good", "The queue is empty: there is nothing to explain."),
   ];
+}
+
+function ofDown(queue) {
+  const text = `Node ${queue.node}, which has the queue, is down or cannot be reached: the queue cannot be used until it is back${queue.slave_nodes?.length ? ", or one of the mirrors takes its place" : ""}.`;
+  return finding("down", "bad", text);
 }
 
 function finding(code, tone, text) {

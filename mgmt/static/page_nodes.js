@@ -1,24 +1,23 @@
 // Nodes: the list, and one with where its memory is.
 
 import * as api from "./api.js";
-import { facts, to } from "./cells.js";
+import { facts, nodeLink, to } from "./cells.js";
 import { Chart } from "./chart.js";
 import { figure, octets, words } from "./columns.js";
 import { el, section } from "./dom.js";
-import { bytes, count, duration } from "./format.js";
+import { bytes, count, duration, short } from "./format.js";
 import { History } from "./history.js";
+import { stateBadges } from "./node_state.js";
 import { RangeChoice } from "./range.js";
+import { session } from "./session.js";
 import { DataTable } from "./table.js";
 
 function alarmBadges(node) {
+  if (!node.running) return null;
   const badges = [];
   if (node.mem_alarm) badges.push({ text: "memory", tone: "bad" });
   if (node.disk_free_alarm) badges.push({ text: "disk", tone: "bad" });
   return badges.length ? badges : { text: "none", tone: "good" };
-}
-
-function runningBadge(node) {
-  return node.running ? { text: "running", tone: "good" } : { text: "stopped", tone: "bad" };
 }
 
 export function nodesPage() {
@@ -30,7 +29,7 @@ export function nodesPage() {
     load: () => api.get("nodes"),
     columns: [
       words("name", "Name", { cell: (row) => ({ text: row.name, href: to.node(row.name) }) }),
-      words("running", "State", { cell: runningBadge }),
+      words("state", "State", { cell: stateBadges }),
       { id: "alarms", label: "Alarms", cell: alarmBadges },
       figure("uptime", "Uptime", "uptime", duration),
       octets("mem_used", "Memory"),
@@ -68,6 +67,15 @@ const MEMORY = [
   { id: "limit", label: "Limit" },
 ];
 
+const LINKS = [
+  words("name", "Node", { cell: (row) => nodeLink(row.name) }),
+  figure("round_trip", "Round trip", "round_trip_seconds", (seconds) => `${short(seconds * 1000)} ms`),
+  octets("received", "Received", "stats.recv_bytes"),
+  octets("sent", "Sent", "stats.send_bytes"),
+  octets("pending", "Waiting", "pending_bytes"),
+  figure("lost", "Lost", "lost", count, { title: "how often the link went down" }),
+];
+
 export function nodePage({ name }) {
   const about = facts(FACTS);
   const history = new History();
@@ -103,6 +111,14 @@ export function nodePage({ name }) {
     ],
     brief: true,
   });
+  const links = new DataTable({
+    id: "node-links",
+    caption: "Links to other nodes",
+    empty: "There is no link to any other node.",
+    key: (row) => row.name,
+    columns: LINKS,
+    brief: true,
+  });
   const refresh = async () => {
     const node = await api.get(api.path("nodes", name), {
       query: { memory: true, ...range.query("node_stats") },
@@ -113,6 +129,11 @@ export function nodePage({ name }) {
       [now, value],
     ];
     about.set(described(node));
+    // Of a node that does not run nothing else is known.
+    for (const part of parted) part.hidden = !node.running;
+    if (!node.running) return;
+    linkPart.hidden = !session.isInCluster;
+    links.showAll(node.cluster_links ?? []);
     // Without a data directory there is no disk to watch.
     disk.element.hidden = !Number.isFinite(Number(node.disk_free));
     memory.update(
@@ -139,10 +160,9 @@ export function nodePage({ name }) {
     );
   };
   range.changed = refresh;
-  const element = el(
-    "div",
-    { class: "page" },
-    section("About", about.element),
+  const linkPart = section("Links to other nodes", links.element);
+  const parted = [
+    linkPart,
     section(
       "Over time",
       range.element,
@@ -153,14 +173,17 @@ export function nodePage({ name }) {
       el("p", { class: "hint" }, "Estimates, but for the total."),
       parts.element,
     ),
-  );
+  ];
+  linkPart.hidden = true;
+  const element = el("div", { class: "page" }, section("About", about.element), ...parted);
   return { title: `Node ${name}`, element, refresh };
 }
 
 function described(node) {
+  if (!node.running) return { State: stateBadges(node) };
   const version = node.applications?.find((one) => one.name === "warren")?.version;
   return {
-    State: runningBadge(node),
+    State: stateBadges(node),
     Alarms: alarmBadges(node),
     Uptime: duration(node.uptime),
     "Process id": node.os_pid,

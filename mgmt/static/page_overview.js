@@ -1,12 +1,13 @@
 // The broker at a glance.
 
 import * as api from "./api.js";
-import { facts, to } from "./cells.js";
+import { facts, showCell, to } from "./cells.js";
 import { Chart } from "./chart.js";
 import { el, section, setText } from "./dom.js";
 import { bytes, count, duration, rate, short } from "./format.js";
 import { History } from "./history.js";
 import { Meter } from "./meter.js";
+import { memberWarnings, stateBadges } from "./node_state.js";
 import { RangeChoice } from "./range.js";
 import { session } from "./session.js";
 import { DataTable } from "./table.js";
@@ -85,7 +86,7 @@ export function overviewPage() {
       now,
       range.ageS,
     );
-    node?.update(nodes);
+    node?.update(nodes, overview.node);
     monitor?.update(overview);
   };
   range.changed = refresh;
@@ -140,7 +141,15 @@ class NodeBox {
   element = section("Nodes", this.#rows);
   #known = new Map();
 
-  update(nodes) {
+  /** `seenFrom` is the node that was asked. */
+  update(nodes, seenFrom) {
+    const there = new Set(nodes.map((node) => node.name));
+    for (const [name, row] of this.#known) {
+      if (!there.has(name)) {
+        row.element.remove();
+        this.#known.delete(name);
+      }
+    }
     for (const node of nodes) {
       let row = this.#known.get(node.name);
       if (!row) {
@@ -150,10 +159,11 @@ class NodeBox {
       }
       row.update(node);
     }
-    const texts = nodes.flatMap((node) => [
+    const alarms = nodes.flatMap((node) => [
       ...(node.mem_alarm ? [`Memory alarm on ${node.name}: publishers are blocked.`] : []),
       ...(node.disk_free_alarm ? [`Disk alarm on ${node.name}: publishers are blocked.`] : []),
     ]);
+    const texts = [...memberWarnings(nodes, seenFrom), ...alarms];
     if (this.alarms.textContent !== texts.join("")) {
       this.alarms.replaceChildren(...texts.map((text) => el("p", { class: "alarm" }, text)));
     }
@@ -166,16 +176,24 @@ class NodeRow {
   #files = new Meter("File descriptors", count);
   #sockets = new Meter("Sockets", count);
   #uptime = el("span", { class: "hint" });
+  #state = el("span");
+  #meters;
   element;
 
   constructor(name) {
-    const head = el("h3", {}, el("a", { href: to.node(name) }, name), " ", this.#uptime);
+    const link = el("a", { href: to.node(name) }, name);
+    const head = el("h3", {}, link, " ", this.#state, " ", this.#uptime);
     const meters = [this.#memory, this.#disk, this.#files, this.#sockets].map((one) => one.element);
-    this.element = el("div", {}, head, el("div", { class: "meters" }, meters));
+    this.#meters = el("div", { class: "meters" }, meters);
+    this.element = el("div", {}, head, this.#meters);
   }
 
   update(node) {
-    setText(this.#uptime, `up ${duration(node.uptime)}`);
+    this.#state.hidden = node.running && !session.isInCluster;
+    showCell(this.#state, stateBadges(node));
+    this.#meters.hidden = !node.running;
+    setText(this.#uptime, node.running ? `up ${duration(node.uptime)}` : "");
+    if (!node.running) return;
     this.#memory.update(node.mem_used, node.mem_limit, node.mem_alarm);
     this.#disk.update(Number(node.disk_free), node.disk_free_limit, node.disk_free_alarm);
     this.#files.update(node.fd_used, node.fd_total);

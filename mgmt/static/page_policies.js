@@ -15,6 +15,35 @@ const KEYS = [
   { key: "max-length", value: 10000, title: "messages at most" },
   { key: "max-length-bytes", value: 1048576, title: "octets at most" },
 ];
+const MIRRORING_KEYS = [
+  { key: "ha-mode", value: "all", title: "which nodes have copies of a queue: all, exactly or nodes" },
+  {
+    key: "ha-params",
+    value: 2,
+    title: "for exactly: how many copies; for nodes: a list of their names",
+  },
+  {
+    key: "ha-sync-mode",
+    value: "automatic",
+    title: "automatic or manual: whether a new mirror is sent what is there already",
+  },
+  { key: "ha-sync-batch-size", value: 64, title: "messages that a mirror is sent at a time, at most" },
+  {
+    key: "ha-promote-on-shutdown",
+    value: "always",
+    title: "when-synced or always: who may lead when the leader stops",
+  },
+  {
+    key: "ha-promote-on-failure",
+    value: "when-synced",
+    title: "when-synced or always: who may lead when the leader is lost",
+  },
+  {
+    key: "queue-master-locator",
+    value: "min-masters",
+    title: "where a new queue is: client-local, min-masters or random",
+  },
+];
 const MORE_KEYS = [
   {
     key: "overflow",
@@ -34,7 +63,7 @@ export function policiesPage(parameters, query) {
       path: "policies",
       title: "Policies",
       one: "policy",
-      keys: [...KEYS, ...MORE_KEYS],
+      keys: [...KEYS, ...MORE_KEYS, ...MIRRORING_KEYS],
       mayChange: session.isPolicymaker,
     }),
   ];

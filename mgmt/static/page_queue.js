@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { BackingBar } from "./backing.js";
 import { bindingsTable, bindQueueForm } from "./bindings.js";
-import { facts, to } from "./cells.js";
+import { facts, nodeLink, to } from "./cells.js";
 import { Chart } from "./chart.js";
 import { features } from "./columns.js";
 import { consumersTable } from "./consumers.js";
@@ -13,6 +13,7 @@ import { button, el, folded, section } from "./dom.js";
 import { bytes, count, pairs, rate, short } from "./format.js";
 import { getMessages } from "./getting.js";
 import { History } from "./history.js";
+import { MirrorsPart } from "./mirrors.js";
 import { queueState } from "./page_queues.js";
 import { publishForm } from "./publishing.js";
 import { RangeChoice } from "./range.js";
@@ -71,10 +72,15 @@ export function queuePage({ vhost, name }) {
     const around = await surroundings(queue);
     about.set(described(queue));
     why.show(explainQueue({ queue, ...around }));
-    charts.update(queue, api.nodeNow());
-    bar.update(queue.backing_queue_status ?? {}, queue.messages_unacknowledged);
-    consumers.showAll(queue.consumer_details ?? []);
+    mirrors.update(queue);
     bindings.showAll(bound);
+    // Of a queue whose node is down nobody knows the rest.
+    const isDown = queue.state === "down";
+    for (const part of [states, consuming, charts.element]) part.hidden = isDown;
+    if (isDown) return;
+    bar.update(queue.backing_queue_status ?? {}, queue.messages_unacknowledged);
+    charts.update(queue, api.nodeNow());
+    consumers.showAll(queue.consumer_details ?? []);
   };
   const bindings = bindingsTable({
     id: "queue-bindings",
@@ -83,6 +89,9 @@ export function queuePage({ vhost, name }) {
     changed: refresh,
   });
   charts.range.changed = refresh;
+  const mirrors = new MirrorsPart(where, refresh);
+  const states = section("Where the messages are", bar.element);
+  const consuming = section("Consumers", consumers.element);
 
   const purge = async () => {
     const text = `All ready messages of ${name} in ${vhost} are thrown away. What consumers have and not acknowledged stays.`;
@@ -116,10 +125,11 @@ export function queuePage({ vhost, name }) {
     "div",
     { class: "page" },
     section("Why it holds what it holds", why.element),
+    mirrors.element,
     charts.element,
-    section("Where the messages are", bar.element),
+    states,
     section("About", about.element, policyLink(vhost, name)),
-    section("Consumers", consumers.element),
+    consuming,
     section(
       "Bindings",
       bindings.element,
@@ -272,11 +282,11 @@ function described(queue) {
     "Paged out": count(queue.messages_paged_out),
     "Size of bodies": bytes(queue.message_bytes),
     Memory: bytes(queue.memory),
-    Consumers: queue.consumers,
+    Consumers: queue.consumers ?? null,
     "Consumer capacity":
       queue.consumers && Number.isFinite(capacity) ? `${Math.round(capacity * 100)} %` : null,
     Owner: owner ? { text: owner, href: to.connection(owner) } : null,
-    Node: queue.node,
+    Node: nodeLink(queue.node),
   };
 }
 

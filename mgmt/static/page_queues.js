@@ -1,7 +1,7 @@
 // The list of queues, and declaring one.
 
 import * as api from "./api.js";
-import { to } from "./cells.js";
+import { nodeLink, to } from "./cells.js";
 import {
   featuresColumn,
   figure,
@@ -36,7 +36,23 @@ export const QUEUE_ARGUMENTS = [
 export function queueState(row) {
   if (row.idle_since)
     return { text: "idle", tone: "plain", title: `nothing moved since ${row.idle_since}` };
-  return row.state ? { text: row.state, tone: row.state === "running" ? "good" : "warn" } : null;
+  const tone = { running: "good", down: "bad" }[row.state] ?? "warn";
+  return row.state ? { text: row.state, tone } : null;
+}
+
+/** The leader, how many mirrors there are besides, and how many of them are not in sync. */
+export function whereItIs(row) {
+  const mirrors = row.slave_nodes ?? [];
+  const shown = [nodeLink(row.node)];
+  if (mirrors.length) {
+    shown.push({ text: `+${mirrors.length}`, tone: "plain", title: `mirrors: ${mirrors.join(", ")}` });
+  }
+  const lacking = mirrors.filter((node) => !row.synchronised_slave_nodes.includes(node));
+  if (lacking.length) {
+    const title = `not in sync: ${lacking.join(", ")}`;
+    shown.push({ text: `${lacking.length} not in sync`, tone: "warn", title });
+  }
+  return shown;
 }
 
 export function queuesPage() {
@@ -54,6 +70,7 @@ export function queuesPage() {
       featuresColumn,
       policyColumn(),
       words("state", "State", { cell: queueState }),
+      words("node", "Node", { cell: whereItIs, hidden: !session.isInCluster }),
       figure("messages_ready", "Ready"),
       figure("messages_unacknowledged", "Unacked"),
       figure("messages", "Total"),

@@ -7,6 +7,8 @@ export const session = {
   name: "",
   tags: [],
   vhosts: [],
+  /** The members of the cluster; of a node that is alone, itself. */
+  members: [],
   /** The virtual host that lists are limited to; "" is all. */
   vhost: preference("vhost", ""),
 
@@ -18,6 +20,9 @@ export const session = {
   },
   get isPolicymaker() {
     return this.isAdministrator || this.tags.includes("policymaker");
+  },
+  get isInCluster() {
+    return this.members.length > 1;
   },
   /** What forms begin with. */
   get usualVhost() {
@@ -39,6 +44,7 @@ export async function learnWho() {
   const who = await api.get("whoami");
   session.name = who.name;
   session.tags = who.tags;
+  session.members = (await api.get("members")).members;
   await learnVhosts();
 }
 
@@ -59,6 +65,7 @@ export function forget() {
   session.name = "";
   session.tags = [];
   session.vhosts = [];
+  session.members = [];
 }
 
 export async function logOut() {

@@ -37,6 +37,7 @@ TABLE = """
 /overview GET U
 /cluster-name GET U
 /cluster-name PUT A
+/members GET U
 /nodes GET M
 /nodes/{node} GET M
 /nodes/{node}/memory GET M
@@ -47,7 +48,7 @@ TABLE = """
 /queues/{vhost}/{queue} PUT U L
 /queues/{vhost}/{queue} DELETE U A
 /queues/{vhost}/{queue}/contents DELETE U A
-/queues/{vhost}/{queue}/actions POST A
+/queues/{vhost}/{queue}/actions POST P A
 /queues/{vhost}/{queue}/bindings GET U A
 /queues/{vhost}/{queue}/get POST U A
 /exchanges GET U

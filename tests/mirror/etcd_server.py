@@ -39,16 +39,28 @@ async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S)
 class EtcdServer:
     """`url` stays the same over restarts on the same data."""
 
-    def __init__(self, directory: Path, tls: Sequence[str] = ()) -> None:
-        """`tls` are options of etcd; files in them are in the directory."""
+    def __init__(
+        self,
+        directory: Path,
+        tls: Sequence[str] = (),
+        *,
+        host: str = "127.0.0.1",
+        health_host: str = "127.0.0.1",
+        command: Sequence[str] = (),
+    ) -> None:
+        """`tls` are options of etcd; files in them are in the directory.
+
+        `command` starts it elsewhere: nodes find it at `host`, we at `health_host`.
+        """
         self.directory = directory
         self._tls = tls
+        self._command = command
         self.directory.mkdir(parents=True, exist_ok=True)
         client_port, peer_port, health_port = _free_ports(3)
         self.port = client_port
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{client_port}"
+        self.url = f"{'https' if tls else 'http'}://{host}:{client_port}"
         self._peer_url = f"http://127.0.0.1:{peer_port}"
-        self._health_url = f"http://127.0.0.1:{health_port}"
+        self._health_url = f"http://{health_host}:{health_port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -68,6 +80,7 @@ class EtcdServer:
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [
+                    *self._command,
                     find_etcd(),
                     *("--data-dir", str(self.directory / "data")),
                     *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),

@@ -163,6 +163,11 @@ def test_a_broker_without_a_cluster_does_not_load_the_client() -> None:
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 
+def test_a_cluster_without_certificates_does_not_load_what_reads_them() -> None:
+    program = "import sys, warren.cluster; sys.exit('warren.link_certificates' in sys.modules)"
+    subprocess.run([sys.executable, "-P", "-c", program], check=True)
+
+
 class TestManyWriters:
     def test_every_store_converges_and_every_outcome_is_true(
         self, shared_etcd: EtcdServer, run: Callable[..., None]

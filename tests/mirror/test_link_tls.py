@@ -104,6 +104,113 @@ async def test_a_certificate_of_another_authority_is_not_trusted(
         assert not ann.reports and not bob.reports
 
 
+HINT = "the peer closed; its log says whether it took our certificate"
+
+
+def said(caplog: pytest.LogCaptureFixture, *parts: str) -> bool:
+    return any(all(part in line for part in parts) for line in caplog.messages)
+
+
+@on_loop
+async def test_both_sides_say_whose_certificate_is_wrong(
+    authority: trustme.CA, tls: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "warren.cluster")
+    # It trusts the others, who do not trust it.
+    wrong = Contexts(authority, trustme.CA().issue_cert("127.0.0.1"))
+    async with node("ann", wrong) as ann, node("bob", tls) as bob:
+        ann.dials(bob)
+        await until(lambda: said(caplog, "link_tls_failed node=bob", HINT))
+        await until(lambda: said(caplog, "link_tls_failed", "certificate verify failed"))
+        assert not ann.reports and not bob.reports
+
+
+@on_loop
+async def test_who_shows_no_certificate_is_told_so(
+    authority: trustme.CA, tls: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "warren.cluster")
+    async with node("ann", Contexts(authority, None)) as ann, node("bob", tls) as bob:
+        ann.dials(bob)
+        await until(lambda: said(caplog, "link_tls_failed node=bob", HINT))
+        await until(lambda: said(caplog, "link_tls_failed", "the peer has shown no certificate"))
+
+
+@on_loop
+async def test_a_certificate_for_another_host_is_not_taken(
+    authority: trustme.CA, tls: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    elsewhere = Contexts(authority, authority.issue_cert("elsewhere.example"))
+    async with node("ann", tls) as ann, node("bob", elsewhere) as bob:
+        ann.dials(bob)
+        await until(lambda: said(caplog, "link_tls_failed node=bob", "not valid for '127.0.0.1'"))
+        assert not ann.reports and not bob.reports
+
+
+@on_loop
+async def test_a_node_with_tls_and_one_without_say_what_is_between_them(
+    tls: Contexts, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "warren.cluster")
+    async with node("ann", tls) as ann, LinkNode("bob") as bob:
+        ann.dials(bob)
+        await until(lambda: said(caplog, "the peer speaks TLS, and this node does not"))
+        caplog.clear()
+        bob.dials(ann)
+        await until(lambda: said(caplog, "link_tls_failed", "the peer does not speak TLS"))
+        assert not ann.reports and not bob.reports
+
+
+@on_loop
+async def test_links_are_made_with_the_certificates_of_the_day(
+    authority: trustme.CA, tls: Contexts
+) -> None:
+    # A new authority, as when the old one is replaced.
+    later = trustme.CA()
+    renewed = Contexts(later, later.issue_cert("127.0.0.1"))
+    async with node("ann", tls) as ann, node("bob", tls) as bob:
+        ann.dials(bob)
+        await until(lambda: ann.is_up("bob") and bob.is_up("ann"))
+        for each in (ann, bob):
+            each.links.use_certificates(renewed.server, renewed.client)
+        # What is there stays.
+        ann.links.send("bob", 1, b"as before")
+        await until(lambda: bob.frames("ann") == [(1, b"as before")])
+        async with node("cid", tls) as cid, node("dan", renewed) as dan:
+            cid.dials(ann)
+            dan.dials(ann)
+            await until(lambda: dan.is_up("ann"))
+            assert not cid.is_up("ann")
+        assert ann.count("down") == 1
+
+
+@on_loop
+async def test_who_dialled_before_anybody_listened_is_answered(
+    authority: trustme.CA, tls: Contexts
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as early:
+        listener.setblocking(False)
+        early.setblocking(False)
+        early.connect_ex(listener.getsockname())
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = tls.client.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        await loop.sock_sendall(early, outgoing.read())
+        async with node("ann", tls, listen=listener):
+            while True:
+                answer = await loop.sock_recv(early, 1 << 16)
+                assert answer, "it closed"
+                incoming.write(answer)
+                try:
+                    client.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    continue
+            assert client.getpeercert()
+
+
 @on_loop
 async def test_stalled_tls_handshakes_count_as_strangers(tls: Contexts) -> None:
     settings = QUICK._replace(handshake_s=60, strangers_max=8)

@@ -11,6 +11,7 @@ from link_nodes import QUICK, HandPeer, LinkNode, on_loop, until
 from link_pipe import identity
 
 from warren.mirror.link_socket import CLOSE_GRACE_S
+from warren.mirror.link_traffic import LinkTraffic
 from warren.mirror.ports import FRAME_BYTES_MAX, EndReason, Identity, LinkSettings
 
 
@@ -382,3 +383,42 @@ async def test_a_peer_that_does_not_take_our_last_words_does_not_hold_us_up() ->
 async def test_what_no_peer_would_accept_is_refused_at_once(changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         LinkNode("ann", **changes)
+
+
+@on_loop
+async def test_what_links_carry_is_counted_also_when_they_are_down() -> None:
+    async with LinkNode("ann") as ann, LinkNode("bob") as bob:
+        assert ann.links.traffic("bob") == LinkTraffic()
+        ann.dials(bob)
+        await until(lambda: ann.is_up("bob") and bob.is_up("ann"))
+        for _ in range(3):
+            ann.links.send("bob", 1, b"x" * 1000)
+        await until(lambda: len(bob.frames("ann")) == 3)
+        sent, received = ann.links.traffic("bob"), bob.links.traffic("ann")
+        assert sent.up and received.up
+        assert (sent.sent_frames, received.received_frames) == (3, 3)
+        assert sent.received_frames == received.sent_frames == 0
+        assert sent.sent_octets > 3000 and received.received_octets > 3000
+        assert sent.round_trip_s is not None and 0 < sent.round_trip_s < 10
+        ann.links.forget("bob")
+        await until(lambda: not bob.is_up("ann"))
+        past = bob.links.traffic("ann")
+        assert not past.up and past.lost == 1 and past.round_trip_s is None
+        ann.dials(bob)
+        await until(lambda: ann.is_up("bob") and bob.is_up("ann"))
+        ann.links.send("bob", 1, b"one more")
+        await until(lambda: len(bob.frames("ann")) == 4)
+        now = bob.links.traffic("ann")
+        assert (now.received_frames, now.lost) == (4, 1)
+        assert now.received_octets > past.received_octets >= received.received_octets
+
+
+@on_loop
+async def test_a_node_that_pauses_says_so() -> None:
+    async with LinkNode("ann") as ann, LinkNode("bob") as bob:
+        ann.dials(bob)
+        await until(lambda: ann.is_up("bob") and bob.is_up("ann"))
+        await bob.links.stop(EndReason.PAUSED)
+        await until(lambda: not ann.is_up("bob"))
+        assert ann.links.paused == {"bob"}
+        assert bob.reasons() == [EndReason.PAUSED]

@@ -15,6 +15,7 @@ from pamqp import commands
 from warren.core.field import Field
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
+from warren.mirror.replicas import Wanted
 
 
 @pytest.fixture
@@ -169,6 +170,30 @@ def test_a_policy_makes_mirrors_of_a_queue_with_messages_and_sync_fills_them(
     assert record(cluster, "later").mirrors == []
     assert not cluster[mirror].mirroring._copies
     assert a.counts("later")[0] == 1000
+
+
+@pytest.mark.parametrize(("size", "slices"), [(10, 10), (1, 1), (4096, 1)])
+def test_a_policy_says_how_much_a_mirror_is_sent_at_a_time_at_most(
+    cluster: Cluster, size: int, slices: int
+) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    for number in range(100):
+        a.publishes("later", b"%d" % number, delivery_mode=2)
+    definition = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-batch-size": size}
+    cluster["b"].node.policies.set("/", "later", "^later", definition, 0, "queues")
+    cluster.clock.advance(5)
+    cluster["a"].mirroring.synchronise(cluster["a"].queue("later"))
+    cluster.clock.advance(5)
+    assert record(cluster, "later").in_sync == ["b"]
+    (led,) = cluster["a"].mirroring._led.values()
+    assert led.leader._slices == slices
+
+
+def test_the_configuration_says_it_where_no_policy_does() -> None:
+    assert Wanted.of({}, 50).sync_batch == Wanted.of({"ha-sync-batch-size": 1}, 50).sync_batch == 50
+    assert Wanted.of({"ha-sync-batch-size": 20}, 50).sync_batch == 20
 
 
 def test_automatic_sync_needs_nobody(cluster: Cluster) -> None:
@@ -348,11 +373,61 @@ def test_a_queue_is_declared_when_its_mirrors_are_there(cluster: Cluster) -> Non
     a = cluster["a"].connects()
     a.opens_channel(1)
     a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
-    a.receives_nothing()
-    while not a.frames():
-        assert len(record(cluster, "ha").mirrors) < 2
-        cluster.clock.advance(0.01)
+    a.receives(commands.Queue.DeclareOk)
     assert sorted(record(cluster, "ha").mirrors) == ["b", "c"]
+
+
+def test_a_queue_is_declared_when_slow_nodes_have_their_mirrors(cluster: Cluster) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    cluster.cut_store("b")
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.clock.advance(0.3)
+    a.receives_nothing()
+    cluster.restore_store("b")
+    cluster.settle()
+    a.receives(commands.Queue.DeclareOk)
+    assert sorted(record(cluster, "ha").mirrors) == ["b", "c"]
+
+
+def test_a_queue_is_declared_without_nodes_that_take_too_long(cluster: Cluster) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    cluster.cut_store("b")
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
+    assert record(cluster, "ha", "a").mirrors == ["c"]
+    cluster.restore_store("b")
+    cluster.clock.advance(3)
+    assert sorted(record(cluster, "ha").mirrors) == ["b", "c"]
+
+
+def test_what_the_next_leader_drops_at_once_its_mirrors_drop_too(cluster: Cluster) -> None:
+    """What was out for acknowledgement is ready again there, and then it is too much."""
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    limit = {"x-max-length": Field("I", 3)}
+    client.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=limit)
+    cluster.clock.advance(3)
+    client.receives(commands.Queue.DeclareOk)
+    client.publishes("ha", b"out")
+    client.gets("ha")
+    for number in range(3):
+        client.publishes("ha", b"%d" % number)
+    cluster.settle()
+    cluster.kill("a")
+    cluster.clock.advance(5)
+    leader = record(cluster, "ha").leader
+    (mirror,) = {"b", "c"} - {leader}
+    (copy,) = cluster[mirror].mirroring._copies.values()
+    assert copy.mirror.levels[0].backing.length == 3
+    cluster.kill(leader)
+    cluster.clock.advance(15)
+    survivor = cluster[mirror].connects()
+    survivor.opens_channel(1)
+    bodies = [survivor.gets("ha", no_ack=True).body for _ in range(3)]
+    assert bodies == [b"0", b"1", b"2"]
 
 
 def test_who_subscribes_while_there_is_no_leader_is_served_by_the_next_one(

@@ -12,12 +12,16 @@ import random
 import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))
 
+from cut_network import CutNetwork, NoNamespaces
 from failover import FAULTS, Ledger, fail_over, prepare
 from running_cluster import RunningCluster
+
+NODES = ("a", "b", "c")
 
 
 def main() -> int:
@@ -26,11 +30,25 @@ def main() -> int:
     parser.add_argument("--fault", choices=(*FAULTS, "all"), default="all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lease", type=int, default=10)
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep data and logs there")
     chosen = parser.parse_args()
     faults = list(FAULTS) if chosen.fault == "all" else [chosen.fault]
-    with tempfile.TemporaryDirectory() as directory:
+    network = None
+    if "cut" in faults:
+        try:
+            network = CutNetwork(*NODES)
+        except NoNamespaces as error:
+            print(f"cut: skipped, {error}")
+            faults.remove("cut")
+    if not faults:
+        return 0
+    with ExitStack() as stack:
+        directory = chosen.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = RunningCluster(
-            Path(directory), "a", "b", "c", more=f"cluster.lease_ttl = {chosen.lease}\n"
+            directory,
+            *NODES,
+            more=f"cluster.lease_ttl = {chosen.lease}\n",
+            network=network,
         )
         try:
             cluster.start()
@@ -49,6 +67,8 @@ def main() -> int:
                 f"{len(ledger.confirmed)} confirmed of {ledger.published},"
                 f" {sum(ledger.seen.values())} deliveries of {len(ledger.seen)} messages"
             )
+            if "cut" in faults:
+                print(f"{ledger.published_cut_off} published at leaders that were cut off")
             for complaint in ledger.complaints():
                 print(complaint)
             return 1 if ledger.complaints() else 0

@@ -25,6 +25,7 @@ from pika.exceptions import AMQPError
 
 sys.path.append(str(Path(__file__).parent.parent / "mirror"))
 
+from cut_network import CutNetwork, Place
 from etcd_server import EtcdServer
 from server_process import PATIENCE_S
 
@@ -35,18 +36,21 @@ SECRET = "a secret of the tests"
 LEASE_TTL_S = 2
 """The shortest there is, so that tests need not wait for long."""
 
+HERE = Place()
+
 READY = re.compile(r"ready: amqp (\d+).*http (\d+)")
 
 
 class ClusterProcess:
     """One node of the cluster; `start` it."""
 
-    def __init__(self, name: str, directory: Path, config: str) -> None:
-        self.name = f"{name}@127.0.0.1"
+    def __init__(self, name: str, directory: Path, config: str, place: Place = HERE) -> None:
+        self.name = f"{name}@{place.host}"
         self.data_directory = directory / name
         self.config = config
         self.amqp_port = self.http_port = 0
         self._directory = directory
+        self._place = place
         self._log = directory / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._connections: list[pika.BlockingConnection] = []
@@ -57,10 +61,12 @@ class ClusterProcess:
         """Start it without waiting."""
         config = self._directory / f"{self._log.stem}.conf"
         config.write_text(self.config, encoding="utf-8")
-        command = [sys.executable, "-P", "-m", "warren", "server", "--config", str(config)]
+        host = self._place.client_host
+        command = [*self._place.command, sys.executable, "-P", "-m", "warren", "server"]
+        command += ["--config", str(config)]
         command += ["--data-dir", str(self.data_directory), "--node-name", self.name]
-        command += ["--amqp", f"127.0.0.1:{self.amqp_port}"]
-        command += ["--http", f"127.0.0.1:{self.http_port}"]
+        command += ["--amqp", f"{host}:{self.amqp_port}"]
+        command += ["--http", f"{host}:{self.http_port}"]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, cwd=self._directory, stdout=subprocess.PIPE, stderr=log, bufsize=0
@@ -93,7 +99,7 @@ class ClusterProcess:
 
     def stop(self) -> None:
         """As SIGTERM does."""
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         self.ended()
 
     def ended(self) -> None:
@@ -109,10 +115,10 @@ class ClusterProcess:
             self._forget()
 
     def stand_still(self) -> None:
-        self._signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self._signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     @property
     def is_up(self) -> bool:
@@ -122,7 +128,7 @@ class ClusterProcess:
     def log(self) -> str:
         return self._log.read_text("utf-8")
 
-    def _signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)
 
@@ -135,7 +141,7 @@ class ClusterProcess:
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self.amqp_port}/%2F"
+        return f"amqp://guest:guest@{self._place.client_host}:{self.amqp_port}/%2F"
 
     def connect(self) -> pika.BlockingConnection:
         """A client, which is closed in the end if it is open then."""
@@ -170,6 +176,19 @@ class ClusterProcess:
         finally:
             client.close()
 
+    def ctl(self, *arguments: str) -> str:
+        """What `warren ctl` prints; it has to succeed."""
+        command = [sys.executable, "-P", "-m", "warren", "ctl", "--data-dir"]
+        done = subprocess.run(
+            [*command, str(self.data_directory), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def linked(self) -> set[str]:
         """The nodes it can talk to; none while it does not serve."""
         try:
@@ -179,20 +198,29 @@ class ClusterProcess:
 
 
 class RunningCluster:
-    """All nodes are up and linked when it has been started."""
+    """All nodes are up and linked when it has been started. With a `network` they are in it."""
 
-    def __init__(self, directory: Path, *names: str, more: str = "") -> None:
-        self.etcd = EtcdServer(directory / "etcd")
+    def __init__(
+        self, directory: Path, *names: str, more: str = "", network: CutNetwork | None = None
+    ) -> None:
+        self.network = network
+        etcd = network.etcd if network is not None else HERE
+        self.etcd = EtcdServer(
+            directory / "etcd", host=etcd.host, health_host=etcd.client_host, command=etcd.command
+        )
         self._directory = directory
+        interface = "127.0.0.1" if network is None else "0.0.0.0"
         self.config = (
             f"cluster_formation.etcd.endpoints.1 = {self.etcd.url}\n"
             f"cluster.secret = {SECRET}\n"
             f"cluster.lease_ttl = {LEASE_TTL_S}\n"
             "cluster_formation.discovery_retry_limit = 3\n"
             "cluster_formation.discovery_retry_interval = 100\n"
-            "distribution.listener.interface = 127.0.0.1\n"
+            f"distribution.listener.interface = {interface}\n"
             "distribution.listener.port_range.min = 0\n" + more
         )
+        if network is not None:
+            self.config += "loopback_users = none\n"
         self.all_nodes: list[ClusterProcess] = []
         self.nodes = {name: self.new_node(name) for name in names}
         self._first = tuple(self.all_nodes)
@@ -202,7 +230,9 @@ class RunningCluster:
 
     def new_node(self, name: str, config: str | None = None) -> ClusterProcess:
         """A further node, not started; it is ended with the others."""
-        node = ClusterProcess(name, self._directory, self.config if config is None else config)
+        place = self.network.place(name) if self.network is not None else HERE
+        config = self.config if config is None else config
+        node = ClusterProcess(name, self._directory, config, place)
         self.all_nodes.append(node)
         return node
 
@@ -245,6 +275,8 @@ class RunningCluster:
                 node.close_connections()
             node.kill()
         self.etcd.kill()
+        if self.network is not None:
+            self.network.remove()
 
 
 def wait_until(condition: Any, patience_s: float = PATIENCE_S) -> None:

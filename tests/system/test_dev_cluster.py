@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pika
 import pytest
+from pika.exceptions import ConnectionClosedByBroker
 from running_cluster import EtcdServer
 from server_process import PATIENCE_S
 
@@ -126,6 +127,24 @@ def test_one_command_starts_a_cluster_and_ctrl_c_leaves_nothing_of_it(
     assert (cluster.errors(), cluster.process.returncode) == ("", 0)
     assert cluster.children == []
     assert list(cluster.temporary.iterdir()) == []
+
+
+def test_a_cluster_ends_when_who_started_it_is_killed(
+    start: Callable[..., DevCluster], until: Callable[[Callable[[], object]], None]
+) -> None:
+    cluster = start("2")
+    connection = connect(cluster.ready())
+    cluster.ready()
+    connection.channel().queue_declare("q", durable=True)
+    assert len(cluster.children) == 3
+    cluster.process.kill()
+    cluster.process.wait(PATIENCE_S)
+    until(lambda: not cluster.children)
+    # They have stopped in order.
+    with pytest.raises(ConnectionClosedByBroker, match="shutdown"):
+        connection.process_data_events(time_limit=PATIENCE_S)
+    (directory,) = cluster.temporary.iterdir()
+    assert "node_stopped" in (directory / "warren1.log").read_text()
 
 
 def test_an_etcd_that_is_there_already_is_used_and_left_as_it_was(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+from cut_network import CutNetwork, NoNamespaces
 from failover import Ledger, fail_over, prepare
 from running_cluster import LEASE_TTL_S, RunningCluster
 
@@ -20,6 +22,26 @@ def test_no_confirmed_message_is_lost_when_leaders_fail(tmp_path: Path) -> None:
             fail_over(cluster, ledger, fault, LEASE_TTL_S)
         ledger.finish()
         assert len(ledger.confirmed) > 100
+        assert not ledger.complaints()
+    finally:
+        cluster.end()
+
+
+def test_a_leader_that_is_cut_off_confirms_nothing_and_nothing_is_lost(tmp_path: Path) -> None:
+    try:
+        network = CutNetwork("a", "b", "c")
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+    cluster = RunningCluster(tmp_path, "a", "b", "c", network=network)
+    try:
+        cluster.start()
+        prepare(cluster)
+        ledger = Ledger(cluster, random.Random(1))
+        ledger.start()
+        for _ in range(2):
+            fail_over(cluster, ledger, "cut", LEASE_TTL_S)
+        ledger.finish()
+        assert len(ledger.confirmed) > 100 and ledger.published_cut_off > 10
         assert not ledger.complaints()
     finally:
         cluster.end()

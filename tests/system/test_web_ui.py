@@ -367,6 +367,41 @@ def test_a_policy_is_set_seen_applied_edited_and_deleted(ui: WebUi, channel: Any
     expect(page.get_by_text("No policies.")).to_be_visible()
 
 
+def test_keys_of_mirroring_are_offered_for_policies_alone(ui: WebUi, broker: Broker) -> None:
+    ui.open("policies")
+    form = ui.unfold("Set a policy")
+    values: dict[str, Any] = {
+        "ha-mode": "exactly",
+        "ha-params": 3,
+        "ha-sync-mode": "automatic",
+        "ha-sync-batch-size": 50,
+        "ha-promote-on-shutdown": "always",
+        "ha-promote-on-failure": "when-synced",
+        "queue-master-locator": "random",
+    }
+    form.get_by_label("Name", exact=True).fill("mirrored")
+    form.get_by_label("Pattern").fill("^ha")
+    form.get_by_label("Applies to").select_option("queues")
+    for at, (key, value) in enumerate(values.items()):
+        form.get_by_role("button", name=key, exact=True).click()
+        form.get_by_label("Definition: value").nth(at).fill(str(value))
+    ui.check_form()
+    form.get_by_role("button", name="Set policy").click()
+    ui.expect_notice("The policy mirrored is set.")
+    assert api(broker, "GET", "policies/%2F/mirrored")["definition"] == values
+    # The nodes of a queue are named in a list.
+    ui.page.get_by_role("button", name="Edit policy mirrored").click()
+    form.get_by_label("Definition: value").nth(0).fill("nodes")
+    form.get_by_label("Definition: value").nth(1).fill('["warren@localhost"]')
+    form.get_by_label("Definition: kind of value").nth(1).select_option("JSON")
+    form.get_by_role("button", name="Set policy").click()
+    expect(ui.page.locator("tbody").first).to_contain_text('ha-params: ["warren@localhost"]')
+    api(broker, "DELETE", "policies/%2F/mirrored")
+    operators = ui.unfold("Set an operator policy")
+    expect(operators.get_by_role("button", name="max-length", exact=True)).to_be_visible()
+    expect(operators.get_by_role("button", name="ha-mode", exact=True)).to_have_count(0)
+
+
 def test_users_get_permissions_and_vhosts_limits(ui: WebUi) -> None:
     page = ui.page
     ui.open("vhosts")
@@ -670,6 +705,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"queue": queue(5, 0, [consumer()], exclusive_consumer_tag="tag")},
         ["exclusive-consumer", "stuck"],
     ),
+    "its node is down": ({"queue": queue(0, state="down", node="n")}, ["down"]),
     "publishers held back": (
         {"queue": queue(5), "connections": [{"name": "x", "send_pend": 0, "state": "flow"}]},
         ["no-consumers", "held-back"],
@@ -714,6 +750,123 @@ def test_the_states_of_a_queue_are_drawn_in_proportion(browser: Browser, broker:
     assert label == "Messages from tail to head: q1 1, q2 0, delta 97, q3 0, q4 2"
     assert (q2, q3) == (0, 0)
     assert q1 >= 6 and q4 >= 6 and delta > 0.9 * whole
+
+
+RING = (
+    ("rabbit@one.example", "leader"),
+    ("rabbit@two.example", "in_sync"),
+    ("rabbit@three.example", "syncing"),
+    ("rabbit@four.example", "out_of_sync"),
+    ("rabbit@five.example", "dead"),
+    ("rabbit@six.example", "joining"),
+)
+
+
+def test_members_of_a_ring_are_told_apart_without_colours(browser: Browser, broker: Broker) -> None:
+    with WebUi(browser, broker.http_url) as ui:
+        ui.page.goto(broker.http_url)
+        marks, names, ways, told, clipped = ui.page.evaluate(
+            """async (members) => {
+              const { Ring } = await import("./ring.js");
+              const ring = new Ring();
+              document.body.replaceChildren(ring.element);
+              ring.update(members.map(([node, state]) => ({ node, state })));
+              const texts = (kind) =>
+                [...ring.element.querySelectorAll(kind)].map((one) => one.textContent);
+              const svg = ring.element.querySelector("svg");
+              const frame = svg.getBoundingClientRect();
+              const place = (one) => one.getBoundingClientRect();
+              const parts = [...svg.querySelectorAll("*")].map(place);
+              return [
+                texts(".ring-mark"),
+                texts(".ring-name"),
+                [...svg.querySelectorAll(".ring-way")].map((one) => one.matches(".gone")),
+                svg.getAttribute("aria-label"),
+                parts.filter((one) => one.left < frame.left || one.right > frame.right).length,
+              ];
+            }""",
+            RING,
+        )
+        assert len(set(marks)) == len(RING)
+        assert names == ["one", "two", "three", "four", "five", "six"]
+        assert ways == [False, False, False, True, True, True]
+        for node, _ in RING:
+            assert node in told
+        for state in ("leader", "in sync", "syncing", "not in sync", "dead", "joining"):
+            assert f", {state}" in told
+        assert clipped == 0
+
+
+def test_names_in_a_ring_are_short_and_differ(browser: Browser, broker: Broker) -> None:
+    cases = [
+        ["a@host", "b@host"],
+        ["rabbit@one.example", "rabbit@two.example"],
+        ["rabbit@one.east.example", "rabbit@one.west.example"],
+        ["a@one", "b@two"],
+        ["alone@host"],
+        ["no-host", "a@b"],
+    ]
+    with WebUi(browser, broker.http_url) as ui:
+        ui.page.goto(broker.http_url)
+        short = ui.page.evaluate(
+            """async (cases) => {
+              const { shortNames } = await import("./ring.js");
+              return cases.map(shortNames);
+            }""",
+            cases,
+        )
+    assert short == [
+        ["a", "b"],
+        ["one", "two"],
+        ["one.east.example", "one.west.example"],
+        ["a@one", "b@two"],
+        ["alone@host"],
+        ["no-host", "a@b"],
+    ]
+
+
+MEMBERS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    "alone and well": ({"running": True, "state": "running"}, ["running"], []),
+    "down": ({"running": False, "state": "down"}, ["down"], ["Node n is down."]),
+    "paused": (
+        {"running": False, "state": "paused"},
+        ["paused"],
+        ["Node n has paused: it has lost etcd, and waits until that is back."],
+    ),
+    "partitioned": (
+        {"running": False, "state": "unreachable"},
+        ["unreachable"],
+        ["Node n runs and cannot be reached from m."],
+    ),
+    "silent": ({"running": False, "state": "silent"}, ["silent"], ["Node n does not answer."]),
+    "partitioned from others": (
+        {"running": True, "state": "running", "partitions": ["x"]},
+        ["running", "cannot reach x"],
+        ["Node n cannot reach x."],
+    ),
+    "in maintenance": (
+        {"running": True, "state": "running", "being_drained": True},
+        ["running", "maintenance"],
+        [],
+    ),
+}
+
+
+def test_every_state_of_a_member_is_told(browser: Browser, broker: Broker) -> None:
+    with WebUi(browser, broker.http_url) as ui:
+        ui.page.goto(broker.http_url)
+        found = ui.page.evaluate(
+            """async (members) => {
+              const { memberWarnings, stateBadges } = await import("./node_state.js");
+              return members.map((one) => [
+                stateBadges(one).map(({ text }) => text),
+                memberWarnings([one], "m"),
+              ]);
+            }""",
+            [{"name": "n", **member} for member, _, _ in MEMBERS.values()],
+        )
+    expected = {name: [badges, warnings] for name, (_, badges, warnings) in MEMBERS.items()}
+    assert dict(zip(MEMBERS, found, strict=True)) == expected
 
 
 # What the tests do beside the pages

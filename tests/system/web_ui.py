@@ -135,7 +135,14 @@ class WebUi:
 
     def refresh(self) -> None:
         self.page.evaluate("document.querySelector('.ticked').textContent = ''")
+        # On a phone it is in the menu.
+        menu = self.page.get_by_role("button", name="Menu", exact=True)
+        folded = menu.is_visible()
+        if folded:
+            menu.click()
         self.page.get_by_role("button", name="Refresh", exact=True).click()
+        if folded:
+            menu.click()
         self.until_refreshed()
 
     def heading(self, text: str) -> Locator:

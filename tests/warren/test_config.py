@@ -13,6 +13,8 @@ from warren.config import Config, Listener, SslOptions, override
 from warren.core.memory_monitor import Absolute, Fraction
 from warren.rabbitmq_conf import ConfigError, parse_config
 
+LINK_FILES = ("cacertfile", "certfile", "keyfile")
+
 
 def config(text: str) -> Config:
     loaded = parse_config(text)
@@ -374,12 +376,13 @@ class TestCluster:
             "cluster_formation.etcd.key_prefix = mq\n"
             "cluster_formation.etcd.cluster_name = orders\n"
             "distribution.listener.port_range.min = 4000\n"
+            "mirroring_sync_batch_size = 50\n"
             "cluster.secret = sixteen octets at least\n"
         ).cluster
         assert cluster is not None
         assert cluster.etcd_endpoints == ("http://one:2379", "https://two")
         assert cluster.etcd_prefix == "/mq/orders"
-        assert cluster.listener.port == 4000
+        assert (cluster.listener.port, cluster.sync_batch) == (4000, 50)
         assert cluster.secret == b"sixteen octets at least"
 
     def test_the_backend_alone_means_the_etcd_of_this_machine(self) -> None:
@@ -393,6 +396,21 @@ class TestCluster:
         assert cluster is not None
         assert cluster.etcd_endpoints == ("https://e:2379",)
         assert cluster.etcd_ssl is not None
+
+    def test_links_are_encrypted_where_all_three_files_are_given(self) -> None:
+        etcd = "cluster_formation.etcd.host = e\n"
+        keys = {key: f"cluster.links.ssl.{key} = /{key}\n" for key in LINK_FILES}
+        cluster = config(etcd + "".join(keys.values())).cluster
+        assert cluster is not None and cluster.link_ssl is not None
+        assert [getattr(cluster.link_ssl, key) for key in LINK_FILES] == [
+            Path(f"/{key}") for key in LINK_FILES
+        ]
+        plain = config(etcd).cluster
+        assert plain is not None and plain.link_ssl is None
+        for missing in LINK_FILES:
+            given = [line for key, line in keys.items() if key != missing]
+            (problem,) = problems(etcd + "".join(given))
+            assert "cluster.links.ssl needs all of cacertfile, certfile and keyfile" in problem
 
     def test_a_short_secret_is_refused_and_not_shown(self) -> None:
         with pytest.raises(ConfigError) as refused:

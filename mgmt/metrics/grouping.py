@@ -1,0 +1,42 @@
+"""Values of many things: one row for each, or added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
+
+from warren.mgmt.http.slices import chunks
+from warren.mgmt.metrics.exposition import Metric, Rows, Values
+
+T = TypeVar("T")
+
+
+async def grouped(
+    metrics: Sequence[Metric],
+    things: Sequence[T],
+    values: Callable[[T], Values],
+    labels_of: Callable[[T], str],
+    *,
+    per_object: bool,
+    no_sum: Collection[str] = (),
+) -> Rows:
+    """`no_sum` are the metrics that mean nothing when added up."""
+    if per_object:
+        rows = [
+            (labels_of(thing), values(thing)) async for chunk in chunks(things) for thing in chunk
+        ]
+        return Rows(metrics, rows)
+    totals = [0.0] * len(metrics)
+    async for chunk in chunks(things):
+        for thing in chunk:
+            totals = [total + value for total, value in zip(totals, values(thing), strict=True)]
+    summed = [
+        (metric, _whole(total))
+        for metric, total in zip(metrics, totals, strict=True)
+        if metric.name not in no_sum
+    ]
+    return Rows([metric for metric, _ in summed], [("", [total for _, total in summed])])
+
+
+def _whole(value: float) -> float:
+    return int(value) if value == int(value) else value

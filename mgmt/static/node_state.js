@@ -1,0 +1,35 @@
+// How a member of the cluster is, as badges and in sentences.
+
+const STATES = {
+  running: ["running", "good"],
+  paused: ["paused", "warn", "It has lost etcd, serves nobody, and waits until etcd is back."],
+  unreachable: ["unreachable", "bad", "It runs, as etcd says, and cannot be reached from here."],
+  silent: ["silent", "bad", "It is linked, and does not answer."],
+  down: ["down", "bad", "It does not run."],
+};
+
+/** Badges; those of what a node that runs cannot reach among them. */
+export function stateBadges(node) {
+  const [text, tone, title] = STATES[node.state] ?? (node.running ? STATES.running : STATES.down);
+  const badges = [{ text, tone, title }];
+  if (node.being_drained) badges.push({ text: "maintenance", tone: "warn" });
+  for (const other of node.partitions ?? []) {
+    badges.push({ text: `cannot reach ${other}`, tone: "bad" });
+  }
+  return badges;
+}
+
+/** What somebody should know at once; `seenFrom` is the node that was asked. */
+export function memberWarnings(nodes, seenFrom) {
+  return nodes.flatMap((node) => {
+    if (node.running) {
+      return (node.partitions ?? []).map((other) => `Node ${node.name} cannot reach ${other}.`);
+    }
+    if (node.state === "paused")
+      return [`Node ${node.name} has paused: it has lost etcd, and waits until that is back.`];
+    if (node.state === "unreachable")
+      return [`Node ${node.name} runs and cannot be reached from ${seenFrom}.`];
+    if (node.state === "silent") return [`Node ${node.name} does not answer.`];
+    return [`Node ${node.name} is down.`];
+  });
+}
