@@ -306,6 +306,15 @@ class Faults:
         self.after(LEASE_S, lose)
         self.after(seconds, lambda: self.cluster.restore_store(name))
 
+    def _return_while_store_is_slow(self) -> None:
+        """A leader is back at once, and those who have more than its disk cannot take its place."""
+        leader = self._leader()
+        for name in self.cluster.working:
+            if name != leader:
+                self.cluster.cut_store(name)
+                self.after(3.9, lambda name=name: self.cluster.restore_store(name))
+        self._kill(leader, 0.01)
+
     def _lose_lease(self, name: str) -> None:
         if name not in self.cluster.dead:
             self.seen["lost its lease"] += 1
@@ -375,5 +384,8 @@ LATEST_FAULTS = (
     "freeze",
     "isolate_from_store_for_long",
     "isolate_from_store_for_long",
+    "return_while_store_is_slow",
+    "return_while_store_is_slow",
+    "break_link_of_leader",
 )
 LATER_FAULTS = ("lose_whole_copies", "lose_whole_copies")

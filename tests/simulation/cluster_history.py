@@ -249,7 +249,10 @@ class History(Faults):
 
     def _set_up_more(self, name: str, arguments: dict[str, Any]) -> None:
         random = self.random
-        if "x-max-length" in arguments and random.random() < 0.5:
+        if not arguments and random.random() < 0.15:
+            arguments["x-max-length"] = Field("I", 8)
+            self.limited[name] = 8
+        if "x-max-length" in arguments and random.random() < 0.7:
             arguments["x-overflow"] = Field("S", b"reject-publish")
             self.refusing.add(name)
         if random.random() < 0.25:
@@ -664,11 +667,7 @@ class History(Faults):
             is_its_to_reject = held.at > self._final_since and not self.ledger.moved_since(
                 publish.queue, held.at - checks.KNOWN_S
             )
-            if (
-                publish.queue in self.lettered
-                and is_its_to_reject
-                and self.random.random() < 0.2
-            ):
+            if publish.queue in self.lettered and is_its_to_reject and self.random.random() < 0.2:
                 self.seen["rejected in peace"] += 1
                 self.must_be_dead.add(publish.number)
                 channel.rejects(tag)
