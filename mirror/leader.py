@@ -410,9 +410,13 @@ class Leader:
         return min(level.next_position - upto, level.length + len(level.pending))
 
     def may_synchronise(self, mirror: str) -> bool:
-        """Whether the mirror began with what came later, and lacks what is older."""
+        """Whether the mirror began with what came later, and lacks what is older.
+
+        One that has become whole must not begin anew while that is being written down.
+        """
         copy = self._copies[mirror]
-        return copy.firsts is not None and copy.sync is None and not copy.awaits_batch
+        has_part = copy.firsts is not None and copy.sync is None and not copy.awaits_batch
+        return has_part and not copy.in_sync
 
     def lag(self, mirror: str) -> int:
         """How many batches the mirror has not reported yet."""

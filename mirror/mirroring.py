@@ -273,7 +273,7 @@ class Mirroring:
         for mirror in record.mirrors if record is not None else ():
             assert record is not None
             unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
-            if unsynced and not led.leader.is_syncing(mirror):
+            if unsynced and led.leader.may_synchronise(mirror):
                 led.leader.start(mirror, synchronise=True)
 
     def cancel_synchronisation(self, queue: Queue) -> None:

@@ -699,3 +699,28 @@ def test_a_refusal_outlives_the_link_to_the_leader() -> None:
             for refusals in by_origin.values()
         )
     assert b.counts("ha") == (1, 0)
+
+
+def test_a_mirror_that_is_in_sync_does_not_begin_anew_before_that_is_known() -> None:
+    cluster = Cluster("a", "b")
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("ha", durable=True)
+    a.publishes("ha", b"1")
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(5)
+    (led,) = cluster["a"].mirroring._led.values()
+    cluster.cut_store("a")
+    for _ in range(20):
+        cluster["a"].mirroring.synchronise(led.queue)
+        cluster.clock.advance(0.1)
+    assert led.leader.is_in_sync("b")
+    (copy,) = cluster["b"].mirroring._copies.values()
+    assert copy.mirror.levels[0].backing.length == 1
+    began = led.leader._slices
+    cluster["a"].mirroring.synchronise(led.queue)
+    cluster.clock.advance(1)
+    assert led.leader._slices == began
+    cluster.restore_store("a")
+    cluster.clock.advance(1)
+    assert record(cluster, "ha").in_sync == ["b"]

@@ -64,6 +64,7 @@ ONCE_FAILED = {
     60334: "who waited for a leader subscribed to an object that stood for the queue no more",
     60339: "a queue was handed over to a node that had died and was back",
     60680: "a queue was deleted while it was handed over, and what was held back hung",
+    70559: "a mirror began anew by hand while it was being written down that it is in sync",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
 }
 
