@@ -49,10 +49,12 @@ class Op(IntEnum):
     EPOCH = 10
     KEEP = 11
     KEEP_OUT = 12
+    REFUSED = 13
+    HEARD = 14
 
 
 RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT})
-CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH})
+CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
 
 
 class Performer(Protocol):
