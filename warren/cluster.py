@@ -348,7 +348,10 @@ class Cluster:
         """
         self.maintenance.begin()
         deadline = self._clock.now() + DRAIN_S
-        while self.mirroring.hand_over_all() and self._clock.now() < deadline:
+        # Somebody may revive the node while it is being drained.
+        while not self.maintenance.may_lead(self._node_name) and self._clock.now() < deadline:
+            if not self.mirroring.hand_over_all():
+                return
             await asyncio.sleep(DRAIN_POLL_S)
 
     def revive(self) -> None:
