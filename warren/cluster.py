@@ -271,9 +271,10 @@ class Cluster:
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
-        QueueHost(node, self.post, self.calls, self.mirroring)
         AlarmNews(node.alarms, self.post)
         self.mirroring.attach(node, self._new_backing)
+        # Whoever waits for a queue is answered when it is known what a mirror here had of it.
+        QueueHost(node, self.post, self.calls, self.mirroring)
         await self._links.start()
         self.post.open(self._links)
         if self._certificates is not None:

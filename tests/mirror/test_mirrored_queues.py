@@ -739,3 +739,40 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
         copies = [copy.mirror.refusals for copy in mirroring._copies.values()]
         for by_origin in (*mirroring._refusals.values(), *copies):
             assert not any(refusals.numbers for refusals in by_origin.values()), node
+
+
+def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> None:
+    delay_s = [0.0]
+    cluster = Cluster("a", "b", "c", delay=lambda: delay_s[0])
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    mirrored(cluster, "ha")
+    clients = {node: cluster[node].connects() for node in "bc"}
+    for client in clients.values():
+        client.opens_channel(1)
+        client.selects_confirms()
+    delay_s[0] = 0.1
+    for client in clients.values():
+        client.publishes("ha", b"in the mirrors")
+    cluster.clock.advance(0.25)
+    cluster.kill("a")
+
+    def leader() -> str:
+        (found,) = [
+            definition.stored.record.leader
+            for definition in cluster.history.definitions()
+            if definition.stored is not None and isinstance(definition.stored.record, QueueRecord)
+        ]
+        return found
+
+    while leader() == "a":
+        cluster.clock.advance(0.01)
+    new, other = ("b", "c") if leader() == "b" else ("c", "b")
+    cluster.cut_store(new)
+    cluster.clock.advance(2)
+    assert record(cluster, "ha", other).leader == new
+    assert record(cluster, "ha", new).leader == "a"
+    cluster.restore_store(new)
+    cluster.clock.advance(5)
+    for client in clients.values():
+        assert [type(frame.method) for frame in client.frames()] == [commands.Basic.Ack]
