@@ -180,6 +180,7 @@ class QueueHost:
         queue = (await self._asked(node, queue_id)).queue
         self._end_session(node, queue_id)
         received = self._mirroring.received_from(queue_id, self._origin(node))
+        refusals = self._refusals_of(node, queue_id)
         decided = Event()
         safe = False
 
@@ -192,7 +193,7 @@ class QueueHost:
         await decided
         if not safe:
             raise NotFound(f"queue {queue_id} is not led by node '{self._node.name}' any more")
-        return received, sorted(self._refusals_of(node, queue_id).numbers)
+        return received, sorted(refusals.numbers)
 
     def _origin(self, node: str) -> str:
         """What the publishes of this run of a node are known by."""
