@@ -19,7 +19,7 @@ from warren.mirror.former_copy import Kept
 from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
 from warren.mirror.leader import Leader
-from warren.mirror.replicas import Wanted
+from warren.mirror.replicas import Wanted, stand_ins
 from warren.mirror.returned_leader import ReturnedLeader
 from warren.mirror.view import MemberId, Members
 
@@ -228,14 +228,18 @@ class LedQueue:
         )
 
     def drop_unwanted(self) -> None:
-        """Have the definition name no more mirrors than are wanted; they go when they see that."""
+        """Have the definition name no more mirrors than are wanted; they go when they see that.
+
+        While those that are wanted are not in sync, others that are stay in their place.
+        """
         wanted = self.wanted_mirrors
 
         def drop(record: QueueRecord) -> QueueRecord | None:
-            kept = [mirror for mirror in record.mirrors if mirror in wanted]
+            stay = stand_ins(wanted, record.in_sync)
+            kept = [mirror for mirror in record.mirrors if mirror in wanted or mirror in stay]
             if kept == record.mirrors:
                 return None
-            in_sync = [mirror for mirror in record.in_sync if mirror in wanted]
+            in_sync = [mirror for mirror in record.in_sync if mirror in kept]
             return msgspec.structs.replace(record, mirrors=kept, in_sync=in_sync)
 
         self._change(drop)

@@ -194,6 +194,11 @@ class Mirroring:
         """What is known of the mirrors of a queue of this node; None if it has none."""
         return self._led.get(queue_id)
 
+    def epoch_of(self, queue: Queue) -> int:
+        """In which epoch this node leads it."""
+        record = self.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
+        return 0 if record is None else record.epoch
+
     def received_from(self, queue_id: int, origin: str) -> int | None:
         """Up to which of its publishes the queue has all of a node; None if nobody can say."""
         origins = self._origins.get(queue_id)

@@ -23,6 +23,7 @@ from warren.mirror.cargo import Unpacker
 from warren.mirror.mirroring import Mirroring
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.remote_client import Effects, RemoteClient
+from warren.mirror.remote_queue import PUBLISH_HEAD
 from warren.mirror.remote_queues import origin_name
 from warren.mirror.settling import PublishedReport, pack_report, unpack_numbers
 
@@ -106,10 +107,13 @@ class QueueHost:
         self._serve(node, self._session(node, queue_id), kind, payload)
 
     def _serve(self, node: str, session: RemoteClient, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.PUBLISH and self._is_stale(session.queue, payload):
+            # It is sent again by whoever does not know yet, and may have been sent elsewhere.
+            return
         if kind is Kind.PUBLISH and session.queue.is_held:
             self._held.setdefault(session.queue.queue_id, []).append((node, payload))
         elif kind is Kind.PUBLISH:
-            session.publish(self._unpacker.entries(payload, _QUEUE.size))
+            session.publish(self._unpacker.entries(payload, PUBLISH_HEAD.size))
             queue_id = session.queue.queue_id
             self._mirroring.note_origin(queue_id, self._origin(node), session.received)
         elif kind is Kind.SETTLE:
@@ -123,6 +127,11 @@ class QueueHost:
         else:
             _, number, blocked, _ = _unpack(_CONSUMER_STATE, payload)
             session.set_blocked(number, bool(blocked))
+
+    def _is_stale(self, queue: Queue, payload: bytes) -> bool:
+        """Whether it was published to the queue as it was led before."""
+        _, epoch = _unpack(PUBLISH_HEAD, payload)
+        return epoch < self._mirroring.epoch_of(queue)
 
     def _stays(self, queue: Queue) -> None:
         for node, payload in self._held.pop(queue.queue_id, ()):
@@ -236,7 +245,7 @@ class QueueHost:
                 continue
             node, kind, payload = waiting
             if kind is Kind.PUBLISH:
-                numbers = [e.number for e in self._unpacker.entries(payload, _QUEUE.size)]
+                numbers = [e.number for e in self._unpacker.entries(payload, PUBLISH_HEAD.size)]
                 report = PublishedReport(max(numbers, default=0), numbers)
                 self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
 

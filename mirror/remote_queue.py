@@ -48,6 +48,9 @@ ELSEWHERE: Final = object()
 PUBLISH_BYTES_MAX = 1 << 18
 """Octets of publishes that are sent before the turn is over."""
 
+PUBLISH_HEAD = struct.Struct("<QQ")
+"""Queue, and the epoch in which it is led as far as the node knows that publishes."""
+
 _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
 _HEARD = struct.Struct("<QQ")
@@ -166,6 +169,11 @@ class RemoteQueue(Queue):
 
     def __len__(self) -> int:
         return self.ready
+
+    def is_told_by(self, node: str) -> bool:
+        """Whether what that node says is of the leader, as we know each other: what an earlier
+        leader says, or this one before it is asked to begin anew, is of other times."""
+        return node == self.leader and not self._waiting
 
     # Publishing
 
@@ -524,8 +532,10 @@ class RemoteQueue(Queue):
         """Send what was gathered."""
         queue = _QUEUE.pack(self.queue_id)
         send = self._queues.send
-        if self._packer.parts and send(self.leader, Kind.PUBLISH, queue, *self._packer.take()):
-            self._sent_upto = self._unanswered[-1].number
+        if self._packer.parts:
+            head = PUBLISH_HEAD.pack(self.queue_id, self.epoch)
+            if send(self.leader, Kind.PUBLISH, head, *self._packer.take()):
+                self._sent_upto = self._unanswered[-1].number
         if self._heard_upto:
             send(self.leader, Kind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
             self._heard_upto = 0

@@ -126,27 +126,29 @@ class RemoteQueues:
 
     # What leaders say
 
-    def _published(self, _node: str, payload: bytes) -> None:
-        queue = self._named(payload)
+    def _published(self, node: str, payload: bytes) -> None:
+        queue = self._named(node, payload)
         if queue is not None:
             queue.answered(unpack_report(payload, _QUEUE.size))
 
-    def _delivered(self, _node: str, payload: bytes) -> None:
-        queue = self._named(payload)
+    def _delivered(self, node: str, payload: bytes) -> None:
+        queue = self._named(node, payload)
         if queue is not None:
             _, consumer = _unpack(_CONSUMER, payload)
             queue.delivered(consumer, self._unpacker.entries(payload, _CONSUMER.size))
 
-    def _cancelled(self, _node: str, payload: bytes) -> None:
-        queue = self._named(payload)
+    def _cancelled(self, node: str, payload: bytes) -> None:
+        queue = self._named(node, payload)
         if queue is not None:
             _, consumer = _unpack(_CONSUMER, payload)
             queue.cancelled_by_leader(consumer)
 
-    def _named(self, payload: bytes) -> RemoteQueue | None:
-        """The queue the frame is about; None where it was deleted meanwhile."""
+    def _named(self, node: str, payload: bytes) -> RemoteQueue | None:
+        """The queue the frame is about; None where it was deleted meanwhile, or is led otherwise
+        than the node knows."""
         (queue_id,) = _unpack(_QUEUE, payload)
-        return self._queues.get(queue_id)
+        queue = self._queues.get(queue_id)
+        return queue if queue is not None and queue.is_told_by(node) else None
 
     def _down(self, node: str) -> None:
         for queue in self.led_by(node):

@@ -86,6 +86,14 @@ def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tup
     return (*there, *chosen)
 
 
+def stand_ins(wanted: Sequence[str], in_sync: Sequence[str]) -> Sequence[str]:
+    """The mirrors that are not wanted, and stay until those that are have whole copies: there are
+    never fewer in sync than there were, or than are wanted."""
+    whole = sum([mirror in wanted for mirror in in_sync])
+    others = [mirror for mirror in in_sync if mirror not in wanted]
+    return others[: max(min(len(in_sync), len(wanted)) - whole, 0)]
+
+
 def wanted_leader(wanted: Wanted, now: Copies, running: Collection[str]) -> str:
     """Who is to lead: mode `nodes` may want the queue away from where it is.
 

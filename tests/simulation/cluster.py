@@ -44,6 +44,8 @@ class NodeClock:
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
         self.is_dead = False
+        # What was to run since the process stands still.
+        self._held: list[Callable[[], None]] | None = None
 
     def now(self) -> float:
         return self._clock.now()
@@ -63,8 +65,22 @@ class NodeClock:
     def advance(self, seconds: float) -> None:
         self._clock.advance(seconds)
 
+    def freeze(self) -> None:
+        """The process stands still."""
+        self._held = []
+
+    def thaw(self) -> None:
+        """It goes on, and does first what it has missed."""
+        held, self._held = self._held, None
+        for callback in held or ():
+            self.call_soon(callback)
+
     def _run(self, callback: Callable[[], None]) -> None:
-        if not self.is_dead:
+        if self.is_dead:
+            return
+        if self._held is not None:
+            self._held.append(callback)
+        else:
             callback()
 
 
@@ -202,6 +218,9 @@ class Cluster:
         self._more = more
         self._on_way: dict[tuple[str, str], deque[Frame]] = {}
         self._held_back: dict[str, list[Callable[[], None]]] = {}
+        # Of links on which nothing passes one way: what has not arrived.
+        self._stalled: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self.frozen: set[str] = set()
         # Who is up by the leases there are: as it is, and as each node knows it.
         self.present: set[str] = set()
         self.seen_present: dict[str, set[str]] = {}
@@ -232,6 +251,11 @@ class Cluster:
     @property
     def alive(self) -> list[str]:
         return [name for name in self.nodes if name not in self.dead]
+
+    @property
+    def working(self) -> list[str]:
+        """Those alive that do not stand still."""
+        return [name for name in self.alive if name not in self.frozen]
 
     # Links
 
@@ -269,7 +293,7 @@ class Cluster:
         for node, peer in ((one, other), (other, one)):
             on_way = self._on_way.pop((node, peer))
             for _ in range(arrives(len(on_way))):
-                if peer not in self.dead:
+                if peer not in self.dead and (node, peer) not in self._stalled:
                     self.nodes[peer].links.user.on_frames(node, [on_way.popleft()])
         for node, peer in ((one, other), (other, one)):
             links, delay_s = self.nodes[node].links, notice_s()
@@ -277,10 +301,39 @@ class Cluster:
                 self.nodes[node].clock.call_later(
                     delay_s, lambda links=links, peer=peer: _notice(links, peer)
                 )
+            elif node in self.frozen:
+                self.nodes[node].clock.call_soon(
+                    lambda links=links, peer=peer: _notice(links, peer)
+                )
             elif node not in self.dead:
                 _notice(links, peer)
 
+    def stall(self, one: str, other: str) -> None:
+        """Nothing passes from one node to the other, and nothing is lost either."""
+        self._stalled.setdefault((one, other), [])
+
+    def unstall(self, one: str, other: str) -> None:
+        for step in self._stalled.pop((one, other), ()):
+            self._after_delay(step)
+
     # Nodes
+
+    def freeze(self, name: str) -> None:
+        """The process of the node stands still, and its sockets take what comes."""
+        self.frozen.add(name)
+        self.nodes[name].clock.freeze()  # type: ignore[attr-defined]
+        self.cut_store(name)
+        for other in self.nodes:
+            if other != name:
+                self.stall(other, name)
+
+    def thaw(self, name: str) -> None:
+        if name in self.frozen:
+            self.frozen.discard(name)
+            self.nodes[name].clock.thaw()  # type: ignore[attr-defined]
+            for other in self.nodes:
+                self.unstall(other, name)
+            self.restore_store(name)
 
     def kill(
         self,
@@ -296,6 +349,10 @@ class Cluster:
         self.nodes[name].clock.is_dead = True  # type: ignore[attr-defined]
         self._presence_lines.pop(name).break_off()
         self.dead.add(name)
+        self.frozen.discard(name)
+        for other in self.nodes:
+            self._stalled.pop((other, name), None)
+            self._stalled.pop((name, other), None)
         for other in list(self.nodes):
             if self.are_connected(name, other):
                 self.cut(name, other, arrives, notice_s)
@@ -313,11 +370,17 @@ class Cluster:
 
     def tidy_after(self, name: str) -> None:
         """The lease of a dead node has run out: the first node deletes what does not outlive it."""
-        alive = self.alive
         if name in self.dead:
-            self._set_present(name, False)
-        if name in self.dead and alive:
-            store = self.nodes[min(alive)].metadata
+            self.lease_ends(name)
+
+    def has_lease_again(self, name: str) -> None:
+        self._set_present(name, True)
+
+    def lease_ends(self, name: str) -> None:
+        self._set_present(name, False)
+        others = [other for other in self.alive if other != name]
+        if others:
+            store = self.nodes[min(others)].metadata
             writes = leftovers.of_node(store, name)
             if writes:
                 store.transact(writes)
@@ -334,6 +397,9 @@ class Cluster:
     def cut_store(self, name: str) -> None:
         """Nothing passes between the node and the shared definitions; nothing is lost either."""
         self._held_back.setdefault(name, [])
+
+    def is_store_cut(self, name: str) -> bool:
+        return name in self._held_back
 
     def restore_store(self, name: str) -> None:
         for step in self._held_back.pop(name, ()):
@@ -361,7 +427,10 @@ class Cluster:
         self._after_delay(lambda: self._arrive(node, peer, on_way))
 
     def _arrive(self, node: str, peer: str, on_way: deque[Frame]) -> None:
-        if self._on_way.get((node, peer)) is on_way and on_way:
+        stalled = self._stalled.get((node, peer))
+        if stalled is not None:
+            stalled.append(lambda: self._arrive(node, peer, on_way))
+        elif self._on_way.get((node, peer)) is on_way and on_way:
             self.nodes[peer].links.user.on_frames(node, [on_way.popleft()])
 
     def _after_delay(self, step: Callable[[], None]) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 KNOWN_S = 4.0
 """After so long every node that is up knows of a definition."""
 
+LATE_S = 15.0
+"""So much later may a node that is cut off from the definitions hear of one."""
+
 ALL, TRANSIENT = "all", "transient"
 
 
@@ -36,6 +39,11 @@ class QueueLedger:
         # When what was lost: all, or what is transient.
         self.losses: list[tuple[float, str, str]] = []
         self.moved_at: list[float] = []
+        # When the lead went to another node.
+        self.changed_hands_at: list[float] = []
+        # Until when it had no mirrors, if it ever had none.
+        self.bare_until = 0.0
+        self.declared_at = 0.0
 
 
 class Ledger:
@@ -47,6 +55,9 @@ class Ledger:
         self.deletable: set[str] = set()
         self._past_losses: dict[str, list[tuple[float, str, str]]] = {}
         self.may_promote_out_of_sync: set[str] = set()
+        # While nothing fails: how many copies policies have wanted of a queue, and since when.
+        self.is_quiet = False
+        self.wanted: dict[str, list[tuple[float, int]]] = {}
         self._cluster = cluster
         self._seen = seen
         self._revision = cluster.history.revision
@@ -97,9 +108,16 @@ class Ledger:
         if before is None or before.record.queue_id != record.queue_id:
             self.queues[name] = queue = QueueLedger(name, record)
             queue.losses = self._past_losses.pop(name, [])
+            queue.declared_at = queue.bare_until = self._cluster.clock.now()
             queue.holders = {record.leader} & alive
             return
         queue, earlier, before.record = before, before.record, record
+        if not (earlier.mirrors and record.mirrors):
+            queue.bare_until = self._cluster.clock.now()
+        if record.leader != earlier.leader:
+            queue.changed_hands_at.append(self._cluster.clock.now())
+        if self.is_quiet and record.epoch == earlier.epoch:
+            self._check_not_fewer(name, earlier, record)
         if record.epoch != earlier.epoch:
             assert record.epoch == earlier.epoch + 1, (name, earlier, record)
             queue.moved_at.append(self._cluster.clock.now())
@@ -112,6 +130,14 @@ class Ledger:
 
     def _led_anew(self, queue: QueueLedger, earlier: QueueRecord, record: QueueRecord) -> None:
         seen, leader = self._seen, record.leader
+        if leader in earlier.in_sync and leader in self._cluster.dead:
+            # It was handed over while it died, and is waited for; what it confirmed is on its disk.
+            seen["handed over to a node that has died"] += 1
+            queue.last_holder = leader
+            what = TRANSIENT if self._is_durable else ALL
+            self._lose(queue, what, f"it was handed over to {leader}, which has died")
+            queue.holders = set()
+            return
         if leader in queue.holders:
             order = earlier.in_sync.index(leader) if leader in earlier.in_sync else -1
             seen["led anew by itself" if order < 0 else f"in-sync candidate {order} promoted"] += 1
@@ -119,7 +145,7 @@ class Ledger:
         if leader == earlier.leader:
             # It was away, and has what its disk has.
             seen["leader came back and went on alone"] += 1
-            assert not queue.holders & set(self._cluster.alive), (
+            assert not queue.holders & self._up(), (
                 f"MS26: {leader} leads {queue.name} alone, {queue.holders} have all:"
                 f" {earlier} -> {record}"
             )
@@ -130,12 +156,42 @@ class Ledger:
             assert queue.name in self.may_promote_out_of_sync, (
                 f"M11: {leader} leads {queue.name} out of sync: {earlier} -> {record}"
             )
-            assert not queue.holders & set(self._cluster.alive), (
+            assert not earlier.down, f"MS12: {leader} leads {queue.name}: {earlier} -> {record}"
+            assert not queue.holders & self._up(), (
                 f"M9: {leader} leads {queue.name} out of sync, {queue.holders} have all:"
                 f" {earlier} -> {record}"
             )
             self._lose(queue, ALL, f"{leader} was promoted out of sync")
         queue.holders = {leader}
+
+    def _up(self) -> set[str]:
+        """The nodes that live, and are up for the cluster: others may count a node as dead that
+        has lost its lease, and it is to pause."""
+        return set(self._cluster.alive) & self._cluster.present
+
+    def _check_not_fewer(self, name: str, earlier: QueueRecord, record: QueueRecord) -> None:
+        """M12: while nothing fails there are never fewer in sync than there were, or than some
+        policy of late wants."""
+        since = self._cluster.clock.now() - KNOWN_S
+        history = self.wanted.get(name, [(0.0, 0)])
+        late = [count for at, count in history if at >= since]
+        before = [count for at, count in history if at < since][-1:]
+        wanted = min(late + before)
+        assert len(record.in_sync) >= min(len(earlier.in_sync), wanted - 1), (
+            f"M12: {name} is to have {wanted} copies: {earlier} -> {record}"
+        )
+
+    def may_be_cancelled(self, name: str, subscribed_at: float) -> bool:
+        """Whether a consumer may be told that its subscription has ended, without asking for it:
+        the queue was deleted, or its only node was lost, as far as the client's node knows."""
+        queue = self.queues.get(name)
+        now = self._cluster.clock.now()
+        return (
+            queue is None
+            or queue.declared_at >= subscribed_at - KNOWN_S
+            or not queue.record.mirrors
+            or queue.bare_until >= now - LATE_S
+        )
 
     def _check(self, name: str, record: QueueRecord) -> None:
         """M3, M13."""
@@ -158,6 +214,16 @@ class Ledger:
             ):
                 return why
         return publish.excused
+
+    def declared_since(self, queue: str, at: float) -> bool:
+        """Whether it is another one of that name, or none."""
+        ledger = self.queues.get(queue)
+        return ledger is None or ledger.declared_at >= at
+
+    def changed_hands_since(self, queue: str, at: float) -> bool:
+        """Whether another node has got the lead since then."""
+        ledger = self.queues.get(queue)
+        return ledger is not None and any(moved > at for moved in ledger.changed_hands_at)
 
     def moved_since(self, queue: str, at: float) -> bool:
         """Whether the queue was led anew since then."""

@@ -45,6 +45,10 @@ class Publish:
         self.received_at: float | None = None
         self.acked_at: float | None = None
         self.is_gone = False
+        # Its channel has not committed it.
+        self.uncommitted = False
+        # A leader had no room for it; when.
+        self.turned_away_at: float | None = None
         # It went to a consumer that could not take it, and lost its turn.
         self.was_given_back = False
 
@@ -83,6 +87,9 @@ class ClientChannel:
         self.held: dict[int, Held] = {}
         self.consumers: dict[str, str] = {}
         self.received: dict[str, int] = {}
+        # Queue, when it was subscribed, and whether it asked to be cancelled at a failover.
+        self.subscribed: dict[str, tuple[str, float, bool]] = {}
+        self.no_ack: set[str] = set()
         self.last: dict[tuple[str, str], int] = {}
         self._content: tuple[Any, bytes, int, bytes] | None = None
 
@@ -104,6 +111,7 @@ class ClientChannel:
             self.unsettled[self.seq] = publish
         elif self.kind == TX:
             self.uncommitted.append(publish)
+            publish.uncommitted = True
         self.session.client.publishes(
             publish.queue,
             b"%d" % publish.number,
@@ -115,6 +123,8 @@ class ClientChannel:
 
     def commits(self) -> None:
         publishes, self.uncommitted = self.uncommitted, []
+        for publish in publishes:
+            publish.uncommitted = False
 
         def committed(_: Any) -> None:
             for publish in publishes:
@@ -123,9 +133,16 @@ class ClientChannel:
 
         self.asks(commands.Tx.Commit, committed)
 
-    def consumes(self, queue: str, tag: str, arguments: Table, exclusive: bool) -> None:
+    def consumes(
+        self, queue: str, tag: str, arguments: Table, exclusive: bool, no_ack: bool = False
+    ) -> None:
+        if no_ack:
+            self.no_ack.add(tag)
+
         def consuming(_: Any) -> None:
             self.consumers[tag] = queue
+            wants_cancel = "x-cancel-on-ha-failover" in arguments
+            self.subscribed[tag] = (queue, self.session.history.now, wants_cancel)
             self.received[tag] = 0
 
         self.asks(
@@ -135,6 +152,7 @@ class ClientChannel:
             consumer_tag=tag,
             arguments=arguments,
             exclusive=exclusive,
+            no_ack=no_ack,
         )
 
     def cancels(self, tag: str) -> None:
@@ -152,6 +170,12 @@ class ClientChannel:
         for one in [one for one in self.held if one == tag or (multiple and one < tag)]:
             del self.held[one]
         self.session.client.nacks(tag, self.number, multiple)
+
+    def rejects(self, tag: int) -> None:
+        """For good: it is dead-lettered, or gone."""
+        publish = self.held.pop(tag).publish
+        publish.excused = publish.excused or "it was rejected"
+        self.sends(BASIC.Reject, delivery_tag=tag, requeue=False)
 
     # Being told
 
@@ -195,6 +219,9 @@ class ClientChannel:
             if not method.redelivered:
                 self._check_order(method.consumer_tag, publish)
         history.received(publish, method.redelivered, self)
+        if isinstance(method, BASIC.Deliver) and method.consumer_tag in self.no_ack:
+            history.acked(Held(publish, history.now))
+            return
         self.held[method.delivery_tag] = Held(publish, history.now)
 
     def _check_order(self, tag: str, publish: Publish) -> None:
@@ -212,6 +239,8 @@ class ClientChannel:
         elif isinstance(method, BASIC.Cancel):
             self.consumers.pop(method.consumer_tag, None)
             self.session.history.seen["consumer cancelled by the broker"] += 1
+            if method.consumer_tag in self.subscribed:
+                self.session.history.cancelled(*self.subscribed[method.consumer_tag])
         elif isinstance(method, commands.Channel.Close):
             assert method.reply_code in EXPECTED_CLOSES, method.reply_text
             self.session.history.seen[f"channel closed: {method.reply_code}"] += 1
@@ -245,6 +274,7 @@ class ClientChannel:
                 publish.refused = True
             elif not publish.returned:
                 publish.confirmed_at = self.session.history.now
+                self.session.history.confirmed(publish)
 
     def closes(self) -> None:
         """What it holds goes back."""

@@ -30,6 +30,7 @@ import cluster_checks as checks
 from cluster import Cluster, random_delays
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session
 from cluster_disk import Disk
+from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults
 from pamqp import commands
 
 from warren.core.field import Field
@@ -37,8 +38,11 @@ from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Message
 from warren.core.queue import Queue
 from warren.core.validation import NotThere
+from warren.core.waiting import run as run_to_end
+from warren.mirror.cargo import Entry
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import LedQueue
+from warren.mirror.remote_client import RemoteClient
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""
@@ -49,15 +53,17 @@ START_SHIFT = 24
 QUIET_S = 45.0
 """Longer than anybody waits for anything."""
 
-LEASE_S = 4.0
-"""After so long the others tidy up after a node that has died."""
-
-RESTARTS_S = (0.01, 0.2, 1.0, 5.0)
-LATE_RESTARTS_S = (0.01, 0.2, 1.0, 5.0, 20.0)
-"""After so long a node is back; all of them are when everything is healed."""
-
 WIDER_FROM = 10_000
 """Histories with lower seeds do not know of what was thought of later, and stay what they were."""
+
+WIDEST_FROM = 50_000
+"""And those from here on know of everything."""
+
+DEAD = "dead"
+"""Where the dead letters of all queues go that have any."""
+
+STALE_S = 1.0
+"""Expired messages are gone after this time, links and timers included."""
 
 HA_MODES: tuple[dict[str, Any], ...] = (
     {"ha-mode": "all"},
@@ -81,13 +87,14 @@ class Errors(logging.Handler):
             )
 
 
-class History:
+class History(Faults):
     """One seed, one history. `seen` counts what happened, to show that rare things do."""
 
     def __init__(self, seed: int, seen: Counter[str]) -> None:
         self.seed = seed
         self.seen = seen
         self.is_wide = seed >= WIDER_FROM
+        self.is_widest = seed >= WIDEST_FROM
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
         self.is_durable = random.random() < 0.6
@@ -106,9 +113,22 @@ class History:
         # Whose order is not that of publishing.
         self.unordered: set[str] = set()
         self.limited: dict[str, int] = {}
+        # Who publishes is refused; what comes back is kept, however much.
+        self.refusing: set[str] = set()
+        self.ttl_s: dict[str, float] = {}
+        # Whose dead letters are kept.
+        self.lettered: set[str] = set()
+        self.must_be_dead: set[int] = set()
+        # Consumers of this queue may acknowledge nothing.
+        self.careless = ""
+        self.is_careless = False
+        # Where somebody may have a queue to himself.
+        self.exclusive: set[str] = set()
+        self.pauses_unless: str | None = None
         self.trace = 0
         self._arguments: dict[str, dict[str, Any]] = {}
         self._blocked: set[frozenset[str]] = set()
+        self._stopping: set[str] = set()
         self._down_since: dict[str, float] = {}
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._ordered = 0
@@ -143,7 +163,7 @@ class History:
         faulty_s = self.random.choice(FAULTY_S)
         end = self.now + faulty_s
         for _ in range(self.random.choice((0, 1, 1, 2, 2, 3, 4))):
-            fault = self.random.choice(FAULTS + LATER_FAULTS if self.is_wide else FAULTS)
+            fault = self.random.choice(self._faults())
             self.after(self.random.uniform(0.1, faulty_s), lambda fault=fault: self._hit(fault))
         while self.now < end:
             self._act()
@@ -151,7 +171,14 @@ class History:
         self._heal()
         self._rest(QUIET_S)
         self.check_rest()
+        if self.is_widest:
+            self._change_policies_in_peace()
         self._finish()
+
+    def _faults(self) -> tuple[str, ...]:
+        if self.is_widest:
+            return FAULTS + LATER_FAULTS + LATEST_FAULTS
+        return FAULTS + LATER_FAULTS if self.is_wide else FAULTS
 
     # Time
 
@@ -197,9 +224,12 @@ class History:
                 self.limited[name] = 8
             elif chance < 0.28:
                 arguments["x-message-ttl"] = Field("I", random.choice((200, 1500)))
+                self.ttl_s[name] = arguments["x-message-ttl"].value / 1000
                 self.limited[name] = 1 << 30
             elif chance < 0.36:
                 arguments["x-single-active-consumer"] = Field("t", True)
+            if self.is_widest:
+                self._set_up_more(name, arguments)
             self._arguments[name] = {
                 "durable": random.random() < 0.8,
                 "arguments": arguments,
@@ -209,9 +239,31 @@ class History:
         for node in self.cluster.alive:
             self._connect(node)
         self._step(0.2)
+        if self.lettered:
+            self._arguments[DEAD] = {"durable": True, "arguments": {}}
+            self._set_policy(DEAD)
+            self._declare(DEAD)
         for name in self.queues:
             self._declare(name)
         self._step(random.choice((0.1, 3.0)))
+
+    def _set_up_more(self, name: str, arguments: dict[str, Any]) -> None:
+        random = self.random
+        if not arguments and random.random() < 0.15:
+            arguments["x-max-length"] = Field("I", 8)
+            self.limited[name] = 8
+        if "x-max-length" in arguments and random.random() < 0.7:
+            arguments["x-overflow"] = Field("S", b"reject-publish")
+            self.refusing.add(name)
+        if random.random() < 0.25:
+            arguments["x-dead-letter-exchange"] = Field("S", b"")
+            arguments["x-dead-letter-routing-key"] = Field("S", DEAD.encode())
+            self.lettered.add(name)
+        if random.random() < 0.1:
+            self.careless = name
+        if random.random() < 0.3:
+            # With cluster_partition_handling = pause_if_all_down; else pause_minority.
+            self.pauses_unless = random.choice("abc")
 
     def _set_policy(self, queue: str) -> None:
         random = self.random
@@ -222,10 +274,18 @@ class History:
             definition["ha-promote-on-failure"] = "when-synced"
         else:
             self.ledger.may_promote_out_of_sync.add(queue)
+        self.ledger.wanted.setdefault(queue, []).append((self.now, self._copies_of(definition)))
         self._policies().set("/", queue, f"^{queue}$", definition, 0, "queues")
 
+    def _copies_of(self, definition: dict[str, Any]) -> int:
+        count = len(self.cluster.nodes)
+        mode, params = definition["ha-mode"], definition.get("ha-params")
+        if mode == "exactly":
+            return min(count, params)
+        return count if mode == "all" else len(params)
+
     def _policies(self) -> Any:
-        return self.cluster[self.random.choice(self.cluster.alive)].node.policies
+        return self.cluster[self.random.choice(self.cluster.working)].node.policies
 
     def _connect(self, node: str) -> Session:
         self._connected += 1
@@ -237,15 +297,23 @@ class History:
 
     @property
     def live(self) -> list[Session]:
-        return [session for session in self.sessions if not session.is_over]
+        """Those that can do something: what stands still answers nobody."""
+        return [
+            session
+            for session in self.sessions
+            if not session.is_over and session.node not in self.cluster.frozen
+        ]
 
     def _act(self) -> None:
         live = self.live
         if len(live) < 2 or self.random.random() < 0.02:
-            if self.cluster.alive:
-                self._connect(self.random.choice(self.cluster.alive))
+            if self.cluster.working:
+                self._connect(self.random.choice(self.cluster.working))
             return
-        action = self.random.choices(ACTIONS, WEIGHTS)[0]
+        if self.is_widest and self.random.random() < 0.03:
+            action = self.random.choice(LATEST_ACTIONS)
+        else:
+            action = self.random.choices(ACTIONS, WEIGHTS)[0]
         session = self.random.choice(live)
         getattr(self, action)(session, self.random.choice(self.queues))
 
@@ -256,6 +324,8 @@ class History:
             publish = Publish(number, queue, channel.line, self.random.random() < 0.7, self.now)
             if queue in self.limited:
                 publish.excused = "the queue has limits"
+            elif self.is_careless and queue == self.careless:
+                publish.excused = "it may go to who acknowledges nothing"
             self.publishes[number] = publish
             properties: dict[str, Any] = {}
             if queue in self.unordered:
@@ -279,7 +349,29 @@ class History:
         arguments: dict[str, Any] = {}
         if self.random.random() < 0.15:
             arguments["x-cancel-on-ha-failover"] = Field("t", True)
-        channel.consumes(queue, tag, arguments, self.random.random() < 0.05)
+        is_exclusive = self.random.random() < 0.05
+        if is_exclusive:
+            self.exclusive.add(queue)
+        no_ack = queue == self.careless and self.random.random() < 0.5
+        if no_ack:
+            self.is_careless = True
+            self.seen["consumers that acknowledge nothing"] += 1
+            self._excuse(queue, "it may go to who acknowledges nothing")
+        channel.consumes(queue, tag, arguments, is_exclusive, no_ack)
+
+    def _publish_uncommitted(self, session: Session, queue: str) -> None:
+        """E9: nobody gets it before it is committed, if it ever is."""
+        self._publish(session, queue, TX)
+
+    def _reject(self, session: Session, queue: str) -> None:
+        channel = session.channel(self.random.choice((CONSUME, GET)))
+        if channel.held:
+            self.seen["rejected"] += 1
+            channel.rejects(self.random.choice(list(channel.held)))
+
+    def _rebalance(self, session: Session, queue: str) -> None:
+        self.seen["rebalanced"] += 1
+        run_to_end(self.cluster[session.node].mirroring.rebalance(), lambda result: None)
 
     def _cancel(self, session: Session, queue: str) -> None:
         channel = session.channel(CONSUME)
@@ -381,6 +473,10 @@ class History:
 
     def received(self, publish: Publish, redelivered: bool, channel: ClientChannel) -> None:
         assert not publish.is_gone, f"E3: {publish} was acknowledged, and is delivered again"
+        assert not publish.uncommitted, f"E9: {publish} is not committed, and is delivered"
+        ttl_s = self.ttl_s.get(publish.queue)
+        if ttl_s is not None and publish.published_at > self._final_since and not redelivered:
+            assert self.now <= publish.published_at + ttl_s + STALE_S, f"E12: {publish} has expired"
         # Of what two clients got in one step nobody knows who was first.
         if publish.received_at not in (None, self.now) and not redelivered:
             # A leader that is cut off delivers until it hears that there is another.
@@ -391,6 +487,27 @@ class History:
             publish.received_at = self.now
         if redelivered:
             self.seen["redelivered"] += 1
+
+    def confirmed(self, publish: Publish) -> None:
+        at = publish.turned_away_at
+        assert (
+            at is None
+            # What is on its way to a queue that is deleted has arrived.
+            or self.ledger.declared_since(publish.queue, publish.published_at)
+            or self.ledger.moved_since(publish.queue, at - checks.KNOWN_S)
+        ), f"E5: {publish} was refused at {at}, and is confirmed"
+
+    def turned_away(self, body: bytes) -> None:
+        self.seen["turned away"] += 1
+        self.publishes[int(body)].turned_away_at = self.now
+
+    def cancelled(self, queue: str, subscribed_at: float, wants_cancel: bool) -> None:
+        assert (
+            wants_cancel
+            or not self.is_widest
+            or queue in self.exclusive
+            or self.ledger.may_be_cancelled(queue, subscribed_at)
+        ), f"MS29: a consumer of {queue}, subscribed {subscribed_at}, is cancelled"
 
     def handed_out(self, led: LedQueue, messages: Iterable[Message]) -> None:
         """E3: who leads now knows what leaders before may have delivered."""
@@ -403,7 +520,9 @@ class History:
             return
         for message in messages:
             publish = self.publishes[int(message.body)]
-            assert message.redelivered or publish.received_at is None, (
+            # A dead letter is another message.
+            is_dead = publish.queue != led.queue.name
+            assert is_dead or message.redelivered or publish.received_at is None, (
                 f"E3: {led._node} delivers {publish} again, not redelivered"
             )
 
@@ -419,205 +538,12 @@ class History:
         moved = self.ledger.moved_since(publish.queue, held.at - checks.KNOWN_S)
         publish.is_gone = held.at > self._final_since and not moved
 
-    # Faults
-
-    def _hit(self, fault: str) -> None:
-        if self.cluster.alive:
-            self.note("fault", fault)
-            self.seen[f"fault: {fault}"] += 1
-            getattr(self, f"_{fault}")()
-            self._look()
-
-    def _look(self) -> None:
-        """Rare states a fault has met."""
-        for name in self.cluster.alive:
-            for led in self.cluster[name].mirroring._led.values():
-                if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
-                    self.seen["fault during synchronisation"] += 1
-                if led.leader._awaiting:
-                    self.seen["fault while confirms are awaited"] += 1
-            for queue in self.cluster[name].remote_queues._queues.values():
-                if queue._waiting:
-                    self.seen["fault while a leader is awaited"] += 1
-
-    def _notice_s(self) -> Callable[[], float]:
-        choice = self.random.choice((0.0, 0.0, 0.05, 1.0))
-        return lambda: self.random.uniform(0.0, choice) if choice else 0.0
-
-    def _arrives(self) -> Callable[[int], int]:
-        return lambda count: self.random.randint(0, count)
-
-    def _kill(self, name: str, back_after_s: float | None = None) -> None:
-        if name in self.cluster.dead:
-            return
-        node = self.cluster[name]
-        if any(led.leader._awaiting for led in node.mirroring._led.values()):
-            self.seen["leader died with unconfirmed publishes"] += 1
-        for led in node.mirroring._led.values():
-            if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
-                self.seen["leader died during synchronisation"] += 1
-        for session in self.live:
-            if session.node == name:
-                session.poll()
-                session.dies_with_node()
-        self.ledger.node_died(name)
-        self.cluster.restore_store(name)
-        self.cluster.kill(name, self._arrives(), self._notice_s())
-        self.after(LEASE_S, lambda: self._tidy(name))
-        restarts_s = LATE_RESTARTS_S if self.is_wide else RESTARTS_S
-        self.after(
-            self.random.choice(restarts_s) if back_after_s is None else back_after_s,
-            lambda: self._restart(name),
-        )
-
-    def _tidy(self, name: str) -> None:
-        self.cluster.tidy_after(name)
-
-    def _restart(self, name: str) -> None:
-        if name not in self.cluster.dead:
-            return
-        if any(name in self.cluster[other].links.up for other in self.cluster.alive):
-            self.seen["restarted before it was missed"] += 1
-        self.cluster.restart(name)
-        for other in self.cluster.nodes:
-            if other != name:
-                self.after(
-                    self.random.uniform(0.0, 0.3), lambda other=other: self._link(name, other)
-                )
-
-    def _link(self, one: str, other: str) -> None:
-        """Try to connect, as links do until they are."""
-        if self.cluster.dead & {one, other} or frozenset((one, other)) in self._blocked:
-            if not self.cluster.dead & {one, other}:
-                return
-            self.after(0.1, lambda: self._link(one, other))
-        elif self.cluster.may_connect(one, other):
-            self.cluster.connect(one, other)
-        elif not self.cluster.are_connected(one, other):
-            self.after(0.05, lambda: self._link(one, other))
-
-    def _node(self) -> str:
-        return self.random.choice(self.cluster.alive)
-
-    def _leader(self) -> str:
-        """A node that leads something, if any does; any, if none is up."""
-        leading = [n for n in self.cluster.alive if self.cluster[n].mirroring._led]
-        return self.random.choice(leading or self.cluster.alive or sorted(self.cluster.nodes))
-
-    def _crash(self) -> None:
-        self._kill(self._node())
-
-    def _crash_leader(self) -> None:
-        self._kill(self._leader())
-
-    def _crash_two(self) -> None:
-        for name in self.random.sample(self.cluster.alive, min(2, len(self.cluster.alive))):
-            gap_s = self.random.choice((0.0, 0.01, 0.15, 0.6))
-            self.after(gap_s, lambda name=name: self._kill(name))
-
-    def _crash_all(self) -> None:
-        for name in self.cluster.alive:
-            self._kill(name)
-
-    def _crash_and_return(self) -> None:
-        """A leader is back before anybody could take its place."""
-        self._kill(self._leader(), 0.001)
-
-    def _crash_twice(self) -> None:
-        """The leader, and whoever takes its place."""
-        self._kill(self._leader(), 5.0)
-        self.after(self.random.uniform(0.1, 0.8), lambda: self._kill(self._leader()))
-
-    def _cut(self, one: str, other: str, blocked_s: float) -> None:
-        pair = frozenset((one, other))
-        if not self.cluster.are_connected(one, other) or self.cluster.dead & pair:
-            return
-        self.cluster.cut(one, other, self._arrives(), self._notice_s())
-        if blocked_s:
-            self._blocked.add(pair)
-
-        def restore() -> None:
-            self._blocked.discard(pair)
-            self._link(one, other)
-
-        self.after(blocked_s or self.random.uniform(0.001, 0.08), restore)
-
-    def _break_link(self) -> None:
-        """It comes back within gm's suspicion time, or a little later."""
-        if len(self.cluster.alive) > 1:
-            one, other = self.random.sample(self.cluster.alive, 2)
-            self._cut(one, other, 0.0)
-
-    def _break_link_of_leader(self) -> None:
-        leader = self._leader()
-        for other in self.cluster.alive:
-            if other != leader and self.random.random() < 0.6:
-                self._cut(leader, other, 0.0)
-
-    def _part(self) -> None:
-        """Two nodes do not reach each other, and all others do."""
-        if len(self.cluster.alive) > 1:
-            one, other = self.random.sample(self.cluster.alive, 2)
-            self._cut(one, other, self.random.choice((0.3, 2.0, 6.0)))
-
-    def _flap(self) -> None:
-        if len(self.cluster.alive) > 1:
-            one, other = self.random.sample(self.cluster.alive, 2)
-            for number in range(4):
-                self.after(0.4 * number, lambda: self._cut(one, other, 0.2))
-
-    def _isolate(self) -> None:
-        """A node reaches the shared definitions, and no other node."""
-        name = self._leader() if self.random.random() < 0.5 else self._node()
-        seconds = self.random.choice((0.3, 2.0, 6.0))
-        for other in self.cluster.nodes:
-            if other != name:
-                self._cut(name, other, seconds)
-
-    def _isolate_from_store(self, name: str | None = None) -> None:
-        """A node reaches the others, and not the shared definitions."""
-        name = name or (self._leader() if self.random.random() < 0.5 else self._node())
-        self.cluster.cut_store(name)
-        self.after(self.random.choice((0.1, 1.0, 3.5)), lambda: self.cluster.restore_store(name))
-
-    def _isolate_from_all(self) -> None:
-        name = self._leader()
-        self._isolate_from_store(name)
-        for other in self.cluster.nodes:
-            if other != name:
-                self._cut(name, other, self.random.choice((0.3, 2.0, 4.0)))
-
-    def _slow_store(self) -> None:
-        for name in self.cluster.alive:
-            self._isolate_from_store(name)
-
-    def _crash_while_store_is_slow(self) -> None:
-        self._slow_store()
-        self._kill(self._leader())
-
-    def _crash_while_synchronising(self) -> None:
-        """A mirror is lost and comes back to a queue with messages; then its leader dies."""
-        leader = self._leader()
-        for other in self.cluster.alive:
-            if other != leader:
-                self._kill(other, 0.2)
-                break
-        self.after(self.random.uniform(0.3, 2.0), lambda: self._kill(leader))
-
-    def _lose_whole_copies(self) -> None:
-        """Everybody dies for long who has all of a queue; others have a part of it, if any do."""
-        records = checks.queue_records(self.cluster).values()
-        in_part = [r for r in records if set(r.mirrors) - set(r.in_sync)]
-        if in_part:
-            record = self.random.choice(in_part)
-            for name in sorted({record.leader, *record.in_sync} & set(self.cluster.alive)):
-                self._kill(name, LATE_RESTARTS_S[-1])
-
     # The end
 
     def _heal(self) -> None:
         self.note("heal", "")
         self._due.clear()
+        self._end_faults()
         for name in self.cluster.nodes:
             self.cluster.restore_store(name)
         self._blocked.clear()
@@ -636,6 +562,24 @@ class History:
         for _ in checks.check_mirrors(self.cluster):
             self.seen["copies compared"] += 1
         self._check_policies()
+        for session in self.live:
+            channel = session.channel(CONSUME)
+            for tag in channel.consumers:
+                queue, at, wants_cancel = channel.subscribed[tag]
+                assert not (wants_cancel and self.ledger.changed_hands_since(queue, at)), (
+                    f"MS29: {tag} has not been cancelled"
+                )
+
+    def _change_policies_in_peace(self) -> None:
+        """M12, MS19: as fast as one likes, and nothing is lost by it."""
+        self.ledger.is_quiet = True
+        for _ in range(self.random.choice((0, 3, 6))):
+            self._set_policy(self.random.choice(self.queues))
+            self.seen["policy changed in peace"] += 1
+            self._rest(self.random.choice((0.02, 0.1, 1.0, 6.0)))
+        self._rest(20.0)
+        self.check_rest()
+        self.ledger.is_quiet = False
 
     def _check_policies(self) -> None:
         """M12: the queues have the mirrors their policies want."""
@@ -644,7 +588,11 @@ class History:
             if led is None:
                 assert not record.mirrors, f"{record.leader} does not mirror {name}: {record}"
                 continue
-            assert set(record.mirrors) == set(led.wanted_mirrors), (
+            extra = set(record.mirrors) - set(led.wanted_mirrors)
+            missing = set(led.wanted_mirrors) - set(record.mirrors)
+            # Whoever has all stays for those who have not yet.
+            unsynced = set(led.wanted_mirrors) - set(record.in_sync)
+            assert not missing and extra <= set(record.in_sync) and len(extra) <= len(unsynced), (
                 f"M12: {name} is to have {led.wanted_mirrors}: {record}"
             )
             if led.wanted.synchronise:
@@ -664,6 +612,8 @@ class History:
             session.vanishes()
         self._rest(3.0)
         self._drain()
+        if self.lettered:
+            self._drain_dead()
         lost = [
             publish
             for publish in self.publishes.values()
@@ -677,7 +627,7 @@ class History:
         exclusive = [n for n, r in checks.queue_records(self.cluster).items() if r.exclusive]
         assert not exclusive, f"E10: {exclusive}"
         session = self._connect(self._node())
-        for queue in self.queues:
+        for queue in (*self.queues, *([DEAD] if self.lettered else [])):
             self.ledger.deletable.add(queue)
             session.channel(ADMIN).asks(commands.Queue.Delete, queue=queue)
         self._rest(5.0)
@@ -692,6 +642,7 @@ class History:
         self.seen["publishes"] += len(self.publishes)
         self.seen["confirmed"] += sum(p.confirmed_at is not None for p in self.publishes.values())
         self.seen["histories"] += 1
+        self.seen[f"histories of {len(self.cluster.nodes)} nodes"] += 1
 
     def _ack_all(self) -> None:
         for _ in range(4000):
@@ -700,12 +651,26 @@ class History:
                 for kind in (CONSUME, GET):
                     channel = session.channel(kind)
                     if channel.held:
-                        channel.acks(max(channel.held), True)
+                        self._reject_some(channel)
+                        if channel.held:
+                            channel.acks(max(channel.held), True)
                         busy = True
             self._rest(0.3)
             if not busy:
                 return
         raise AssertionError("messages come again and again")
+
+    def _reject_some(self, channel: ClientChannel) -> None:
+        """Of what nothing can go wrong with any more, all becomes a dead letter that is to."""
+        for tag, held in list(channel.held.items()):
+            publish = held.publish
+            is_its_to_reject = held.at > self._final_since and not self.ledger.moved_since(
+                publish.queue, held.at - checks.KNOWN_S
+            )
+            if publish.queue in self.lettered and is_its_to_reject and self.random.random() < 0.2:
+                self.seen["rejected in peace"] += 1
+                self.must_be_dead.add(publish.number)
+                channel.rejects(tag)
 
     def _probe(self) -> None:
         """Every consumer is served, and every publisher."""
@@ -772,13 +737,34 @@ class History:
                 channel.acks(max(channel.held), True)
         session.vanishes()
 
+    def _drain_dead(self) -> None:
+        """What was rejected, expired or dropped may be there; nothing else."""
+        session = self._connect(self._node())
+        self._rest(0.5)
+        client, channel = session.client, session.channel(ADMIN)
+        for _ in range(10_000):
+            client.sends(commands.Basic.Get, channel.number, queue=DEAD, no_ack=True)
+            self.cluster.clock.advance(0.3)
+            frames = client.frames()
+            if frames[0].method.name == "Basic.GetEmpty":
+                break
+            publish = self.publishes[int(frames[2].payload)]
+            self.seen["dead letters"] += 1
+            self.must_be_dead.discard(publish.number)
+            assert publish.queue in self.lettered and publish.excused, f"E2: {publish} is dead"
+        else:
+            raise AssertionError(f"{DEAD} has no end")
+        lost = self.must_be_dead
+        assert not lost, f"E1: {len(lost)} dead letters lost, such as {sorted(lost)[:3]}"
+        session.vanishes()
+
     def _check_drained(self, queue: str, counted: list[int], drained: list[Publish]) -> None:
         ids = [publish.number for publish in drained]
         twice = [publish for publish in drained if ids.count(publish.number) > 1]
         assert not twice, f"E2: {queue} has {twice[:3]} twice"
         if queue not in self.limited:
             assert counted == [len(drained)], f"E7: {counted} in {queue}, {len(drained)} got"
-        elif self.limited[queue] < 1 << 30:
+        elif self.limited[queue] < 1 << 30 and queue not in self.refusing:
             assert len(drained) <= self.limited[queue], f"E11: {len(drained)} in {queue}"
         if queue not in self.unordered:
             last: dict[str, Publish] = {}
@@ -808,33 +794,8 @@ ACTIONS = (
     "_vanish",
     "_close_channel",
 )
+LATEST_ACTIONS = ("_publish_uncommitted", "_reject", "_reject", "_rebalance")
 WEIGHTS = (30, 8, 4, 6, 1.5, 14, 6, 8, 0.3, 0.3, 1, 0.5, 1.2, 1, 0.7, 0.7)
-
-FAULTS = (
-    "crash",
-    "crash_leader",
-    "crash_leader",
-    "crash_leader",
-    "crash_two",
-    "crash_all",
-    "crash_and_return",
-    "crash_twice",
-    "crash_twice",
-    "break_link",
-    "break_link_of_leader",
-    "break_link_of_leader",
-    "part",
-    "part",
-    "flap",
-    "isolate",
-    "isolate",
-    "isolate_from_store",
-    "isolate_from_all",
-    "slow_store",
-    "crash_while_store_is_slow",
-    "crash_while_synchronising",
-)
-LATER_FAULTS = ("lose_whole_copies", "lose_whole_copies")
 
 
 @contextmanager
@@ -876,6 +837,24 @@ def watching_returns(history: History) -> Iterator[None]:
 
 
 @contextmanager
+def watching_refusals(history: History) -> Iterator[None]:
+    publish = RemoteClient.publish
+
+    def watched(client: RemoteClient, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            refused = len(client._refused)
+            publish(client, [entry])
+            if len(client._refused) > refused:
+                history.turned_away(entry.body)
+
+    RemoteClient.publish = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        RemoteClient.publish = publish  # type: ignore[method-assign]
+
+
+@contextmanager
 def faults_logged() -> Iterator[list[str]]:
     errors = Errors()
     logger = logging.getLogger("warren")
@@ -891,7 +870,11 @@ def run(seed: int, seen: Counter[str]) -> History:
     with faults_logged() as faults:
         history = History(seed, seen)
         try:
-            with watching_returns(history), watching_hand_outs(history):
+            with (
+                watching_returns(history),
+                watching_hand_outs(history),
+                watching_refusals(history),
+            ):
                 history.run()
         except Exception as error:
             if faults:

@@ -15,10 +15,8 @@ sys.path.append(str(Path(__file__).parent))
 
 import cluster_history
 
-FIRST_SEED = cluster_history.WIDER_FROM
-SEEDS = 90
-OUT_OF_SYNC_SEED = 10_277
-"""A mirror that is not in sync is promoted in one history of some hundred; here it is."""
+FIRST_SEED = cluster_history.WIDEST_FROM
+SEEDS = 60
 
 ONCE_FAILED = {
     4: "a restarted node asked the member of its own earlier life to be let in, for ever",
@@ -55,6 +53,9 @@ ONCE_FAILED = {
     1268: "a slice was lost with the link, or with the leader, and everything waited for it",
     1514: "what counts as delivered counted so no more when the queue had no mirrors",
     1044: "what was given up was sent again all the same when its leader was back",
+    50006: "a question was answered whose asker was gone meanwhile",
+    50201: "a queue was handed over to a node that had just died",
+    50300: "what was published to a former leader was taken by it when it led again",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
 }
 
@@ -80,7 +81,7 @@ RARE = (
 
 def test_no_client_of_a_cluster_is_told_what_is_not_so() -> None:
     seen: Counter[str] = Counter()
-    for seed in (*range(FIRST_SEED, FIRST_SEED + SEEDS), OUT_OF_SYNC_SEED):
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
         cluster_history.run(seed, seen)
     assert not [name for name in RARE if not seen[name]], seen
 
