@@ -85,6 +85,10 @@ class QueueOwner(Protocol):
         """Delete the queue and its bindings."""
         ...
 
+    def current(self, queue: Queue) -> Queue | None:
+        """What stands for the queue now; None when it was deleted."""
+        ...
+
     def renew_queue(self, queue: Queue) -> None:
         """The leader of the queue, at another node, has forgotten us: begin anew with it."""
         ...
@@ -541,6 +545,11 @@ class Queue:
             self._expiry_timer = None
         self.backing.delete()
         self.unacked = 0
+        held, self._held = self._held, None
+        for publish in held or ():
+            # As if it had come a moment earlier.
+            if publish.confirms is not None:
+                publish.confirms.settle(publish.publish_seq)
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.cancelled()

@@ -607,6 +607,11 @@ class VirtualHost:
         else:
             queue.mirrored = bool(record.mirrors)
 
+    def current(self, queue: Queue) -> Queue | None:
+        """`QueueOwner`: it may have got other leaders since anybody looked."""
+        current = self.queues.get(queue.name)
+        return current if current is not None and current.queue_id == queue.queue_id else None
+
     def renew_queue(self, queue: Queue) -> None:
         """`QueueOwner`: begin anew with the leader of the queue, which has forgotten us."""
         stored = self._store.get(("queue", self.name, queue.name))

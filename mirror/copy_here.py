@@ -16,7 +16,7 @@ from warren.mirror.gm_shell import GroupMember
 from warren.mirror.mirror import Mirror
 from warren.mirror.mirror_level import BeginAnew, CopyLost
 from warren.mirror.post import Undeliverable
-from warren.mirror.promotion import leader_down
+from warren.mirror.promotion import handed_over, leader_down
 from warren.mirror.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.view import MemberId, Members, alive_members
 from warren.mirror.whole_copies import WholeCopies
@@ -220,6 +220,32 @@ class CopyHere:
             )
 
         self._effects.write_record(self.key, self.queue_id, lead)
+
+    def take_over(self, leader: str, epoch: int) -> bool:
+        """Lead in the place of a leader that wants it so, if this copy is whole."""
+        record = self._effects.record_of(self.key, self.queue_id)
+        if record is None or not self._may_take_over(record, leader, epoch):
+            return False
+
+        def lead(record: QueueRecord) -> QueueRecord | None:
+            if not self._may_take_over(record, leader, epoch):
+                return None
+            return msgspec.structs.replace(
+                record,
+                leader=self._node,
+                epoch=epoch + 1,
+                mirrors=[mirror for mirror in record.mirrors if mirror != self._node],
+                in_sync=[mirror for mirror in record.in_sync if mirror != self._node],
+                promoted=handed_over(leader),
+                promoted_at=self._clock.wall_time(),
+                stores={**record.stores, self._node: self.storage_id},
+            )
+
+        self._effects.write_record(self.key, self.queue_id, lead)
+        return True
+
+    def _may_take_over(self, record: QueueRecord, leader: str, epoch: int) -> bool:
+        return (record.leader, record.epoch) == (leader, epoch) and self._node in record.in_sync
 
     def _may_lead_without_all(self, record: QueueRecord) -> bool:
         """Whether the policy allows it, and nobody who lives can have a whole copy.

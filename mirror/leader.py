@@ -473,6 +473,8 @@ class Leader:
                 self._is_in_sync(mirror, copy)
 
     def _is_in_sync(self, mirror: str, copy: _Copy) -> None:
+        if self.fenced:
+            return
         copy.in_sync = True
         self._effects.now_in_sync(mirror)
 

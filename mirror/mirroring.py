@@ -44,7 +44,7 @@ from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.mirror_figures import MirrorFigures
 from warren.mirror.post import Kind, Post, Undeliverable
-from warren.mirror.promotion import LEADER_BACK, Promotion, handed_over, promotion
+from warren.mirror.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.refusals import Refusals
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.remote_queues import node_of
@@ -152,6 +152,7 @@ class Mirroring:
         self._calls.serve("mirror.invite", self._invited)
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
+        self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
         self._metadata.watch(("queue",), self._record_changed)
@@ -317,10 +318,14 @@ class Mirroring:
 
     def _led_or_refuse(self, queue: Queue) -> LedQueue:
         led = self._led.get(queue.queue_id)
+        described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
         if led is None:
-            described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
             raise PreconditionFailed(
                 f"{described} is not mirrored, there is nothing to synchronise"
+            )
+        if led.leader.fenced:
+            raise PreconditionFailed(
+                f"{described} waits for one of its mirrors to take the lead, or to have no copy"
             )
         return led
 
@@ -585,24 +590,23 @@ class Mirroring:
         led.moving = True
         queue.hold()
 
-        def hand_over(record: QueueRecord) -> QueueRecord | None:
-            epoch = led.leader.epoch
-            if record.leader != self._name or record.epoch != epoch or target not in record.in_sync:
-                self._stay(led)
-                return None
-            return msgspec.structs.replace(
-                record,
-                leader=target,
-                epoch=epoch + 1,
-                mirrors=[mirror for mirror in record.mirrors if mirror != target],
-                in_sync=[mirror for mirror in record.in_sync if mirror != target],
-                promoted=handed_over(self._name),
-                promoted_at=self._clock.wall_time(),
+        # The target itself writes that it leads: it may have died, or have begun anew.
+        async def ask() -> bool:
+            takes: bool = await self._calls.ask(
+                target, "mirror.take_over", queue.queue_id, led.leader.epoch
             )
+            return takes
+
+        def answered(result: Callable[[], bool]) -> None:
+            takes = False
+            with suppress(NotFound):
+                takes = result()
+            if not takes:
+                self._stay(led)
 
         def when_all_have_it(leads: bool) -> None:
             if leads:
-                self.write_record(led.key, led.queue.queue_id, hand_over)
+                run(ask(), answered)
 
         led.leader.barrier(when_all_have_it)
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
@@ -887,6 +891,11 @@ class Mirroring:
             return False
         copy.leader_was_away(node)
         return True
+
+    async def _asked_to_take_over(self, node: str, queue_id: int, epoch: int) -> bool:
+        """The leader hands the queue over; False if this node cannot lead."""
+        copy = self._copies.get(queue_id)
+        return copy is not None and copy.mirror.started and copy.take_over(node, epoch)
 
     # Definitions
 

@@ -229,8 +229,8 @@ class RemoteQueue(Queue):
             await self._subscribe(consumer)
         except QueueMoved as moved:
             if not consumer.blocked & Blocked.NOT_ACTIVE:
-                consumer.queue = moved.queue
-                await moved.queue.subscribe(consumer)
+                consumer.queue = self._moved_to(moved)
+                await consumer.queue.subscribe(consumer)
 
     async def _subscribe(self, consumer: Consumer) -> None:
         self._consumers_numbered += 1
@@ -310,7 +310,7 @@ class RemoteQueue(Queue):
         try:
             got, left = await self._ask("get", no_ack, list(client), late=self._got_too_late)
         except QueueMoved as moved:
-            return await moved.queue.get_one(no_ack, client)
+            return await self._moved_to(moved).get_one(no_ack, client)
         if got is None:
             self.got_nothing += 1
             return Fetched(None, 0, self)
@@ -343,14 +343,14 @@ class RemoteQueue(Queue):
         try:
             self.ready, self.consumer_count = await self._ask("counts")
         except QueueMoved as moved:
-            return await moved.queue.counts()
+            return await self._moved_to(moved).counts()
         return self.ready, self.consumer_count
 
     async def empty(self) -> int:
         try:
             count: int = await self._ask("purge")
         except QueueMoved as moved:
-            return await moved.queue.empty()
+            return await self._moved_to(moved).empty()
         return count
 
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
@@ -361,8 +361,9 @@ class RemoteQueue(Queue):
         try:
             self.left_ready = await self._ask("delete", if_unused, if_empty)
         except QueueMoved as moved:
-            await moved.queue.end(if_unused=if_unused, if_empty=if_empty)
-            self.left_ready = moved.queue.left_ready
+            queue = self._moved_to(moved)
+            await queue.end(if_unused=if_unused, if_empty=if_empty)
+            self.left_ready = queue.left_ready
             return
         await self._gone
 
@@ -585,6 +586,13 @@ class RemoteQueue(Queue):
             if self._successor is not None:
                 raise QueueMoved(self._successor) from None
             raise
+
+    def _moved_to(self, moved: QueueMoved) -> Queue:
+        """Raises `NotFound` when it was deleted after that."""
+        queue = self._vhost.current(moved.queue)
+        if queue is None:
+            raise no_queue(self.name, self._vhost.name)
+        return queue
 
     def _got_too_late(self, answer: Any) -> None:
         """What basic.get fetched for a connection that is gone goes back."""

@@ -130,14 +130,6 @@ class Ledger:
 
     def _led_anew(self, queue: QueueLedger, earlier: QueueRecord, record: QueueRecord) -> None:
         seen, leader = self._seen, record.leader
-        if leader in earlier.in_sync and leader in self._cluster.dead:
-            # It was handed over while it died, and is waited for; what it confirmed is on its disk.
-            seen["handed over to a node that has died"] += 1
-            queue.last_holder = leader
-            what = TRANSIENT if self._is_durable else ALL
-            self._lose(queue, what, f"it was handed over to {leader}, which has died")
-            queue.holders = set()
-            return
         if leader in queue.holders:
             order = earlier.in_sync.index(leader) if leader in earlier.in_sync else -1
             seen["led anew by itself" if order < 0 else f"in-sync candidate {order} promoted"] += 1

@@ -339,12 +339,11 @@ class Faults:
         for name in sorted(self._stopping):
             self._kill(name)
         self._stopping.clear()
-        for one in self.cluster.nodes:
-            for other in self.cluster.nodes:
-                if one not in self.cluster.frozen and other not in self.cluster.frozen:
-                    self.cluster.unstall(one, other)
         for name in sorted(self.cluster.frozen):
             self._thaw(name)
+        for one in self.cluster.nodes:
+            for other in self.cluster.nodes:
+                self.cluster.unstall(one, other)
         for name in self.cluster.alive:
             self._has_lease_again(name)
 

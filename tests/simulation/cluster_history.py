@@ -33,6 +33,7 @@ from cluster_disk import Disk
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults
 from pamqp import commands
 
+from warren.core.errors import PreconditionFailed
 from warren.core.field import Field
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Message
@@ -457,10 +458,12 @@ class History(Faults):
                 if led.queue.name == queue:
                     mirroring = self.cluster[name].mirroring
                     self.seen["synchronised by hand"] += 1
-                    if self.random.random() < 0.3:
-                        mirroring.cancel_synchronisation(led.queue)
-                    else:
-                        mirroring.synchronise(led.queue)
+                    # It may not be known yet who leads.
+                    with suppress(PreconditionFailed):
+                        if self.random.random() < 0.3:
+                            mirroring.cancel_synchronisation(led.queue)
+                        else:
+                            mirroring.synchronise(led.queue)
 
     def _vanish(self, session: Session, queue: str) -> None:
         session.vanishes()

@@ -15,10 +15,14 @@ sys.path.append(str(Path(__file__).parent))
 
 import cluster_history
 
-FIRST_SEED = cluster_history.WIDEST_FROM
-SEEDS = 60
 OUT_OF_SYNC_SEED = 10_277
 """A mirror that is not in sync is promoted in one history of some hundred; here it is."""
+
+SEEDS = (
+    *range(cluster_history.WIDER_FROM, cluster_history.WIDER_FROM + 60),
+    *range(cluster_history.WIDEST_FROM, cluster_history.WIDEST_FROM + 50),
+    OUT_OF_SYNC_SEED,
+)
 
 ONCE_FAILED = {
     4: "a restarted node asked the member of its own earlier life to be let in, for ever",
@@ -58,7 +62,13 @@ ONCE_FAILED = {
     50006: "a question was answered whose asker was gone meanwhile",
     50201: "a queue was handed over to a node that had just died",
     50300: "what was published to a former leader was taken by it when it led again",
+    60213: "a leader that did not know yet whether it led had a mirror synchronised by hand",
+    60293: "as 60213",
+    60334: "who waited for a leader subscribed to an object that stood for the queue no more",
+    60339: "a queue was handed over to a node that had died and was back",
+    60680: "a queue was deleted while it was handed over, and what was held back hung",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
+    50166: "a new leader waited for a mirror whose death it had been told of as a mirror itself",
 }
 
 RARE = (
@@ -77,13 +87,15 @@ RARE = (
     "promoted out of sync",
     "redelivered",
     "restarted before it was missed",
+    "stopped in order",
     "synchronised by hand",
+    "turned away",
 )
 
 
 def test_no_client_of_a_cluster_is_told_what_is_not_so() -> None:
     seen: Counter[str] = Counter()
-    for seed in (*range(FIRST_SEED, FIRST_SEED + SEEDS), OUT_OF_SYNC_SEED):
+    for seed in SEEDS:
         cluster_history.run(seed, seen)
     assert not [name for name in RARE if not seen[name]], seen
 
