@@ -68,7 +68,6 @@ ONCE_FAILED = {
     60339: "a queue was handed over to a node that had died and was back",
     60680: "a queue was deleted while it was handed over, and what was held back hung",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
-    50166: "a new leader waited for a mirror whose death it had been told of as a mirror itself",
 }
 
 RARE = (
