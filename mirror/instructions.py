@@ -49,10 +49,16 @@ class Op(IntEnum):
     EPOCH = 10
     KEEP = 11
     KEEP_OUT = 12
+    REFUSED = 13
+    HEARD = 14
 
 
 RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT})
-CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH})
+PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
+CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
+
+_OPS = {int(op): op for op in Op}
+"""Ten times faster than asking the enumeration."""
 
 
 class Performer(Protocol):
@@ -177,8 +183,8 @@ def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
     try:
         while start < end:
             code = payload[start]
-            op = Op(code & ~_SAME_ENVELOPE)
-            if op <= Op.PUBLISH_DELIVERED:
+            op = _OPS[code & ~_SAME_ENVELOPE]
+            if op in PUBLISHES:
                 _, level, position, expires_at, size = _PUBLISH.unpack_from(payload, start)
                 start += _PUBLISH.size
                 if not code & _SAME_ENVELOPE:
@@ -207,5 +213,5 @@ def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
                 start += _CONTROL.size
                 performer.control(op, msgspec.msgpack.decode(payload[start : start + size]))
                 start += size
-    except (struct.error, ValueError, msgspec.MsgspecError) as error:
+    except (struct.error, KeyError, ValueError, msgspec.MsgspecError) as error:
         raise Undeliverable(f"an instruction that cannot be read: {error}") from None

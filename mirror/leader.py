@@ -28,6 +28,7 @@ from warren.mirror.former_copy import Kept
 from warren.mirror.instructions import NEVER, Op, Script
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.mirror_level import NOWHERE
+from warren.mirror.refusals import Refusals
 from warren.mirror.renumbering import Renumbering, Step
 from warren.mirror.unreported import Unreported
 
@@ -140,6 +141,9 @@ class Leader:
         self.again = False
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
+        # What of these it has refused; and what of that is not written down yet.
+        self.refusals: dict[str, Refusals] = {}
+        self._refused: dict[str, list[int]] = {}
         self._clock = clock
         self._effects = effects
         self._script = Script()
@@ -200,11 +204,30 @@ class Leader:
         self._script.origin(name, number)
         self._wake()
 
+    def refused(self, name: str, number: int) -> None:
+        """A publish of another node is not in the queue, and never will be."""
+        self._refused.setdefault(name, []).append(number)
+        if not self._flushing:
+            self._wake()
+
+    def heard(self, name: str, upto: int) -> None:
+        """Another node knows which of its publishes were refused, up to this number."""
+        self._write_refused()
+        self._script.control(Op.HEARD, name, upto)
+        self._wake()
+
+    def _write_refused(self) -> None:
+        for name, numbers in self._refused.items():
+            self._script.control(Op.REFUSED, name, numbers)
+        self._refused.clear()
+
     def flush(self) -> None:
         """Broadcast what was written down; without a mirror it is nobody's business."""
         self._flushing = False
         if self.fenced:
             return
+        if self._refused:
+            self._write_refused()
         if self._script:
             batch, self._batch = self._batch, self._batch + 1
             payload = self._script.take(self.epoch, batch)
@@ -337,6 +360,8 @@ class Leader:
         )
         for name, number in self.origins.items():
             self._script.origin(name, number)
+        for name, refusals in self.refusals.items():
+            self._script.control(Op.REFUSED, name, list(refusals.numbers))
         self.flush()
         if synchronise:
             copy.sync = firsts

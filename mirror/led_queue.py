@@ -47,6 +47,10 @@ class LedEffects(Protocol):
         """Ask a node to have a mirror."""
         ...
 
+    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition of this queue; None when it was deleted, whatever has its name now."""
+        ...
+
     def write_record(
         self,
         key: Key,
@@ -127,6 +131,11 @@ class LedQueue:
         """After promotion: the member was a mirror's before."""
         self._joined = True
         self._members = {member.node: member for member in members if member.node != self._node}
+        record = self._effects.record_of(self.key, self.queue.queue_id)
+        for mirror in record.mirrors if record is not None else ():
+            if mirror not in self._members:
+                # Its death was told to the mirror, which did not lead then.
+                self._dismiss(mirror)
 
     def members_changed(self, births: Members, deaths: Members) -> None:
         for birth in births:

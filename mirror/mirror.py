@@ -19,6 +19,7 @@ from warren.mirror.former_copy import FormerCopy
 from warren.mirror.instructions import HEAD, Op, perform
 from warren.mirror.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 from warren.mirror.post import Undeliverable
+from warren.mirror.refusals import Refusals
 from warren.mirror.renumbering import Renumbering, Step
 
 IN_SLICE = -1
@@ -45,6 +46,7 @@ class Mirror:
         self.epoch = epoch
         self.levels = [MirrorLevel(backing) for backing in backings]
         self.origins: dict[str, int] = {}
+        self.refusals: dict[str, Refusals] = {}
         self.started = False
         self.renumbering = Renumbering(epoch)
         # What this node has of the queue from before, while that is of use.
@@ -188,6 +190,15 @@ class Mirror:
                 for level, delta in zip(self.levels, deltas, strict=True):
                     level.follow(delta)
             return
+        if op is Op.REFUSED:
+            name, numbers = arguments
+            self.refusals.setdefault(name, Refusals()).note(numbers)
+            return
+        if op is Op.HEARD:
+            name, upto = arguments
+            if name in self.refusals:
+                self.refusals[name].heard(upto)
+            return
         mirror, *rest = arguments
         if mirror != self._node:
             return
@@ -197,6 +208,7 @@ class Mirror:
                 raise BeginAnew("it is to begin anew")
             self._last_slice = (self.epoch, slices)
             self._forget_slices()
+            self.refusals.clear()
             self.renumbering = Renumbering.told(first_epoch, steps)
             self._former_shifts = shifts
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):

@@ -79,10 +79,16 @@ class ClusterPlacement:
             queue.go_on(moving)
             return
         queue.move_in(moving.consumers)
-        received = self._mirroring.received_from(queue.queue_id, self._remote_queues.origin)
+        origin = self._remote_queues.origin
+        received = self._mirroring.received_from(queue.queue_id, origin)
+        refused = frozenset(self._mirroring.refused_of(queue.queue_id, origin))
+        if refused:
+            self._mirroring.note_heard(queue.queue_id, origin, max(refused))
         known: list[Unanswered] = []
         for publish in moving.unanswered:
-            if received is None or publish.number <= received:
+            if publish.number in refused:
+                _settle([publish], False)
+            elif received is None or publish.number <= received:
                 known.append(publish)
             else:
                 self._publish(queue, publish.for_leader(self._node, -1))

@@ -22,9 +22,9 @@ from warren.mirror.calls import Calls
 from warren.mirror.cargo import Unpacker
 from warren.mirror.mirroring import Mirroring
 from warren.mirror.post import Kind, Post, Undeliverable
-from warren.mirror.remote_client import Effects, Refusals, RemoteClient
+from warren.mirror.remote_client import Effects, RemoteClient
 from warren.mirror.remote_queue import PUBLISH_HEAD
-from warren.mirror.remote_queues import node_of, origin_name
+from warren.mirror.remote_queues import origin_name
 from warren.mirror.settling import PublishedReport, pack_report, unpack_numbers
 
 WAIT_FOR_QUEUE_S = 10.0
@@ -70,8 +70,6 @@ class QueueHost:
         # Publishes to queues that are being handed over, in order. Who leads next is sent them by
         # the nodes they are of, which are not told that they have arrived.
         self._held: dict[int, list[tuple[str, bytes]]] = {}
-        # By queue, and then by who published.
-        self._refusals: dict[int, dict[str, Refusals]] = {}
         self._to_flush: dict[RemoteClient, str] = {}
         self._unpacker = Unpacker()
         self._congested: set[str] = set()
@@ -122,7 +120,7 @@ class QueueHost:
             session.judge(*unpack_numbers(payload, _QUEUE.size))
         elif kind is Kind.HEARD:
             _, upto = _unpack(_HEARD, payload)
-            self._refusals_of(node, session.queue.queue_id).heard(upto)
+            self._mirroring.note_heard(session.queue.queue_id, self._origin(node), upto)
         elif kind is Kind.CANCEL:
             _, number = _unpack(_CONSUMER, payload)
             session.cancel(number)
@@ -188,8 +186,8 @@ class QueueHost:
         """
         queue = (await self._asked(node, queue_id)).queue
         self._end_session(node, queue_id)
-        received = self._mirroring.received_from(queue_id, self._origin(node))
-        refusals = self._refusals_of(node, queue_id)
+        origin = self._origin(node)
+        received = self._mirroring.received_from(queue_id, origin)
         decided = Event()
         safe = False
 
@@ -202,22 +200,11 @@ class QueueHost:
         await decided
         if not safe:
             raise NotFound(f"queue {queue_id} is not led by node '{self._node.name}' any more")
-        return received, sorted(refusals.numbers)
+        return received, sorted(self._mirroring.refused_of(queue_id, origin))
 
     def _origin(self, node: str) -> str:
         """What the publishes of this run of a node are known by."""
         return origin_name(node, self._post.peers()[node].incarnation)
-
-    def _refusals_of(self, node: str, queue_id: int) -> Refusals:
-        by_origin = self._refusals.setdefault(queue_id, {})
-        origin = self._origin(node)
-        refusals = by_origin.get(origin)
-        if refusals is None:
-            # Nobody asks for those of earlier runs of the node.
-            for earlier in [other for other in by_origin if node_of(other) == node]:
-                del by_origin[earlier]
-            refusals = by_origin[origin] = Refusals()
-        return refusals
 
     async def _asked(self, node: str, queue_id: int) -> RemoteClient:
         """The session a question is about, as soon as the queue is here."""
@@ -265,7 +252,6 @@ class QueueHost:
     def _queue_gone(self, queue: Queue) -> None:
         """The queue was deleted; those who used it learn it as they learn of all definitions."""
         self._held.pop(queue.queue_id, None)
-        self._refusals.pop(queue.queue_id, None)
         for sessions in self._sessions.values():
             session = sessions.pop(queue.queue_id, None)
             if session is not None:
@@ -284,15 +270,15 @@ class QueueHost:
         session = sessions.get(queue_id)
         if session is None:
             queue = self._node.local_queues[queue_id]
+            origin = self._origin(node)
             effects = Effects(
                 flush_soon=lambda session: self._flush_soon(session, node),
                 deliver=lambda head, parts: self._deliver(node, head, parts),
                 tell_cancelled=lambda head: self._tell_cancelled(node, head),
                 publishing_again=lambda: self._mirroring.publishing_again(queue),
+                note_refused=lambda number: self._mirroring.note_refused(queue_id, origin, number),
             )
-            session = sessions[queue_id] = RemoteClient(
-                queue, self._refusals_of(node, queue_id), effects
-            )
+            session = sessions[queue_id] = RemoteClient(queue, effects)
             session.set_congested(node in self._congested)
         return session
 

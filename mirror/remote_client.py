@@ -106,9 +106,10 @@ class Effects:
     """What a session asks of whoever has the links: to be flushed, and to send.
 
     While `publishing_again`, what is published may have been delivered by another leader.
+    `note_refused` is told of publishes that outlive the session as refused.
     """
 
-    __slots__ = ("deliver", "flush_soon", "publishing_again", "tell_cancelled")
+    __slots__ = ("deliver", "flush_soon", "note_refused", "publishing_again", "tell_cancelled")
 
     def __init__(
         self,
@@ -116,35 +117,20 @@ class Effects:
         deliver: Callable[[bytes, list[bytes]], None],
         tell_cancelled: Callable[[bytes], None],
         publishing_again: Callable[[], AbstractContextManager[None]],
+        note_refused: Callable[[int], None],
     ) -> None:
         self.flush_soon = flush_soon
         self.deliver = deliver
         self.tell_cancelled = tell_cancelled
         self.publishing_again = publishing_again
-
-
-class Refusals:
-    """Publishes of a run of another node that were refused, until it has heard of them.
-
-    They outlive the session: a report may be lost with the link.
-    """
-
-    __slots__ = ("numbers",)
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def heard(self, upto: int) -> None:
-        """The other node knows of those up to this number."""
-        self.numbers = [number for number in self.numbers if number > upto]
+        self.note_refused = note_refused
 
 
 class RemoteClient:
     """The session; as `PublishConfirms` it is told when publishes of the other node are safe."""
 
-    def __init__(self, queue: Queue, refusals: Refusals, effects: Effects) -> None:
+    def __init__(self, queue: Queue, effects: Effects) -> None:
         self.queue = queue
-        self._refusals = refusals
         self._effects = effects
         self._received = 0
         self._reported = 0
@@ -195,7 +181,7 @@ class RemoteClient:
 
     def _note_refused(self, number: int) -> None:
         self._refused.append(number)
-        self._refusals.numbers.append(number)
+        self._effects.note_refused(number)
 
     def report(self) -> PublishedReport | None:
         """What was not reported yet; None for nothing."""

@@ -271,9 +271,10 @@ class Cluster:
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
-        QueueHost(node, self.post, self.calls, self.mirroring)
         AlarmNews(node.alarms, self.post)
         self.mirroring.attach(node, self._new_backing)
+        # Whoever waits for a queue is answered when it is known what a mirror here had of it.
+        QueueHost(node, self.post, self.calls, self.mirroring)
         await self._links.start()
         self.post.open(self._links)
         if self._certificates is not None:
@@ -348,7 +349,10 @@ class Cluster:
         """
         self.maintenance.begin()
         deadline = self._clock.now() + DRAIN_S
-        while self.mirroring.hand_over_all() and self._clock.now() < deadline:
+        # Somebody may revive the node while it is being drained.
+        while not self.maintenance.may_lead(self._node_name) and self._clock.now() < deadline:
+            if not self.mirroring.hand_over_all():
+                return
             await asyncio.sleep(DRAIN_POLL_S)
 
     def revive(self) -> None:

@@ -107,7 +107,7 @@ class ClusterConfig:
     advertised_host: str | None = None
     # With all three files: the links are encrypted, and both sides show certificates.
     link_ssl: SslOptions | None = None
-    link_timeout_s: float = 2.5
+    link_timeout_s: float = 2.0
     lease_ttl_s: int = 10
     partition_handling: PartitionHandling = "pause_minority"
     pause_unless_reached: tuple[str, ...] = ()

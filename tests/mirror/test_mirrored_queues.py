@@ -695,7 +695,7 @@ def test_a_refusal_outlives_the_link_to_the_leader() -> None:
         cluster.settle()
         assert not any(
             refusals.numbers
-            for by_origin in cluster["a"].host._refusals.values()
+            for by_origin in cluster["a"].mirroring._refusals.values()
             for refusals in by_origin.values()
         )
     assert b.counts("ha") == (1, 0)
@@ -724,3 +724,80 @@ def test_a_mirror_that_is_in_sync_does_not_begin_anew_before_that_is_known() -> 
     cluster.restore_store("a")
     cluster.clock.advance(1)
     assert record(cluster, "ha").in_sync == ["b"]
+
+
+@pytest.mark.parametrize("publisher", ["b", "c"])
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> None:
+    delay_s = [0.0]
+    cluster = Cluster("a", "b", "c", delay=lambda: delay_s[0])
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    a, client = cluster["a"].connects(), cluster[publisher].connects()
+    a.opens_channel(1)
+    client.opens_channel(1)
+    arguments = {"x-max-length": Field("I", 1), "x-overflow": Field("S", b"reject-publish")}
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
+    cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
+    client.selects_confirms()
+    delay_s[0] = 0.1
+    for body in (b"kept", b"refused", b"refused too"):
+        client.publishes("ha", body)
+    # The mirrors have the first; of the others nothing is told before it is confirmed.
+    cluster.clock.advance(0.25)
+    if handed_over:
+        cluster["a"].mirroring.move_leader(cluster["a"].queue("ha"), "b")
+    else:
+        cluster.kill("a")
+    delay_s[0] = 0.0
+    cluster.clock.advance(10)
+    assert record(cluster, "ha").leader != "a"
+    answers = [(type(frame.method), frame.method.delivery_tag) for frame in client.frames()]
+    assert [tag for answer, tag in answers if answer is commands.Basic.Ack] == [1]
+    got = client.gets("ha", no_ack=True)
+    assert got is not None and got.body == b"kept"
+    # And it is not kept for ever.
+    cluster.settle()
+    for node in "bc" if not handed_over else "abc":
+        mirroring = cluster[node].mirroring
+        copies = [copy.mirror.refusals for copy in mirroring._copies.values()]
+        for by_origin in (*mirroring._refusals.values(), *copies):
+            assert not any(refusals.numbers for refusals in by_origin.values()), node
+
+
+def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> None:
+    delay_s = [0.0]
+    cluster = Cluster("a", "b", "c", delay=lambda: delay_s[0])
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    mirrored(cluster, "ha")
+    clients = {node: cluster[node].connects() for node in "bc"}
+    for client in clients.values():
+        client.opens_channel(1)
+        client.selects_confirms()
+    delay_s[0] = 0.1
+    for client in clients.values():
+        client.publishes("ha", b"in the mirrors")
+    cluster.clock.advance(0.25)
+    cluster.kill("a")
+
+    def leader() -> str:
+        (found,) = [
+            definition.stored.record.leader
+            for definition in cluster.history.definitions()
+            if definition.stored is not None and isinstance(definition.stored.record, QueueRecord)
+        ]
+        return found
+
+    while leader() == "a":
+        cluster.clock.advance(0.01)
+    new, other = ("b", "c") if leader() == "b" else ("c", "b")
+    cluster.cut_store(new)
+    cluster.clock.advance(2)
+    assert record(cluster, "ha", other).leader == new
+    assert record(cluster, "ha", new).leader == "a"
+    cluster.restore_store(new)
+    cluster.clock.advance(5)
+    for client in clients.values():
+        assert [type(frame.method) for frame in client.frames()] == [commands.Basic.Ack]
