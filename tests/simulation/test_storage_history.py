@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parent))
 import storage_history
 
 SEEDS_A_TEST = 100
-TESTS = 6
+TESTS = 4
 
 ONCE_FAILED = (12, 28, 47, 50, 55, 83, 91, 118, 131, 198, 203, 217, 311, 391, 410, 467, 558)
 ONCE_FAILED += (582, 750, 771, 778, 794, 1571, 1000592, 1009383, 1009794, 1010227, 1037063, 2000976)
