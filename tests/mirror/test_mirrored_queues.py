@@ -801,3 +801,43 @@ def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> No
     cluster.clock.advance(5)
     for client in clients.values():
         assert [type(frame.method) for frame in client.frames()] == [commands.Basic.Ack]
+
+
+def test_a_leader_that_stopped_in_order_is_waited_for_though_it_stays_away(
+    cluster: Cluster,
+) -> None:
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    # Its policy would have anybody lead after a failure.
+    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
+    cluster.clock.advance(5)
+    cluster["a"].mirroring.stop_leading()
+    cluster.settle()
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(20)
+    assert record(cluster, "later").leader == "a"
+
+
+def test_what_was_published_to_a_former_leader_is_not_taken_by_it_when_it_leads_again() -> None:
+    cluster = Cluster("a", "b", "c")
+    definition = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "ha", "^ha", definition, 0, "queues")
+    cluster.settle()
+    mirrored(cluster, "ha")
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.selects_confirms()
+    cluster.stall("b", "a")
+    b.publishes("ha", b"once")
+    for leader, target in (("a", "c"), ("c", "a")):
+        (led,) = cluster[leader].mirroring._led.values()
+        cluster[leader].mirroring.move_leader(led.queue, target)
+        cluster.clock.advance(5)
+        assert record(cluster, "ha").leader == target
+    cluster.unstall("b", "a")
+    cluster.clock.advance(5)
+    assert b.receives(commands.Basic.Ack).delivery_tag == 1
+    assert b.counts("ha") == (1, 0)
