@@ -1,0 +1,35 @@
+"""What can go wrong when stores are read, and when messages are published."""
+
+from __future__ import annotations
+
+
+class SparkExportError(Exception):
+    """The text says what is wrong and what to do."""
+
+
+class OptionRefused(SparkExportError):
+    """An option that does not exist, or a value it cannot have."""
+
+
+class StoreRefused(SparkExportError):
+    """No store, one of a later version, or one that may not be read."""
+
+
+class QueueUnknown(SparkExportError):
+    """A queue was named that has no definition in the store."""
+
+
+class SnapshotGone(SparkExportError):
+    """A snapshot was released, or its lease has run out."""
+
+
+class DataLost(SparkExportError):
+    """Messages are gone that should have been read (`failOnDataLoss`)."""
+
+
+class RecordDamaged(SparkExportError):
+    """A record is not what was written (mode FAILFAST)."""
+
+
+class PublishFailed(SparkExportError):
+    """A message was returned, refused or never confirmed."""

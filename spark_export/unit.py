@@ -1,0 +1,62 @@
+"""What is read: index entries of a queue, and the pieces of work they are cut into.
+
+A snapshot has, for each queue, a file `queues/QQQQQQQQQQQQQQQQ.npy` (queue id as 16 hex digits):
+an array of `ENTRY`, ordered by position. A unit names some of its rows. Units cross process
+boundaries, so they hold nothing but numbers and text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ENTRY = np.dtype(
+    [
+        ("position", "<u8"),
+        ("place", "<u8"),
+        ("expires_us", "<u8"),
+        ("length", "<u4"),
+        ("body_bytes", "<u4"),
+    ]
+)
+"""An index entry as docs/storage-format.md has it in section 4; bit 0 of the place says that the
+record is shared by queues. Times are microseconds since 1970, 0 is never."""
+
+LOG_DIRECTORY = "log"
+QUEUES_DIRECTORY = "queues"
+
+
+def entries_path(snapshot: Path, queue_id: int) -> Path:
+    return snapshot / QUEUES_DIRECTORY / f"{queue_id:016x}.npy"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows [`first`, `end`) of the entries of one queue, in the snapshot at this directory.
+
+    `octets`: of their records, for those who balance work.
+    """
+
+    snapshot: str
+    vhost: str
+    queue: str
+    queue_id: int
+    first: int
+    end: int
+    octets: int
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.first
+
+    @property
+    def log_directory(self) -> Path:
+        return Path(self.snapshot) / LOG_DIRECTORY
+
+    def entries(self) -> NDArray[np.void]:
+        """Its rows, of dtype `ENTRY`. Raises OSError when the snapshot is gone."""
+        whole = np.load(entries_path(Path(self.snapshot), self.queue_id), mmap_mode="r")
+        return np.array(whole[self.first : self.end])
