@@ -1,0 +1,61 @@
+"""The store's structures as numpy reads them: `persist/format.py` in the language of arrays.
+
+A test holds both against each other. Strings of octets stay where they are; what is here are the
+parts of fixed size, and where the others begin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEAD = np.dtype(
+    [
+        ("length", "<u4"),
+        ("crc", "<u4"),
+        ("type", "u1"),
+        ("flags", "u1"),
+        ("unused", "<u2"),
+        ("envelope", "<u4"),
+        ("queue", "<u8"),
+        ("position", "<u8"),
+        ("expires_us", "<u8"),
+        ("enqueued_us", "<u8"),
+        ("expiration_ms", "<u8"),
+        ("header", "<u4"),
+        ("copies", "<u4"),
+        ("priority", "u1"),
+        ("exchange", "u1"),
+        ("routing_key", "u1"),
+        ("unused_too", "u1"),
+    ]
+)
+"""The fixed parts of a record and of the envelope behind it. `envelope`, `header`, `copies`,
+`exchange` and `routing_key` are numbers of octets."""
+
+HEAD_BYTES = HEAD.itemsize
+"""A message has no shorter record."""
+
+OFFSET_MASK = np.uint64(0xFFFFFFFE)
+FILE_SHIFT = np.uint64(32)
+SHARED = np.uint64(1)
+
+
+def gather(kind: np.dtype[np.void], data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.void]:
+    """The structures that begin at these offsets, which need not be aligned.
+
+    Each of them must end within `data`.
+    """
+    everywhere: NDArray[np.void] = np.ndarray(
+        shape=(max(0, len(data) - kind.itemsize + 1),), dtype=kind, buffer=data, strides=(1,)
+    )
+    return everywhere[at]
+
+
+def octets_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
+    """Big-endian numbers of so many octets, as AMQP has them."""
+    numbers = data[at].astype(np.uint64)
+    for further in range(1, count):
+        numbers <<= np.uint64(8)
+        numbers |= data[at + further]
+    return numbers

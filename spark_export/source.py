@@ -1,0 +1,215 @@
+"""`spark.read.format("warren")`: the queues of a data directory as a DataFrame.
+
+A snapshot is taken once for each `load()`, and every action of that DataFrame reads it; so they
+all see the same messages. Spark calls `schema()` once for each `load()`, and what is kept there stays
+with the source. With a schema of the user's own Spark does not call it; the snapshot is then taken
+by `reader()`, which is once for each DataFrame too, unless filters are pushed down: then each
+action plans anew and has a snapshot of its own. Name one (option `snapshot`) where that matters.
+
+A snapshot taken here lasts for `snapshot.LEASE_S`; later reads of the DataFrame fail with
+`SnapshotGone`. It is removed by the node, or by the next snapshot, when its lease has run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from warren.spark_export import FORMAT_NAME
+from warren.spark_export.errors import OptionRefused
+from warren.spark_export.filters import EVERYTHING, Interval, Pushed, understand
+from warren.spark_export.options import Include, Offsets, ReadOptions, parse_options
+from warren.spark_export.schema import Column, arrow_schema, columns, columns_of, spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from warren.spark_export.message_state import Spans
+    from warren.spark_export.plan import Range
+    from warren.spark_export.snapshot import PinnedQueue, Snapshot
+    from warren.spark_export.unit import Unit
+
+
+class MessageStoreSource(DataSource):
+    """Registered by `register`, or found by Spark itself (`pyspark_warren`).
+
+    `pushdown`: filters are pushed down unless the option `filterPushdown` says no. Spark refuses to
+    read from a reader that takes filters while its own setting for that is off.
+    """
+
+    pushdown = False
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._snapshot: str | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        options = parse_options(self.options)
+        schema = spark_schema(columns(options))
+        self._snapshot = str(find_snapshot(options).directory)
+        return schema
+
+    def reader(self, schema: StructType) -> BatchReader:
+        options = parse_options(self.options)
+        chosen = columns_of(schema, options)
+        if self._snapshot is None:
+            self._snapshot = str(find_snapshot(options).directory)
+        pushdown = self.pushdown if options.filter_pushdown is None else options.filter_pushdown
+        kind = PushdownBatchReader if pushdown else BatchReader
+        return kind(options, chosen, self._snapshot)
+
+
+class PushdownSource(MessageStoreSource):
+    """What `register(spark)` registers."""
+
+    pushdown = True
+
+
+class UnitPartition(InputPartition):
+    """A unit, and what is known of its queue: ranges of positions that are out for acknowledgement."""
+
+    def __init__(self, unit: Unit, unacked: Spans | None) -> None:
+        super().__init__(unit)
+        self.unacked = unacked
+
+
+class BatchReader(DataSourceReader):
+    """Reads the snapshot in this directory."""
+
+    def __init__(self, options: ReadOptions, chosen: Iterable[Column], snapshot: str) -> None:
+        _check_batch(options)
+        self._options = options
+        self._schema: pa.Schema = arrow_schema(chosen)
+        self._snapshot = snapshot
+        self._pushed = EVERYTHING
+
+    def partitions(self) -> list[InputPartition]:
+        from warren.spark_export.message_state import unacked_of
+        from warren.spark_export.snapshot import open_snapshot
+
+        snapshot = open_snapshot(Path(self._snapshot))
+        units = plan(snapshot, self._options, self._pushed)
+        return [UnitPartition(unit, unacked_of(unit, snapshot.queues)) for unit in units]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        # Without any unit Spark makes a partition of its own.
+        if not isinstance(partition, UnitPartition):
+            return
+        import pyarrow
+
+        from warren.spark_export.decode import decode_unit
+
+        # The other cores have tasks of their own.
+        pyarrow.set_cpu_count(1)
+        yield from decode_unit(
+            partition.value,
+            self._schema,
+            self._options,
+            unacked=partition.unacked,
+            keep=self._pushed.row_filter(self._options),
+        )
+
+
+class PushdownBatchReader(BatchReader):
+    """The same, and filters leave out what need not be read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """All of them remain for Spark: what is read may be more than they ask for."""
+        self._pushed = understand(filters)
+        return filters
+
+
+def find_snapshot(options: ReadOptions) -> Snapshot:
+    """The snapshot that the options name, or a new one of the queues they select.
+
+    Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
+    """
+    from warren.spark_export.plan import QueueSelector
+    from warren.spark_export.snapshot import create, open_snapshot, pins_directory
+
+    elsewhere = options.snapshot_directory
+    if options.snapshot is not None:
+        base = pins_directory(options.data_directory) if elsewhere is None else Path(elsewhere)
+        return open_snapshot(base / options.snapshot)
+    named = options.columns is not None and "state" in options.columns
+    return create(
+        options.data_directory,
+        QueueSelector(options.vhost, options.queues, options.queue_pattern),
+        directory=None if elsewhere is None else Path(elsewhere),
+        with_state=named or options.include != frozenset(Include),
+    )
+
+
+def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]:
+    """The units of a batch. Raises `QueueUnknown`, OSError."""
+    from warren.spark_export.plan import QueueSelector, plan_units
+
+    selector = QueueSelector(options.vhost, options.queues, options.queue_pattern)
+    vhosts = {queue.vhost for queue in snapshot.queues}
+    selected = set(selector.select({(at.vhost, at.name) for at in snapshot.queues}, vhosts))
+    _check_named("startingOffsets", options.starting_offsets, selected)
+    _check_named("endingOffsets", options.ending_offsets, selected)
+    ranges = {
+        (queue.vhost, queue.name): _range(queue, options, pushed, selected)
+        for queue in snapshot.queues
+    }
+    return plan_units(
+        snapshot,
+        ranges,
+        max_bytes=options.max_partition_bytes,
+        min_units=options.min_partitions,
+    )
+
+
+def _range(
+    queue: PinnedQueue,
+    options: ReadOptions,
+    pushed: Pushed,
+    selected: set[tuple[str, str]],
+) -> Range:
+    from warren.spark_export.plan import Range
+
+    key = (queue.vhost, queue.name)
+    if key not in selected or not pushed.has_queue(*key):
+        return Range(0, 0)
+    start, end = options.starting_offsets.of(*key), options.ending_offsets.of(*key)
+    asked = Interval(
+        None if isinstance(start, str) else start, None if isinstance(end, str) else end
+    )
+    seq = asked & pushed.seq
+    time = pushed.row_filter(options).enqueued_us
+    return Range(seq.start, seq.end, time.start, time.end)
+
+
+def _check_batch(options: ReadOptions) -> None:
+    if "latest" in options.starting_offsets.bounds():
+        raise OptionRefused("option startingOffsets may not be latest in a batch")
+    if "earliest" in options.ending_offsets.bounds():
+        raise OptionRefused("option endingOffsets may not be earliest in a batch")
+    streaming: dict[str, Any] = {
+        "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
+        "cursor": options.cursor,
+        "cursorMaxBytes": options.cursor_max_bytes,
+    }
+    for name, value in streaming.items():
+        if value is not None:
+            raise OptionRefused(f"option {name} is for streams")
+
+
+def _check_named(option: str, offsets: Offsets, selected: set[tuple[str, str]]) -> None:
+    for (vhost, queue), _ in offsets.queues:
+        if (vhost, queue) not in selected:
+            raise OptionRefused(
+                f"option {option} names queue {queue!r} in virtual host {vhost!r}, "
+                "which is not among those that are read"
+            )
