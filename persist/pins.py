@@ -16,6 +16,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ PINS_DIRECTORY = "pins"
 
 LEASE_FILE = "snapshot.json"
 UNFINISHED = ".new"
+NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}(\.new)?")
+"""Of a snapshot: when it was begun, and a random number. Nothing else is touched."""
 
 LOOK_EVERY_S = 30.0
 """A lease is for minutes or hours."""
@@ -187,7 +190,11 @@ def _is_there(path: Path, fd: int) -> bool:
 def _directories(directory: Path) -> list[Path]:
     try:
         with os.scandir(directory) as entries:
-            return sorted(Path(at.path) for at in entries if at.is_dir(follow_symlinks=False))
+            return sorted(
+                Path(at.path)
+                for at in entries
+                if NAME.fullmatch(at.name) and at.is_dir(follow_symlinks=False)
+            )
     except FileNotFoundError:
         return []
 

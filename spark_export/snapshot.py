@@ -62,9 +62,15 @@ from warren.persist.store_view import StoreView
 from warren.persist.stored_index import StoredIndex
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.node_state import Span, is_running, unacknowledged
-from warren.spark_export.pinned_log import Linker, PinnedLog
+from warren.spark_export.log_links import Linker, LogLinks
 from warren.spark_export.plan import QueueSelector
-from warren.spark_export.unit import ENTRY, LOG_DIRECTORY, QUEUES_DIRECTORY, entries_path
+from warren.spark_export.unit import (
+    ENTRY,
+    LOG_DIRECTORY,
+    QUEUES_DIRECTORY,
+    entries_path,
+    load_entries,
+)
 
 log = logging.getLogger("warren.spark_export")
 
@@ -75,6 +81,9 @@ LEASE_S = 3600.0
 SECOND_LOOKS_S = (0.0, 0.05, 0.2, 0.5, 1.0)
 """Before each further look for entries that lead nowhere: a removal is in the journal at once, a
 deleted queue's definition after a commit."""
+
+AGAIN_S = (0.2, 1.0)
+"""Before a snapshot in which something looks damaged is taken from the beginning."""
 
 CREATE_TRIES_MAX = 10
 
@@ -239,6 +248,7 @@ class Creation:
         self._pause = pause
         self._harms: set[tuple[Path, int]] = set()
         self._nowhere = 0
+        self._running = True
 
     def run(self) -> Snapshot:
         node_id = _open_store(self._data_directory)
@@ -247,12 +257,14 @@ class Creation:
             unacked = self._unacknowledged(set(keys))
             with self._directory() as unfinished:
                 try:
-                    snapshot = self._take(unfinished, node_id, keys, unacked)
+                    snapshot = self._take_whole(unfinished, node_id, keys, unacked)
                     self._hand_over(unfinished)
                     os.rename(unfinished, snapshot.directory)
                 except BaseException:
                     shutil.rmtree(unfinished, ignore_errors=True)
                     raise
+        except PermissionError as error:
+            raise StoreRefused(f"{error}; only the user who runs the node may read it") from error
         except (DataDirectoryRefused, NewerStorage) as refusal:
             raise StoreRefused(str(refusal)) from refusal
         return snapshot
@@ -275,6 +287,7 @@ class Creation:
         """
         running = is_running(self._data_directory)
         if running is False:
+            self._running = False
             return {}
         return unacknowledged(self._data_directory, queue_ids) if self._with_state else None
 
@@ -290,7 +303,7 @@ class Creation:
             path = base / f"{stamp}-{secrets.token_hex(4)}{UNFINISHED}"
             path.mkdir(mode=0o700)
             with locked(path) as ours:
-                # Somebody who swept may have been faster.
+                # Somebody who sweeps may be faster.
                 if ours:
                     yield path
                     return
@@ -330,6 +343,25 @@ class Creation:
 
     # What is in it
 
+    def _take_whole(
+        self,
+        path: Path,
+        node_id: bytes,
+        keys: dict[int, Key],
+        unacked: dict[int, list[Span]] | None,
+    ) -> Snapshot:
+        """Beside a node that works, what looks damaged may have been on its way to the disk."""
+        for pause_s in AGAIN_S if self._running else ():
+            snapshot = self._take(path, node_id, keys, unacked)
+            if not snapshot.damage:
+                return snapshot
+            for name in (LOG_DIRECTORY, QUEUES_DIRECTORY):
+                shutil.rmtree(path / name)
+            self._harms.clear()
+            self._nowhere = 0
+            self._pause(pause_s)
+        return self._take(path, node_id, keys, unacked)
+
     def _take(
         self,
         path: Path,
@@ -341,24 +373,13 @@ class Creation:
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
         (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
         index = self._look(node_id, lambda queue_id: _base_id(queue_id) in keys)
-        pinned_log = PinnedLog(
+        found = sorted(index.queues.keys() | keys.keys())
+        counts = {at: _save(path, at, read_entries(index, at)) for at in found}
+        links = LogLinks(
             self._filesystem, self._store / STORE_LOG_DIRECTORY, path / LOG_DIRECTORY, self._linker
         )
-        queues = []
-        lost: dict[int, Entries] = {}
-        for queue_id in sorted(index.queues.keys() | keys.keys()):
-            entries = read_entries(index, queue_id)
-            there = pinned_log.pin(entries)
-            if not there.all():
-                lost[queue_id] = entries[~there]
-                entries = entries[there]
-            queues.append(self._write(path, queue_id, keys, entries, unacked))
-        if lost:
-            stay = self._look_again(node_id, pinned_log, lost)
-            for at, queue in enumerate(queues):
-                if queue.queue_id in stay:
-                    entries = _with(path, queue, stay[queue.queue_id])
-                    queues[at] = self._write(path, queue.queue_id, keys, entries, unacked)
+        self._link(path, node_id, links, [at for at in found if counts[at]])
+        queues = [_describe(path, at, keys[_base_id(at)], unacked) for at in found]
         snapshot = Snapshot(
             id=path.name.removesuffix(UNFINISHED),
             directory=path.with_name(path.name.removesuffix(UNFINISHED)),
@@ -368,8 +389,8 @@ class Creation:
             # A level without messages says nothing, a queue does.
             queues=tuple(at for at in queues if at.rows or at.queue_id in keys),
             octets=sum(queue.octets for queue in queues),
-            log_octets=pinned_log.octets,
-            copied=pinned_log.copied,
+            log_octets=links.octets,
+            copied=links.copied,
             damage=len(self._harms) + self._nowhere,
         )
         _write_lease(snapshot, path)
@@ -384,24 +405,39 @@ class Creation:
     def _harmed(self, path: Path, harm: Harm) -> None:
         self._harms.add((path, harm.offset))
 
+    def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
+        """Have the log files, and only entries that lead somewhere, or are damaged."""
+        lost: dict[int, Entries] = {}
+        for queue_id in queue_ids:
+            entries = load_entries(path, queue_id)
+            there = links.pin(entries)
+            if not there.all():
+                lost[queue_id] = entries[~there]
+                _save(path, queue_id, entries[there])
+        if lost:
+            for queue_id, entries in self._look_again(node_id, links, lost).items():
+                if len(entries):
+                    before = _load(path, queue_id)
+                    _save(path, queue_id, np.sort(np.concatenate([before, entries]), order="position"))
+
     def _look_again(
-        self, node_id: bytes, pinned_log: PinnedLog, lost: dict[int, Entries]
+        self, node_id: bytes, links: LogLinks, lost: dict[int, Entries]
     ) -> dict[int, Entries]:
         """Those of the entries that lead nowhere which are in the index all the same.
 
         Most have been removed meanwhile, and the index knows that by now. Others have their record
         in a file that was written anew just then.
         """
-        found: dict[int, list[Entries]] = {}
-        for pause_s in SECOND_LOOKS_S:
+        found: dict[int, list[Entries]] = {queue_id: [] for queue_id in lost}
+        lost = dict(lost)
+        for pause_s in SECOND_LOOKS_S if self._running else SECOND_LOOKS_S[:1]:
             if pause_s:
                 self._pause(pause_s)
             index = self._look(node_id, lost.__contains__)
             for queue_id, entries in list(lost.items()):
-                now = read_entries(index, queue_id)
-                entries = entries[_are_in(entries, now)]
-                there = pinned_log.pin(entries)
-                found.setdefault(queue_id, []).append(entries[there])
+                entries = entries[_are_in(entries, read_entries(index, queue_id))]
+                there = links.pin(entries)
+                found[queue_id].append(entries[there])
                 lost[queue_id] = entries[~there]
                 if there.all():
                     del lost[queue_id]
@@ -412,29 +448,6 @@ class Creation:
             log.warning("messages_damaged queue=%016x messages=%d", queue_id, len(entries))
             found[queue_id].append(entries)
         return {queue_id: np.concatenate(parts) for queue_id, parts in found.items()}
-
-    def _write(
-        self,
-        path: Path,
-        queue_id: int,
-        keys: dict[int, Key],
-        entries: Entries,
-        unacked: dict[int, list[Span]] | None,
-    ) -> PinnedQueue:
-        vhost, name = keys[_base_id(queue_id)]
-        rows = len(entries)
-        if rows:
-            np.save(entries_path(path, queue_id), entries, allow_pickle=False)
-        return PinnedQueue(
-            vhost=vhost,
-            name=name,
-            queue_id=queue_id,
-            rows=rows,
-            octets=int(entries["length"].sum(dtype=np.uint64)),
-            first_position=int(entries["position"][0]) if rows else None,
-            last_position=int(entries["position"][-1]) if rows else None,
-            unacked=None if unacked is None else tuple(unacked.get(queue_id, ())),
-        )
 
 
 def read_entries(index: StoredIndex, queue_id: int) -> Entries:
@@ -472,12 +485,40 @@ def _are_in(entries: Entries, others: Entries) -> NDArray[np.bool_]:
     return same
 
 
-def _with(path: Path, queue: PinnedQueue, more: Entries) -> Entries:
-    """What was written of a queue, and more, in order."""
-    if not queue.rows:
-        return np.sort(more, order="position")
-    written = np.load(entries_path(path, queue.queue_id))
-    return np.sort(np.concatenate([written, more]), order="position")
+def _save(path: Path, queue_id: int, entries: Entries) -> int:
+    """Write the entries of a queue, if it has any; returns how many."""
+    file = entries_path(path, queue_id)
+    if len(entries):
+        # What is there may be mapped.
+        file.unlink(missing_ok=True)
+        np.save(file, entries, allow_pickle=False)
+    else:
+        file.unlink(missing_ok=True)
+    return len(entries)
+
+
+def _load(path: Path, queue_id: int) -> Entries:
+    """What `_save` wrote."""
+    if not entries_path(path, queue_id).exists():
+        return np.empty(0, ENTRY)
+    return load_entries(path, queue_id)
+
+
+def _describe(
+    path: Path, queue_id: int, key: Key, unacked: dict[int, list[Span]] | None
+) -> PinnedQueue:
+    entries = _load(path, queue_id)
+    rows = len(entries)
+    return PinnedQueue(
+        vhost=key[0],
+        name=key[1],
+        queue_id=queue_id,
+        rows=rows,
+        octets=int(entries["length"].sum(dtype=np.uint64)),
+        first_position=int(entries["position"][0]) if rows else None,
+        last_position=int(entries["position"][-1]) if rows else None,
+        unacked=None if unacked is None else tuple(unacked.get(queue_id, ())),
+    )
 
 
 def _writable(directory: Path) -> Path:

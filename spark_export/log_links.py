@@ -63,7 +63,7 @@ class Copier(Linker):
 Rows: TypeAlias = slice | NDArray[np.intp]
 
 
-class PinnedFile(NamedTuple):
+class LinkedFile(NamedTuple):
     """`survivors` are the offsets a combined file has; otherwise it has everything below `size`."""
 
     path: Path
@@ -78,7 +78,7 @@ class PinnedFile(NamedTuple):
         return np.isin(offsets, self.survivors)
 
 
-class PinnedLog:
+class LogLinks:
     """The files in `directory`, from the store's `source`."""
 
     def __init__(
@@ -89,56 +89,50 @@ class PinnedLog:
         self._source = source
         self._directory = directory
         self._linker = linker
-        self._pinned: dict[int, PinnedFile] = {}
+        self._links: dict[int, LinkedFile] = {}
         self._generations: dict[int, list[int]] = {}
         self._listed = False
 
     @property
     def octets(self) -> int:
         """Of all files."""
-        return sum(pinned.size for pinned in self._pinned.values())
+        return sum(linked.size for linked in self._links.values())
 
     def pin(self, entries: NDArray[np.void]) -> NDArray[np.bool_]:
         """Have the files the entries lead to; which of the entries lead somewhere.
 
-        Raises OSError.
+        All entries must have been found before the first file is: a file has what they lead to from
+        then on, and may be given up for what they do not. Raises OSError.
         """
         there = np.zeros(len(entries), np.bool_)
         places = entries["place"]
         offsets = places & np.uint64(OFFSET_MASK)
         lengths = entries["length"]
         for file_id, rows in _by_file(places >> np.uint64(32)):
-            file = self._file(file_id, int((offsets[rows] + lengths[rows]).max()))
+            file = self._file(file_id)
             if file is not None:
                 there[rows] = file.has(offsets[rows], lengths[rows])
         return there
 
-    def _file(self, file_id: int, end: int) -> PinnedFile | None:
-        """The file, in the snapshot, up to an offset if it goes so far; None when it is gone."""
-        pinned = self._pinned.get(file_id)
-        if pinned is None or (pinned.survivors is None and pinned.size < end):
-            pinned = self._put(file_id, pinned)
-            if pinned is not None:
-                self._pinned[file_id] = pinned
-        return pinned
+    def _file(self, file_id: int) -> LinkedFile | None:
+        """The file, in the snapshot; None when it is gone."""
+        linked = self._links.get(file_id)
+        if linked is None:
+            linked = self._put(file_id)
+            if linked is not None:
+                self._links[file_id] = linked
+        return linked
 
-    def _put(self, file_id: int, before: PinnedFile | None) -> PinnedFile | None:
-        """Put a file into the snapshot, or more of it."""
-        if before is not None:
-            grown = self._measure(before.path)
-            if grown.size > before.size:
-                return grown
+    def _put(self, file_id: int) -> LinkedFile | None:
         for look in range(LOOKS_MAX):
             if look or not self._listed:
                 self._list()
             generations = self._generations.get(file_id, [])
             if not generations and look:
-                return before
+                return None
             for generation in reversed(generations):
                 path = self._directory / file_name(file_id, generation)
                 if self._try_put(path):
-                    if before is not None and before.path != path:
-                        before.path.unlink()
                     return self._measure(path)
         raise OSError(f"log file {file_id:08x} changes faster than it can be linked")
 
@@ -149,9 +143,6 @@ class PinnedLog:
             self._linker.put(source, path)
         except FileNotFoundError:
             return False
-        except FileExistsError:
-            # What is there is as long as it will ever be.
-            return True
         except OSError as error:
             if self.copied or error.errno not in NO_LINKS:
                 raise
@@ -173,7 +164,7 @@ class PinnedLog:
         for generations in self._generations.values():
             generations.sort()
 
-    def _measure(self, path: Path) -> PinnedFile:
+    def _measure(self, path: Path) -> LinkedFile:
         """What a file of the snapshot has."""
         file = RealFileSystem().open(path, writable=False)
         try:
@@ -184,13 +175,13 @@ class PinnedLog:
                 # Its records may be whole all the same.
                 combined = False
             if not combined:
-                return PinnedFile(path, size, None)
+                return LinkedFile(path, size, None)
             try:
                 before = np.array(read_survivors(file).before, np.uint64)
             except Damaged as damage:
                 log.warning("log_file_damaged path=%s reason=%s", path, damage)
                 before = np.empty(0, np.uint64)
-            return PinnedFile(path, size, before)
+            return LinkedFile(path, size, before)
         finally:
             file.close()
 
