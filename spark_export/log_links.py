@@ -146,9 +146,7 @@ class LogLinks:
         except OSError as error:
             if self.copied or error.errno not in NO_LINKS:
                 raise
-            log.warning(
-                "snapshot_copies_files directory=%s reason=%r", self._directory, str(error)
-            )
+            log.warning("snapshot_copies_files directory=%s reason=%r", self._directory, str(error))
             self.copied = True
             self._linker = Copier()
             return self._try_put(path)

@@ -167,7 +167,9 @@ def cut_rows(
     return units
 
 
-def _cuts(octets: np.ndarray[tuple[int], np.dtype[np.uint64]], size: int) -> Iterator[tuple[int, int]]:
+def _cuts(
+    octets: np.ndarray[tuple[int], np.dtype[np.uint64]], size: int
+) -> Iterator[tuple[int, int]]:
     """Pieces of about that size, none empty; `octets` are sums up to and with each row."""
     first = 0
     while first < len(octets):
