@@ -49,7 +49,7 @@ def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterato
     """Raises `DataDirectoryRefused`, `NewerStorage`, OSError."""
     node_id = open_store(data_directory)
     store = data_directory / STORE_DIRECTORY
-    view = StoreView(filesystem, store, node_id, _pass_over, only=queue_id)
+    view = StoreView(filesystem, store, node_id, _pass_over, only=lambda at: at == queue_id)
     reader = RecordReader(filesystem, store)
     try:
         for _, segment in sorted(view.index.queues.get(queue_id, {}).items()):

@@ -8,8 +8,8 @@
     storage.stop()
 
 Directory `store` of the data directory: `checkpoint`, `clean`, `log/` (the persistent store),
-`queues/` (its indexes), `transient/` (both again, emptied at start), `quarantine/`. See
-`docs/storage-format.md`.
+`queues/` (its indexes), `transient/` (both again, emptied at start), `quarantine/`, `pins/`
+(snapshots, `pins.py`). See `docs/storage-format.md`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from warren.persist.group_commit import GroupCommit, Job
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
 from warren.persist.message_store import MessageStore
+from warren.persist.pins import PINS_DIRECTORY, Pins
 from warren.persist.queue_index import QueueIndex, Surroundings
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
@@ -213,6 +214,7 @@ class Storage:
             for combined in (self.persistent, self.transient)
         ]
         self.card_files = CardFiles(filesystem, directory, run_background)
+        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time)
         filesystem.make_directory(self.transient.directory)
         filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
         # No later start may take itself for this one, whatever becomes of what it writes.

@@ -37,7 +37,7 @@ from warren.persist.log_reader import Scan
 from warren.persist.log_writer import file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, LOG_DIRECTORY, QUEUES_DIRECTORY
 from warren.persist.segment import Entry
-from warren.persist.stored_index import StoredIndex
+from warren.persist.stored_index import StoredIndex, every_queue
 
 LOOKS_MAX = 100
 """Between two checkpoints a node writes 64 MiB; opening some files is faster."""
@@ -53,7 +53,8 @@ class StoreView:
     """What `directory`, the storage's, says now.
 
     `files` are the newest generations by number. `stopped_clean`: the node ended its work in
-    order and did not start again, so nothing can be unfinished.
+    order and did not start again, so nothing can be unfinished. Queues of which `only` says no
+    are passed over. Without `totals`, segments are read when somebody asks for their entries.
     """
 
     def __init__(
@@ -63,7 +64,8 @@ class StoreView:
         node_id: bytes,
         harmed: Harmed,
         *,
-        only: int | None = None,
+        only: Callable[[int], bool] = every_queue,
+        totals: bool = True,
     ) -> None:
         """Raises `NewerStorage`, OSError."""
         self.checkpoint: Checkpoint | None = None
@@ -79,12 +81,14 @@ class StoreView:
                 filesystem, directory / QUEUES_DIRECTORY, self.place, harmed, only=only
             )
             self.index.find()
-            self.index.read()
+            if totals:
+                self.index.read()
             self.stopped_clean = self._read_clean()
             for at, (file_id, file) in enumerate(journal):
                 complete = at < len(journal) - 1 or self.stopped_clean
                 self._replay(file_id, file, complete=complete)
-            self._sum_up()
+            if totals:
+                self._sum_up()
         finally:
             for _, file in journal:
                 file.close()

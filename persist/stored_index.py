@@ -2,18 +2,20 @@
 
 Only reads; so it serves recovery, and those who look into a directory while a node works in it.
 Segments may grow meanwhile: each says which part of the journal it knows, and that is not entered
-again. They may go meanwhile, too: `gone` tells which, and their messages are passed over.
+again. They may go meanwhile, too, when nothing is left in them or a higher generation is there:
+`gone` tells which went without one, and of those only what the journal adds is entered.
 `overlong` are files that have something behind their last whole frame, and where that ends.
 `damaged` are segments that lost entries, with the ranges they know to have left them.
 
 Memory is bounded by what the journal touches: other segments are read one after the other, and
-only their totals are kept.
+only their totals are kept. Who needs no totals passes over `read`: a segment is read then when the
+journal touches it, or when its entries are asked for, once and as late as may be.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from warren.persist.filesystem import FileSystem
@@ -43,13 +45,21 @@ from warren.persist.segment import (
 
 log = logging.getLogger("warren.storage")
 
+LOOKS_MAX = 10
+"""For a segment that goes whenever it is to be opened: another generation takes a failed write."""
+
+
+def every_queue(queue_id: int) -> bool:
+    """What `only` is where none is passed over."""
+    return True
+
 
 class StoredIndex:
     """The segments in `directory`, by queue and number, in `queues`.
 
     `checkpoint_place` is that of the last checkpoint. `harmed` is told of damaged files; a frame
-    that was not finished is none if it was to be part of a later checkpoint. With `only`, other
-    queues are passed over.
+    that was not finished is none if it was to be part of a later checkpoint. Queues of which
+    `only` says no are passed over.
     """
 
     def __init__(
@@ -59,7 +69,7 @@ class StoredIndex:
         checkpoint_place: int,
         harmed: Callable[[Path, Harm], None],
         *,
-        only: int | None = None,
+        only: Callable[[int], bool] = every_queue,
     ) -> None:
         self.queues: dict[int, dict[int, Segment]] = {}
         self.gone: set[tuple[int, int]] = set()
@@ -70,68 +80,99 @@ class StoredIndex:
         self._checkpoint_place = checkpoint_place
         self._harmed = harmed
         self._only = only
-        self._found: list[tuple[int, int, list[int]]] = []
+        self._unread: dict[Segment, list[int]] = {}
 
     def find(self) -> int:
         """List the segments; returns how many there are."""
         for name in self._filesystem.names(self._directory):
             queue_id = hexadecimal(name)
-            if queue_id is None or self._only not in (None, queue_id):
+            if queue_id is None or not self._only(queue_id):
                 continue
-            self.queues[queue_id] = {}
+            segments = self.queues[queue_id] = {}
             generations: dict[int, list[int]] = {}
             for file_name in self._filesystem.names(self._directory / name):
                 parsed = parse_segment_name(file_name)
                 if parsed is not None:
                     generations.setdefault(parsed[0], []).append(parsed[1])
-            self._found += [(queue_id, at, generations[at]) for at in sorted(generations)]
-        return len(self._found)
+            for number in sorted(generations):
+                segment = segments[number] = Segment(queue_id, number)
+                segment.columns = None
+                self._unread[segment] = sorted(generations[number])
+        return len(self._unread)
 
     def read(self, tell: Callable[[], None] = lambda: None) -> None:
         """Read what was found; `tell` is called after each segment. May raise OSError."""
-        for queue_id, number, generations in self._found:
-            self._read_newest(queue_id, number, sorted(generations))
+        for segment in list(self._unread):
+            if not self.load(segment):
+                del self.queues[segment.queue_id][segment.number]
+            elif not segment.dirty:
+                segment.unload()
             tell()
+
+    def entries(self, queue_id: int) -> Iterator[tuple[int, Columns]]:
+        """The segments of a queue in order, each as its first position and its entries.
+
+        They leave memory again where the journal did not touch them.
+        """
+        for _, segment in sorted(self.queues.get(queue_id, {}).items()):
+            unloaded = segment.columns is None
+            self.load(segment)
+            assert segment.columns is not None
+            yield segment.start, segment.columns
+            if unloaded:
+                segment.columns = None
 
     def path(self, segment: Segment) -> Path:
         return segment.path(self._queue_directory(segment.queue_id))
 
     def load(self, segment: Segment) -> bool:
-        """Have the entries of a segment in memory. False when its file is gone."""
-        if segment.columns is None and not self._load_again(segment):
-            self.gone.add((segment.queue_id, segment.number))
-            del self.queues[segment.queue_id][segment.number]
-            return False
-        return True
+        """Have the entries of a segment in memory. False when its file is gone, and they are none.
+
+        May raise OSError.
+        """
+        if segment.columns is not None:
+            return True
+        candidates = self._unread.pop(segment, None)
+        report = candidates is not None
+        if candidates is None:
+            candidates = [segment.generation]
+        for _ in range(LOOKS_MAX):
+            if self._load_newest(segment, candidates, report=report):
+                return True
+            # A higher generation may have taken its place.
+            again = self._generations(segment)
+            if not again or again[-1] < candidates[-1]:
+                break
+            candidates = again
+        self.gone.add((segment.queue_id, segment.number))
+        _clear(segment)
+        return False
+
+    def _generations(self, segment: Segment) -> list[int]:
+        """The generations of a segment that are there now, ascending."""
+        names = self._filesystem.names(self._queue_directory(segment.queue_id))
+        found = [parse_segment_name(name) for name in names]
+        return sorted(at[1] for at in found if at is not None and at[0] == segment.number)
 
     def _queue_directory(self, queue_id: int) -> Path:
         return self._directory / f"{queue_id:016x}"
 
-    def _read_newest(self, queue_id: int, number: int, generations: list[int]) -> None:
-        """The newest generation that was begun; older ones are as good as that one's beginning."""
-        segments = self.queues[queue_id]
+    def _load_newest(self, segment: Segment, generations: list[int], *, report: bool) -> bool:
+        """Read the newest generation that was begun. False when it is gone.
+
+        Older ones are as good as the beginning of that one.
+        """
         for generation in reversed(generations):
-            segment = Segment(queue_id, number)
             segment.generation = generation
             try:
-                loaded = self._load(segment)
+                if self._load(segment, report=report):
+                    return True
             except FileNotFoundError:
-                self.gone.add((queue_id, number))
-                return
-            if loaded:
-                segments[number] = segment
-                segment.unload()
-                return
-        segment = Segment(queue_id, number)
+                return False
         segment.generation = generations[-1]
+        segment.columns = Columns()
         segment.begin_anew()
-        segments[number] = segment
-
-    def _load_again(self, segment: Segment) -> bool:
-        try:
-            return self._load(segment, report=False)
-        except FileNotFoundError:
-            return False
+        return True
 
     def _load(self, segment: Segment, *, report: bool = True) -> bool:
         """Read the file of a segment. False when nothing can be made of it."""
@@ -160,7 +201,6 @@ class StoredIndex:
         segment.file_end = contents.end
         segment.written = segment.flushed = len(contents.columns.places)
         segment.flushed_place = contents.place
-        segment.sum_up()
         return True
 
     def _report_unreadable(self, path: Path, data: bytes, damage: Damaged) -> bool:
@@ -243,7 +283,7 @@ class StoredIndex:
     def apply(self, found: Found) -> None:
         """Take a record of the journal into account. Raises `Damaged`."""
         record = found.record
-        if self._only not in (None, record.queue):
+        if not self._only(record.queue):
             return
         if record.type == PUBLISH:
             self._enter(found.place, record, found.place, found.length, len(record.payload))
@@ -255,8 +295,6 @@ class StoredIndex:
 
     def _enter(self, at: int, record: Record, place: int, length: int, size: int) -> None:
         number, relative = divmod(record.position, SEGMENT_ENTRIES)
-        if (record.queue, number) in self.gone:
-            return
         segments = self.queues.setdefault(record.queue, {})
         segment = segments.get(number)
         if segment is None:
@@ -270,8 +308,9 @@ class StoredIndex:
 
     def _behind(self, segment: Segment, at: int) -> bool:
         """Whether the segment does not know the journal up to there; it is in memory then."""
-        if at < segment.flushed_place or not self.load(segment):
+        if at < segment.flushed_place:
             return False
+        self.load(segment)
         # Its file may have grown since it was read first.
         return at >= segment.flushed_place
 
@@ -289,7 +328,7 @@ class StoredIndex:
     def _remove_in(self, segment: Segment, at: int, start: int, end: int) -> None:
         first = max(0, start - segment.start)
         beyond = min(SEGMENT_ENTRIES, end - segment.start)
-        if beyond - first == SEGMENT_ENTRIES:
+        if beyond - first == SEGMENT_ENTRIES and segment not in self._unread:
             segment.columns = Columns()
         elif not self._behind(segment, at):
             return
@@ -297,3 +336,10 @@ class StoredIndex:
         segment.columns.clear(first, beyond)
         segment.removed.append((first, beyond))
         segment.dirty = True
+
+
+def _clear(segment: Segment) -> None:
+    """Its file went when all that was in it had been removed, and the journal knew that."""
+    segment.columns = Columns()
+    segment.file_end = segment.written = segment.flushed = segment.flushed_place = 0
+    segment.sum_up()

@@ -33,6 +33,12 @@ def entries_path(snapshot: Path, queue_id: int) -> Path:
     return snapshot / QUEUES_DIRECTORY / f"{queue_id:016x}.npy"
 
 
+def load_entries(snapshot: Path, queue_id: int) -> NDArray[np.void]:
+    """All entries of a queue, mapped and not read. Raises OSError when the snapshot is gone."""
+    entries: NDArray[np.void] = np.load(entries_path(snapshot, queue_id), mmap_mode="r")
+    return entries
+
+
 @dataclass(frozen=True)
 class Unit:
     """Rows [`first`, `end`) of the entries of one queue, in the snapshot at this directory.
@@ -58,5 +64,4 @@ class Unit:
 
     def entries(self) -> NDArray[np.void]:
         """Its rows, of dtype `ENTRY`. Raises OSError when the snapshot is gone."""
-        whole = np.load(entries_path(Path(self.snapshot), self.queue_id), mmap_mode="r")
-        return np.array(whole[self.first : self.end])
+        return np.array(load_entries(Path(self.snapshot), self.queue_id)[self.first : self.end])

@@ -185,6 +185,7 @@ class RunningNode:
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 limits=Limits(config.store_file_bytes_max, config.embed_below),
             )
+            monitors.append(Periodic(clock, messages.storage.pins.check))
             new_backing_queue = messages.backing_queues(pager)
         placement = None
         if cluster is not None:

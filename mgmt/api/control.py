@@ -11,7 +11,7 @@ import os
 import platform
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ from warren import __version__
 from warren.config import LOG_LEVELS, LogLevel
 from warren.core.access import LoginRefused
 from warren.core.memory_monitor import Absolute, Fraction, Limit
+from warren.core.message import Message
+from warren.core.priority_queue import PriorityQueue
+from warren.core.queue import Queue
+from warren.core.records import QueueRecord
 from warren.core.validation import is_integer, is_number
 from warren.log_output import change_level, reopen_files
 from warren.mgmt.api.changes import audit
@@ -27,6 +31,7 @@ from warren.mgmt.definitions.export import export_all
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, demanded, text
+from warren.mgmt.http.slices import Breather
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
 from warren.mgmt.network_interfaces import network_interfaces
 from warren.mgmt.statistics.sampler import node_connections
@@ -263,6 +268,76 @@ async def revive(request: ApiRequest) -> None:
     audit(request, "node_revived")
 
 
+# Messages
+
+
+async def unacknowledged(request: ApiRequest) -> Any:
+    """Positions of messages that are out for acknowledgement, of durable queues that are here.
+
+    In ranges, end exclusive, by the id under which the storage has the queue; each level of a queue
+    with priorities has one of its own. With `queue_ids`, those of the definitions as hexadecimal
+    numbers, only of these.
+    """
+    wanted = _queue_ids(await request.body())
+    node = request.node
+    queues = [
+        queue
+        for vhost in node.vhosts.values()
+        for queue in vhost.queues.values()
+        if queue.is_here and queue.durable and queue.unacked
+    ]
+    rows: list[dict[str, Any]] = []
+    breather = Breather()
+    for queue in queues:
+        await breather.breathe()
+        storage_id = _storage_id(request, queue)
+        if wanted is None or storage_id in wanted:
+            rows += _unacknowledged_rows(queue, storage_id, node.unacked_of(queue))
+    return rows
+
+
+def _queue_ids(body: dict[str, Any]) -> set[int] | None:
+    given = body.get("queue_ids")
+    if given is None:
+        return None
+    try:
+        return {int(one, 16) for one in given}
+    except (TypeError, ValueError) as error:
+        raise BadRequest("queue_ids should be a list of hexadecimal numbers") from error
+
+
+def _storage_id(request: ApiRequest, queue: Queue) -> int:
+    stored = request.node.metadata.get(("queue", queue.vhost_name, queue.name))
+    if stored is None or not isinstance(stored.record, QueueRecord):
+        return queue.queue_id
+    return stored.record.storage_id(request.node.name)
+
+
+def _unacknowledged_rows(
+    queue: Queue, storage_id: int, messages: Iterable[Message]
+) -> Iterator[dict[str, Any]]:
+    backing = queue.backing
+    highest = len(backing.levels) - 1 if isinstance(backing, PriorityQueue) else 0
+    levels: dict[int, list[int]] = {}
+    for message in messages:
+        level = min(message.envelope.priority, highest)
+        levels.setdefault(level, []).append(message.position)
+    for level, positions in sorted(levels.items()):
+        yield {"queue_id": f"{storage_id + level:016x}", "ranges": list(_ranges(positions))}
+
+
+def _ranges(positions: list[int]) -> Iterator[tuple[int, int]]:
+    start = end = -1
+    for position in sorted(positions):
+        if position != end:
+            if end > start:
+                yield start, end
+            start = position
+        end = position + 1
+    if end > start:
+        yield start, end
+
+
 # The process
 
 
@@ -339,6 +414,7 @@ ENDPOINTS = [
     _local("listeners/resume", "POST", _listeners(False), "Let new clients in again"),
     _local("drain", "POST", drain, "Begin maintenance"),
     _local("revive", "POST", revive, "End maintenance"),
+    _local("unacknowledged", "POST", unacknowledged, "Where unacknowledged messages are"),
     _local("stop", "POST", stop, "Stop the node"),
     _local("authenticate", "POST", authenticate, "Try a name and a password"),
     _local("environment", "GET", environment, "The configuration"),

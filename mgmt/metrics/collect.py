@@ -71,6 +71,7 @@ class Collector:
             storage.lost,
             storage.damaged,
             journal.unwritten_bytes,
+            *storage.pins.pinned,
         )
 
     async def queue_groups(self, *, per_object: bool) -> list[Rows]:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-sys.path.append(str(Path(__file__).parent.parent / "persist"))
+HERE = Path(__file__).parent
+for folder in (HERE, *(HERE.parent / name for name in ("persist", "simulation", "system"))):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,303 @@
+"""Manifests: what an export consists of. One that is there is whole, and nothing else counts.
+
+    DEST/_manifests/<export>.json      the export; written last, by rename
+    DEST/_staging/<export>/            an export that is not finished: its plan, its finished units
+    DEST/_SUCCESS                      some export is whole
+    DEST/vhost=V/queue=Q/date=D/part-<queue id>-<first seq>-<last seq>-<node>-<export>.parquet
+
+An export is *full*, or holds what came after another one, its base: `since`. `chain` is an export
+with its base, and the base of that, down to a full one; together they have each message once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from warren.spark_export.errors import OptionRefused, StoreRefused
+
+FORMAT = 1
+
+MANIFESTS_DIRECTORY = "_manifests"
+STAGING_DIRECTORY = "_staging"
+SUCCESS_FILE = "_SUCCESS"
+
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+"""As Hive names the directory of null: of damaged records, of which nobody knows the day."""
+
+EXPORT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+NAME_BYTES_MAX = 200
+"""Of a directory; a file system takes 255, and a name of 255 octets may need 765 when it is
+encoded."""
+
+CHAIN_MAX = 100_000
+
+HASH_BYTES = 1 << 20
+"""Read at once."""
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """`path` is relative to the export; `first_seq` and `last_seq` are both in it.
+
+    Times are microseconds since 1970, None when nothing in it has one. `corrupt` rows have no
+    content but the octets of the record.
+    """
+
+    path: str
+    vhost: str
+    queue: str
+    queue_id: str
+    date: str | None
+    rows: int
+    bytes: int
+    sha256: str
+    first_seq: int
+    last_seq: int
+    min_enqueued_us: int | None
+    max_enqueued_us: int | None
+    corrupt: int
+
+
+@dataclass(frozen=True)
+class ExportedQueue:
+    """Totals of a queue, or of one level of a queue with priorities."""
+
+    vhost: str
+    queue: str
+    queue_id: str
+    rows: int
+    bytes: int
+    corrupt: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`options` are those that say what was read; `schema` is Spark's, as JSON.
+
+    `high_water` is, by queue id, the position from which an increment goes on: of all queues this
+    export and its base have seen. `damage` is that of the snapshot.
+    """
+
+    export: str
+    since: str | None
+    node_id: str
+    snapshot: str
+    snapshot_us: int
+    finished_us: int
+    options: dict[str, Any]
+    schema: dict[str, Any]
+    damage: int
+    files: tuple[ExportedFile, ...]
+    high_water: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def corrupt(self) -> int:
+        return sum(file.corrupt for file in self.files)
+
+    def queues(self) -> list[ExportedQueue]:
+        by_id: dict[str, list[ExportedFile]] = {}
+        for file in self.files:
+            by_id.setdefault(file.queue_id, []).append(file)
+        return [
+            ExportedQueue(
+                files[0].vhost,
+                files[0].queue,
+                queue_id,
+                sum(file.rows for file in files),
+                sum(file.bytes for file in files),
+                sum(file.corrupt for file in files),
+            )
+            for queue_id, files in sorted(by_id.items())
+        ]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A file that is not what its manifest says."""
+
+    export: str
+    path: str
+    reason: str
+
+
+# Where things are
+
+
+def manifest_path(destination: Path, export: str) -> Path:
+    return destination / MANIFESTS_DIRECTORY / f"{export}.json"
+
+
+def staging_directory(destination: Path, export: str) -> Path:
+    return destination / STAGING_DIRECTORY / export
+
+
+def check_export_id(export: str) -> str:
+    """Raises `OptionRefused`."""
+    if not EXPORT_ID.fullmatch(export):
+        raise OptionRefused(
+            f"export {export!r}: letters, digits, and . _ - are allowed, 100 at most, and a letter"
+            " or digit first"
+        )
+    return export
+
+
+def partition_directory(vhost: str, queue: str, date: str | None) -> str:
+    day = NO_DATE if date is None else date
+    return f"{_partition('vhost', vhost)}/{_partition('queue', queue)}/date={day}"
+
+
+def _partition(key: str, name: str) -> str:
+    octets = name.encode("utf-8", "surrogateescape")
+    encoded = f"{key}={quote(octets, safe='')}"
+    if len(encoded) <= NAME_BYTES_MAX:
+        return encoded
+    digest = blake2b(octets, digest_size=8).hexdigest()
+    # Not in the middle of an encoded octet.
+    return f"{re.sub('%.?$', '', encoded[: NAME_BYTES_MAX - 18])}~{digest}"
+
+
+def file_name(queue_id: int, first_seq: int, last_seq: int, node_id: str, export: str) -> str:
+    """The same for the same messages of the same export, whoever writes it and how often."""
+    of_export = blake2b(export.encode(), digest_size=4).hexdigest()
+    return f"part-{queue_id:016x}-{first_seq}-{last_seq}-{node_id[:8]}-{of_export}.parquet"
+
+
+# Writing and reading
+
+
+def write_manifest(destination: Path, manifest: Manifest) -> None:
+    """Durably: this makes the export. Raises OSError."""
+    path = manifest_path(destination, manifest.export)
+    fields = {"format": FORMAT, **asdict(manifest)}
+    fields["queues"] = [asdict(queue) for queue in manifest.queues()]
+    fields |= {"rows": manifest.rows, "bytes": manifest.bytes, "corrupt": manifest.corrupt}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, json.dumps(fields, indent=1).encode())
+    write_durably(destination / SUCCESS_FILE, b"")
+
+
+def read_manifest(destination: Path, export: str) -> Manifest:
+    """Raises `StoreRefused` when there is none that can be read, OSError."""
+    path = manifest_path(destination, export)
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise StoreRefused(f"{destination} has no export {export!r}") from None
+    except ValueError as error:
+        raise StoreRefused(f"{path} cannot be read: {error}") from None
+    return _decode(fields, path)
+
+
+def _decode(fields: Any, path: Path) -> Manifest:
+    try:
+        if fields["format"] > FORMAT:
+            raise StoreRefused(f"{path} has format {fields['format']}, this version reads {FORMAT}")
+        known = {name: fields[name] for name in Manifest.__dataclass_fields__}
+        known["files"] = tuple(ExportedFile(**file) for file in fields["files"])
+        return Manifest(**known)
+    except (KeyError, TypeError) as error:
+        raise StoreRefused(f"{path} cannot be read: {error!r}") from None
+
+
+def list_manifests(destination: Path) -> list[Manifest]:
+    """All there are, in the order in which they were finished. Raises `StoreRefused`, OSError."""
+    try:
+        names = sorted(os.listdir(destination / MANIFESTS_DIRECTORY))
+    except FileNotFoundError:
+        return []
+    found = [
+        read_manifest(destination, name.removesuffix(".json"))
+        for name in names
+        if name.endswith(".json")
+    ]
+    return sorted(found, key=lambda manifest: (manifest.finished_us, manifest.export))
+
+
+def find_manifest(destination: Path, export: str | None) -> Manifest:
+    """That export, or the newest. Raises `StoreRefused`, OSError."""
+    if export is not None:
+        return read_manifest(destination, check_export_id(export))
+    manifests = list_manifests(destination)
+    if not manifests:
+        raise StoreRefused(f"there is no finished export in {destination}")
+    return manifests[-1]
+
+
+def chain(destination: Path, manifest: Manifest) -> list[Manifest]:
+    """The export with its bases, the full one first. Raises `StoreRefused`, OSError."""
+    links = [manifest]
+    while links[-1].since is not None:
+        if len(links) >= CHAIN_MAX or links[-1].since in {link.export for link in links[-2:]}:
+            raise StoreRefused(f"export {manifest.export} has no beginning")
+        links.append(read_manifest(destination, links[-1].since))
+    return links[::-1]
+
+
+def verify(destination: Path, manifest: Manifest) -> Iterator[Fault]:
+    """Read every file of the export; what is missing or is not what was written. Raises OSError."""
+    for file in manifest.files:
+        path = destination / file.path
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            yield Fault(manifest.export, file.path, "missing")
+            continue
+        if size != file.bytes:
+            reason = f"{size} bytes, {file.bytes} were written"
+            yield Fault(manifest.export, file.path, reason)
+        elif file_digest(path) != file.sha256:
+            yield Fault(manifest.export, file.path, "its SHA-256 is another one")
+        else:
+            yield from _verify_rows(manifest.export, file, path)
+
+
+def _verify_rows(export: str, file: ExportedFile, path: Path) -> Iterator[Fault]:
+    import pyarrow.parquet
+
+    rows = pyarrow.parquet.read_metadata(path).num_rows
+    if rows != file.rows:
+        yield Fault(export, file.path, f"{rows} rows, the manifest has {file.rows}")
+
+
+def file_digest(path: Path) -> str:
+    digest = sha256()
+    with path.open("rb") as file:
+        while data := file.read(HASH_BYTES):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Put a file in place of what is there. Raises OSError."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with unfinished.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,110 @@
+"""What only a node that runs can say: which messages are out for acknowledgement."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import socket
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from warren.persist.data_directory import LOCK_FILE
+from warren.spark_export.errors import StoreRefused
+
+Span: TypeAlias = tuple[int, int]
+"""Positions, the second not included."""
+
+CONTROL_SOCKET = "control.sock"
+UNACKNOWLEDGED = "/api/control/unacknowledged"
+TIMEOUT_S = 30.0
+
+
+def is_running(data_directory: Path) -> bool | None:
+    """Whether a process has the data directory; None when that is not for us to know.
+
+    The lock is looked up among those the kernel lists, so that a node which starts is not kept from
+    having it. A node in another container is not listed there: only a lock of our own, for a
+    moment, tells.
+    """
+    try:
+        fd = os.open(data_directory / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except PermissionError:
+        return None
+    try:
+        if _is_listed(os.fstat(fd)):
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+    finally:
+        os.close(fd)
+
+
+def _is_listed(file: os.stat_result) -> bool:
+    where = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text("ascii").splitlines()
+    except OSError:
+        return False
+    return any(words[1:2] == ["FLOCK"] and where in words for words in map(str.split, lines))
+
+
+def unacknowledged(data_directory: Path, queue_ids: Collection[int]) -> dict[int, list[Span]]:
+    """Positions that are out for acknowledgement, by queue and level. Raises `StoreRefused`."""
+    asked = json.dumps({"queue_ids": [f"{queue_id:016x}" for queue_id in queue_ids]})
+    connection = _SocketConnection(data_directory)
+    try:
+        connection.request(
+            "POST", UNACKNOWLEDGED, asked.encode(), {"Content-Type": "application/json"}
+        )
+        response = connection.getresponse()
+        data = response.read()
+        if response.status != 200:
+            raise _refused(data_directory, f"it answers {response.status} {response.reason}")
+        return _parsed(json.loads(data))
+    except (OSError, http.client.HTTPException) as error:
+        raise _refused(data_directory, str(error) or type(error).__name__) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _refused(data_directory, f"its answer cannot be read: {error!r}") from error
+    finally:
+        connection.close()
+
+
+def _parsed(rows: Any) -> dict[int, list[Span]]:
+    return {
+        int(row["queue_id"], 16): [(int(start), int(end)) for start, end in row["ranges"]]
+        for row in rows
+    }
+
+
+def _refused(data_directory: Path, reason: str) -> StoreRefused:
+    return StoreRefused(
+        f"the node of {data_directory} runs, but does not say what is unacknowledged: {reason}."
+        f" Its control socket {data_directory / CONTROL_SOCKET} is open to the user who runs the"
+        " node; be that user, stop the node, or do without the state of messages"
+    )
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP through the control socket."""
+
+    def __init__(self, data_directory: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._data_directory = data_directory
+
+    def connect(self) -> None:
+        # The path of a unix socket has 107 octets at most, that of a directory may have more.
+        directory = os.open(self._data_directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(TIMEOUT_S)
+            self.sock.connect(f"/proc/self/fd/{directory}/{CONTROL_SOCKET}")
+        finally:
+            os.close(directory)

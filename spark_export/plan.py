@@ -1,0 +1,180 @@
+"""What of a store is to be read, and how it is cut into pieces of work.
+
+Everything here is about positions, which stand in the entries of a snapshot. When a message was
+enqueued stands in its record only, and a clock may be set back: no cut by position is sure to keep
+every message of a time. So `plan_units` leaves times to who decodes the records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from warren.core.ports import Key
+from warren.spark_export.errors import OptionRefused, QueueUnknown
+from warren.spark_export.unit import Unit, load_entries
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from warren.spark_export.snapshot import PinnedQueue, Snapshot
+
+NEAR_NAMES_MAX = 3
+
+
+@dataclass(frozen=True)
+class QueueSelector:
+    """Which durable queues: all, or those of a virtual host, by names or by a pattern.
+
+    The pattern is a regular expression that the whole name has to match.
+    """
+
+    vhost: str | None = None
+    names: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.names is not None and self.pattern is not None:
+            raise OptionRefused("names of queues and a pattern exclude each other")
+
+    def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]:
+        """Those of the queues, each (virtual host, name), that are meant; in order.
+
+        A virtual host without queues must be among `vhosts`. Raises `QueueUnknown` for a name that
+        does not exist, `OptionRefused` for a pattern that cannot be read.
+        """
+        known = sorted(queues)
+        inside = [key for key in known if self.vhost is None or key[0] == self.vhost]
+        if self.vhost is not None and not inside and self.vhost not in vhosts:
+            raise QueueUnknown(f"there is no virtual host {self.vhost!r}")
+        if self.names is not None:
+            for name in self.names:
+                if not any(key[1] == name for key in inside):
+                    raise QueueUnknown(self._unknown(name, known, inside))
+            return [key for key in inside if key[1] in self.names]
+        if self.pattern is not None:
+            try:
+                pattern = re.compile(self.pattern)
+            except re.error as error:
+                raise OptionRefused(f"pattern {self.pattern!r}: {error}") from None
+            return [key for key in inside if pattern.fullmatch(key[1])]
+        return inside
+
+    def _unknown(self, name: str, known: list[Key], inside: list[Key]) -> str:
+        where = "" if self.vhost is None else f" in virtual host {self.vhost!r}"
+        elsewhere = [key[0] for key in known if key[1] == name]
+        names = sorted({key[1] for key in inside})
+        near = get_close_matches(name, names, NEAR_NAMES_MAX, cutoff=0.5)
+        if elsewhere:
+            hint = f"; there is one in virtual host {elsewhere[0]!r}"
+        elif near:
+            hint = f"; near names: {', '.join(map(repr, near))}"
+        else:
+            hint = f"; there are {len(names)} durable queues"
+        return f"no durable queue {name!r}{where}{hint}"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Messages of a queue by position (`seq`) and by time, each half open; None is an open end.
+
+    Times are microseconds since 1970, of `enqueued_us` in the records.
+    """
+
+    start_seq: int | None = None
+    end_seq: int | None = None
+    start_us: int | None = None
+    end_us: int | None = None
+
+
+EVERYTHING = Range()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows [`first`, `end`) of the entries of a pinned queue."""
+
+    queue: PinnedQueue
+    first: int
+    end: int
+
+
+def plan_units(
+    snapshot: Snapshot,
+    ranges: Mapping[Key, Range],
+    *,
+    max_bytes: int,
+    min_units: int,
+) -> list[Unit]:
+    """Cut what is asked for into units of about `max_bytes` of records, or less for `min_units`.
+
+    Queues without a range are read whole. Positions are exact; times are not looked at: who
+    decodes is to leave out messages outside of `start_us` and `end_us`. Where units are cut depends
+    on nothing but the snapshot, the ranges and the two numbers. Raises OSError.
+    """
+    chosen = []
+    for queue in snapshot.queues:
+        rows = find_rows(snapshot.directory, queue, ranges.get((queue.vhost, queue.name)))
+        if rows.end > rows.first:
+            chosen.append(rows)
+    return cut_rows(snapshot, chosen, max_bytes=max_bytes, min_units=min_units)
+
+
+def find_rows(directory: Path, queue: PinnedQueue, span: Range | None) -> Rows:
+    """The rows whose positions are in the range."""
+    if not queue.rows or span is None:
+        return Rows(queue, 0, queue.rows)
+    positions = load_entries(directory, queue.queue_id)["position"]
+    first, end = 0, queue.rows
+    if span.start_seq is not None:
+        first = int(np.searchsorted(positions, np.uint64(max(span.start_seq, 0))))
+    if span.end_seq is not None:
+        end = int(np.searchsorted(positions, np.uint64(max(span.end_seq, 0))))
+    return Rows(queue, first, max(first, end))
+
+
+def cut_rows(
+    snapshot: Snapshot, chosen: list[Rows], *, max_bytes: int, min_units: int
+) -> list[Unit]:
+    """Cut these rows as `plan_units` does."""
+    lengths = [load_entries(snapshot.directory, at.queue.queue_id)["length"] for at in chosen]
+    sums = [
+        np.cumsum(column[at.first : at.end], dtype=np.uint64)
+        for at, column in zip(chosen, lengths, strict=True)
+    ]
+    total = sum(int(octets[-1]) for octets in sums)
+    size = max(1, min(max_bytes, -(-total // max(min_units, 1))))
+    units = []
+    for at, octets in zip(chosen, sums, strict=True):
+        for first, end in _cuts(octets, size):
+            before = int(octets[first - 1]) if first else 0
+            units.append(
+                Unit(
+                    snapshot=str(snapshot.directory),
+                    vhost=at.queue.vhost,
+                    queue=at.queue.name,
+                    queue_id=at.queue.queue_id,
+                    first=at.first + first,
+                    end=at.first + end,
+                    octets=int(octets[end - 1]) - before,
+                )
+            )
+    return units
+
+
+def _cuts(
+    octets: np.ndarray[tuple[int], np.dtype[np.uint64]], size: int
+) -> Iterator[tuple[int, int]]:
+    """Pieces of about that size, none empty; `octets` are sums up to and with each row."""
+    first = 0
+    while first < len(octets):
+        before = int(octets[first - 1]) if first else 0
+        end = int(np.searchsorted(octets, np.uint64(before + size), side="right"))
+        end = max(end, first + 1)
+        yield first, end
+        first = end

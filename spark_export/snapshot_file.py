@@ -1,0 +1,168 @@
+"""What a snapshot is, and its file `snapshot.json`, which says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
+from warren.spark_export.errors import SnapshotGone, StoreRefused
+from warren.spark_export.node_state import Span
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class PinnedQueue:
+    """What a snapshot has of one queue; positions are None when that is nothing.
+
+    A queue with priorities has one of these for each level in use, with ids that follow one
+    another, and positions of its own in each. `octets` are those of the records. `unacked` are
+    ranges of positions, end exclusive, that were out for acknowledgement just before the snapshot;
+    None when nobody knows.
+    """
+
+    vhost: str
+    name: str
+    queue_id: int
+    rows: int
+    octets: int
+    first_position: int | None
+    last_position: int | None
+    unacked: tuple[Span, ...] | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`node_id` as 32 hex digits. `octets` are those of all records.
+
+    `log_octets` are those of the files it holds, `copied` whether they are copies. `damage` counts
+    messages that lead nowhere, and places in the index that could not be read.
+    """
+
+    id: str
+    directory: Path
+    created_us: int
+    expires_us: int
+    node_id: str
+    queues: tuple[PinnedQueue, ...]
+    octets: int
+    log_octets: int
+    copied: bool
+    damage: int
+
+    @property
+    def rows(self) -> int:
+        return sum(queue.rows for queue in self.queues)
+
+    def release(self) -> None:
+        """Remove it; no error when it is gone already. Raises OSError."""
+        remove(self.directory)
+
+    def extend(self, lease_s: float) -> Snapshot:
+        """Want it for so many seconds from now on. Raises `SnapshotGone`, OSError."""
+        with locked(self.directory) as ours:
+            if not ours:
+                raise gone(self.directory)
+            extended = replace(self, expires_us=now_us() + int(lease_s * 1e6))
+            write_lease(extended, self.directory)
+        return extended
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def load_snapshot(directory: Path) -> Snapshot:
+    """The same without a look at the lease and the files."""
+    try:
+        fields = json.loads((directory / LEASE_FILE).read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise gone(directory) from None
+    except ValueError as error:
+        raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error}") from None
+    return _decode(fields, directory)
+
+
+def write_lease(snapshot: Snapshot, directory: Path) -> None:
+    fields = {
+        "format": FORMAT,
+        "id": snapshot.id,
+        "node_id": snapshot.node_id,
+        "created_us": snapshot.created_us,
+        "expires_us": snapshot.expires_us,
+        "octets": snapshot.octets,
+        "log_octets": snapshot.log_octets,
+        "copied": snapshot.copied,
+        "damage": snapshot.damage,
+        "queues": [
+            {
+                "vhost": queue.vhost,
+                "name": queue.name,
+                "queue_id": f"{queue.queue_id:016x}",
+                "rows": queue.rows,
+                "octets": queue.octets,
+                "first_position": queue.first_position,
+                "last_position": queue.last_position,
+                "unacked": queue.unacked,
+            }
+            for queue in snapshot.queues
+        ],
+    }
+    unfinished = directory / f"{LEASE_FILE}{UNFINISHED}"
+    unfinished.write_text(json.dumps(fields), "utf-8")
+    os.rename(unfinished, directory / LEASE_FILE)
+
+
+def _decode(fields: Any, directory: Path) -> Snapshot:
+    try:
+        if fields["format"] > FORMAT:
+            raise StoreRefused(
+                f"{directory} is a snapshot of format {fields['format']}, this version reads"
+                f" {FORMAT}"
+            )
+        queues = tuple(_decode_queue(queue) for queue in fields["queues"])
+        return Snapshot(
+            id=fields["id"],
+            directory=directory,
+            created_us=fields["created_us"],
+            expires_us=fields["expires_us"],
+            node_id=fields["node_id"],
+            queues=queues,
+            octets=fields["octets"],
+            log_octets=fields["log_octets"],
+            copied=fields["copied"],
+            damage=fields["damage"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None
+
+
+def _decode_queue(fields: Any) -> PinnedQueue:
+    unacked = fields["unacked"]
+    return PinnedQueue(
+        vhost=fields["vhost"],
+        name=fields["name"],
+        queue_id=int(fields["queue_id"], 16),
+        rows=fields["rows"],
+        octets=fields["octets"],
+        first_position=fields["first_position"],
+        last_position=fields["last_position"],
+        unacked=None if unacked is None else tuple((start, end) for start, end in unacked),
+    )
+
+
+def gone(directory: Path) -> SnapshotGone:
+    return SnapshotGone(
+        f"there is no snapshot at {directory}: it was released, or its lease has run out"
+    )
+
+
+def now_us() -> int:
+    return int(time.time() * 1e6)

@@ -1,0 +1,37 @@
+"""What a snapshot has, read one record at a time: as slow and as plain as can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from warren.persist.filesystem import RealFileSystem
+from warren.persist.format import Record
+from warren.persist.segment import Entry
+from warren.persist.store_view import RecordReader
+from warren.spark_export.plan import plan_units
+from warren.spark_export.snapshot import Snapshot
+from warren.spark_export.unit import Unit
+
+
+def units_of(snapshot: Snapshot, max_bytes: int = 1 << 30) -> list[Unit]:
+    return plan_units(snapshot, {}, max_bytes=max_bytes, min_units=1)
+
+
+def records_of(units: list[Unit]) -> dict[tuple[str, str], dict[int, Record]]:
+    """By queue and position. Raises `Damaged` for a record that is not what was written."""
+    found: dict[tuple[str, str], dict[int, Record]] = {}
+    for unit in units:
+        reader = RecordReader(RealFileSystem(), Path(unit.snapshot))
+        try:
+            messages = found.setdefault((unit.vhost, unit.queue), {})
+            for row in unit.entries().tolist():
+                assert row[0] not in messages, "a position twice"
+                messages[row[0]] = reader.read(unit.queue_id, Entry(*row))
+        finally:
+            reader.close()
+    return found
+
+
+def bodies_of(snapshot: Snapshot, vhost: str, queue: str) -> dict[int, bytes]:
+    records = records_of(units_of(snapshot)).get((vhost, queue), {})
+    return {position: record.payload for position, record in records.items()}

@@ -1,0 +1,128 @@
+"""Which queues are meant, and how what is read of them is cut into units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from stored_node import INVOICES, ORDERS, fill
+
+from warren.spark_export.errors import OptionRefused, QueueUnknown
+from warren.spark_export.plan import QueueSelector, Range, plan_units
+from warren.spark_export.snapshot import Snapshot, create
+
+QUEUES = [("/", "orders"), ("/", "0123"), ("eu", "orders"), ("eu", "orders.late")]
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+    directory = tmp_path_factory.mktemp("node")
+    fill(directory).stop()
+    with create(directory, QueueSelector()) as made:
+        yield made
+
+
+def test_all_queues_of_all_virtual_hosts_are_meant_unless_said_otherwise() -> None:
+    assert QueueSelector().select(QUEUES) == sorted(QUEUES)
+    assert QueueSelector("eu").select(QUEUES) == [("eu", "orders"), ("eu", "orders.late")]
+
+
+def test_names_are_looked_up_in_the_virtual_host_or_in_all_of_them() -> None:
+    assert QueueSelector(None, ("orders",)).select(QUEUES) == [("/", "orders"), ("eu", "orders")]
+    assert QueueSelector("/", ("orders", "0123")).select(QUEUES) == [
+        ("/", "0123"),
+        ("/", "orders"),
+    ]
+
+
+def test_a_pattern_has_to_match_the_whole_name() -> None:
+    assert QueueSelector(pattern="orders").select(QUEUES) == [("/", "orders"), ("eu", "orders")]
+    assert QueueSelector("eu", pattern="orders.*").select(QUEUES) == QUEUES[2:]
+    assert QueueSelector(pattern="order").select(QUEUES) == []
+
+
+@pytest.mark.parametrize(
+    ("selector", "text"),
+    [
+        (QueueSelector("/", ("orderz",)), "no durable queue 'orderz' in virtual host '/'; near"),
+        (QueueSelector("/", ("orders.late",)), "there is one in virtual host 'eu'"),
+        (QueueSelector(None, ("x",)), "no durable queue 'x'; there are 3 durable queues"),
+        (QueueSelector("us"), "there is no virtual host 'us'"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_refused(selector: QueueSelector, text: str) -> None:
+    with pytest.raises(QueueUnknown) as refusal:
+        selector.select(QUEUES)
+    assert text in str(refusal.value)
+
+
+def test_a_virtual_host_without_queues_is_no_mistake() -> None:
+    assert QueueSelector("us").select(QUEUES, ["us"]) == []
+
+
+def test_a_pattern_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(OptionRefused, match="pattern"):
+        QueueSelector(pattern="(").select(QUEUES)
+    with pytest.raises(OptionRefused, match="exclude"):
+        QueueSelector(None, ("a",), "b")
+
+
+def rows_of(snapshot: Snapshot, queue_id: int) -> int:
+    return next(queue.rows for queue in snapshot.queues if queue.queue_id == queue_id)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1000, 50_000, 1 << 30])
+def test_units_have_every_row_once_and_are_about_as_large_as_asked(
+    snapshot: Snapshot, max_bytes: int
+) -> None:
+    units = plan_units(snapshot, {}, max_bytes=max_bytes, min_units=1)
+    for queue_id in (ORDERS, INVOICES):
+        ends = [(unit.first, unit.end) for unit in units if unit.queue_id == queue_id]
+        assert ends[0][0] == 0 and ends[-1][1] == rows_of(snapshot, queue_id)
+        assert all(one[1] == after[0] for one, after in pairwise(ends))
+    assert sum(unit.octets for unit in units) == snapshot.octets
+    for unit in units:
+        assert unit.rows >= 1
+        assert unit.octets <= max_bytes or unit.rows == 1
+        assert unit.octets == int(unit.entries()["length"].sum())
+
+
+def test_so_many_units_are_made_at_least(snapshot: Snapshot) -> None:
+    assert len(plan_units(snapshot, {}, max_bytes=1 << 30, min_units=1)) == 2
+    assert 7 <= len(plan_units(snapshot, {}, max_bytes=1 << 30, min_units=7)) <= 10
+
+
+def test_ranges_are_half_open_and_may_lie_anywhere(snapshot: Snapshot) -> None:
+    orders = next(queue for queue in snapshot.queues if queue.queue_id == ORDERS)
+    assert orders.first_position is not None and orders.last_position is not None
+
+    def positions(span: Range) -> list[int]:
+        units = plan_units(snapshot, {("/", "orders"): span}, max_bytes=1 << 30, min_units=1)
+        return [
+            at for unit in units if unit.queue_id == ORDERS for at in unit.entries()["position"]
+        ]
+
+    everything = positions(Range())
+    assert len(everything) == orders.rows
+    assert positions(Range(everything[3], everything[5])) == everything[3:5]
+    assert positions(Range(everything[3] + 1)) == everything[4:]
+    assert positions(Range(end_seq=everything[1])) == everything[:1]
+    assert positions(Range(0, orders.first_position)) == []
+    assert positions(Range(orders.last_position + 1, (1 << 63) - 1)) == []
+    assert positions(Range(everything[5], everything[3])) == []
+
+
+def test_times_are_left_to_who_decodes(snapshot: Snapshot) -> None:
+    span = {("/", "orders"): Range(start_us=1 << 60)}
+    assert plan_units(snapshot, span, max_bytes=1 << 30, min_units=1) == plan_units(
+        snapshot, {}, max_bytes=1 << 30, min_units=1
+    )
+
+
+def test_a_snapshot_without_messages_has_no_units(tmp_path: Path) -> None:
+    fill(tmp_path).stop()
+    with create(tmp_path, QueueSelector(names=("empty",))) as empty:
+        assert [queue.name for queue in empty.queues] == ["empty"]
+        assert plan_units(empty, {}, max_bytes=1, min_units=3) == []
