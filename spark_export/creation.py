@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warren.core.backing_queue import LEVELS
-from warren.core.ports import Key
 from warren.persist.check import open_store, queue_names
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
@@ -33,6 +32,7 @@ from warren.persist.stored_index import StoredIndex
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.log_links import Linker, LogLinks
 from warren.spark_export.node_state import Span, is_running, unacknowledged
+from warren.spark_export.options import QueueName
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot_file import PinnedQueue, Snapshot, now_us, write_lease
 from warren.spark_export.unit import (
@@ -110,9 +110,10 @@ class Creation:
             raise StoreRefused(str(refusal)) from refusal
         return snapshot
 
-    def _select(self) -> dict[int, Key]:
+    def _select(self) -> dict[int, QueueName]:
         """The queues that are meant, by their ids."""
-        names = queue_names(self._data_directory, self._pause)
+        stored_names = queue_names(self._data_directory, self._pause)
+        names = {queue_id: (vhost, name) for queue_id, (vhost, name) in stored_names.items()}
         vhosts = []
         if self._selector.vhost is not None:
             definitions = self._data_directory / METADATA_DIRECTORY
@@ -188,7 +189,7 @@ class Creation:
         self,
         path: Path,
         node_id: bytes,
-        keys: dict[int, Key],
+        keys: dict[int, QueueName],
         unacked: dict[int, list[Span]] | None,
     ) -> Snapshot:
         """Beside a node that works, what looks damaged may have been on its way to the disk."""
@@ -207,7 +208,7 @@ class Creation:
         self,
         path: Path,
         node_id: bytes,
-        keys: dict[int, Key],
+        keys: dict[int, QueueName],
         unacked: dict[int, list[Span]] | None,
     ) -> Snapshot:
         created_us = now_us()
@@ -348,7 +349,7 @@ def _load(path: Path, queue_id: int) -> Entries:
 
 
 def _describe(
-    path: Path, queue_id: int, key: Key, unacked: dict[int, list[Span]] | None
+    path: Path, queue_id: int, key: QueueName, unacked: dict[int, list[Span]] | None
 ) -> PinnedQueue:
     entries = _load(path, queue_id)
     rows = len(entries)
