@@ -24,6 +24,7 @@ from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
 from warren.persist.metadata import DIRECTORY as METADATA_DIRECTORY
+from warren.persist.metadata_replica import DIRECTORY as CLUSTER_METADATA_DIRECTORY
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
 from warren.persist.recovery import STORE_DIRECTORY
@@ -112,6 +113,11 @@ class Creation:
 
     def _select(self) -> dict[int, QueueName]:
         """The queues that are meant, by their ids."""
+        if (self._data_directory / CLUSTER_METADATA_DIRECTORY).is_dir():
+            raise StoreRefused(
+                f"{self._data_directory} is of a member of a cluster, whose definitions are not in"
+                " its own store; only stores of nodes that are alone can be read"
+            )
         stored_names = queue_names(self._data_directory, self._pause)
         names = {queue_id: (vhost, name) for queue_id, (vhost, name) in stored_names.items()}
         vhosts = []

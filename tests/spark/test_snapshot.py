@@ -324,6 +324,12 @@ def test_what_is_no_store_is_refused(tmp_path: Path, present: bool) -> None:
         list_snapshots(tmp_path)
 
 
+def test_the_store_of_a_member_of_a_cluster_is_refused(tmp_path: Path, node: StoredNode) -> None:
+    (tmp_path / "cluster-metadata").mkdir()
+    with pytest.raises(StoreRefused, match="member of a cluster"):
+        create(tmp_path, ALL)
+
+
 # Other places
 
 
