@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pika
 import pytest
-from pinned_messages import bodies_of
 from pika.adapters.blocking_connection import BlockingChannel
+from pinned_messages import bodies_of
 
 from warren import Broker
 from warren.config import Listener
