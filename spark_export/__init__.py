@@ -23,7 +23,7 @@ _PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession, pushdown: bool = True) -> None:
-    """Make the format known to a session. Where `pyspark_warren` is installed Spark knows it anyway.
+    """Make the format known to a session; where `pyspark_warren` is installed it is anyway.
 
     With `pushdown`, filters on vhost, queue, seq, enqueued_at and exchange spare reading; Spark has
     that switched off, and here it is switched on for all Python data sources of the session.

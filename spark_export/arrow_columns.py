@@ -1,4 +1,4 @@
-"""Arrow arrays of what stands in an array of octets, made without a Python object for each value."""
+"""Arrow arrays of what stands among octets, made without a Python object for each value."""
 
 from __future__ import annotations
 

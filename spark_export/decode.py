@@ -130,7 +130,9 @@ def _included(
             "option include needs a snapshot that knows what is unacknowledged: of a node that "
             "does not run, or one that was asked when the snapshot was taken"
         )
-    return entries[within(entries["position"], unacked) == (Include.UNACKED in options.include)]
+    out = within(entries["position"], unacked)
+    chosen: NDArray[np.void] = entries[out if Include.UNACKED in options.include else ~out]
+    return chosen
 
 
 class _Messages:
@@ -303,9 +305,7 @@ class _UnitDecoder:
         )
         return good
 
-    def _identity(
-        self, entries: NDArray[np.void]
-    ) -> tuple[np.generic | NDArray[np.generic], ...]:
+    def _identity(self, entries: NDArray[np.void]) -> tuple[np.generic | NDArray[np.generic], ...]:
         """Type, queue and position that records of these entries have."""
         queue_id = np.uint64(self._unit.queue_id)
         shared = (entries["place"] & SHARED).astype(np.bool_)
@@ -490,9 +490,7 @@ class _UnitDecoder:
             arrays[column] = pa.array(octets, pa.binary())
         return arrays, good
 
-    def _judge(
-        self, entries: NDArray[np.void], troubles: dict[int, Trouble]
-    ) -> dict[int, Trouble]:
+    def _judge(self, entries: NDArray[np.void], troubles: dict[int, Trouble]) -> dict[int, Trouble]:
         """Those troubles that are to have a row. Raises `DataLost`, `RecordDamaged`."""
         if not troubles:
             return {}
@@ -538,9 +536,7 @@ class _UnitDecoder:
             for array, other in zip(arrays, blank, strict=True)
         ]
 
-    def _blank(
-        self, name: str, entries: NDArray[np.void], damaged: list[Trouble]
-    ) -> pa.Array:
+    def _blank(self, name: str, entries: NDArray[np.void], damaged: list[Trouble]) -> pa.Array:
         kind = self._schema.field(name).type
         if name == self._corrupt:
             return pa.array([trouble.octets for trouble in damaged], kind)
@@ -553,14 +549,12 @@ class _UnitDecoder:
         )
 
 
-def _sums_wrong(
-    messages: _Messages, lengths: Rows, which: NDArray[np.bool_]
-) -> list[int]:
+def _sums_wrong(messages: _Messages, lengths: Rows, which: NDArray[np.bool_]) -> list[int]:
     """Those of the records whose checksum is another; this is a loop, and what costs most."""
     suspects = np.flatnonzero(which)
     if not len(suspects):
         return []
-    view = memoryview(messages.data)
+    view = messages.data.data
     starts = messages.at[suspects]
     ends = starts + lengths[suspects]
     sums = messages.head["crc"][suspects]

@@ -41,7 +41,9 @@ FILE_SHIFT = np.uint64(32)
 SHARED = np.uint64(1)
 
 
-def gather(kind: np.dtype[np.void], data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.void]:
+def gather(
+    kind: np.dtype[np.void], data: NDArray[np.uint8], at: NDArray[np.int64]
+) -> NDArray[np.void]:
     """The structures that begin at these offsets, which need not be aligned.
 
     Each of them must end within `data`.

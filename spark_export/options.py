@@ -8,9 +8,9 @@ an option needs from the store (whether a queue exists) is found out later.
 |---|---|---|
 | `path` | the data directory of a node | needed |
 | `vhost` | name of a virtual host | all |
-| `queue`, `queues`, `queuePattern` | one name; names with commas between, or a JSON list; RE2 | all |
+| `queue`, `queues`, `queuePattern` | one name; names with commas, or a JSON list; RE2 | all |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest`, or JSON, see `Offsets` | everything |
-| `startingTimestamp`, `endingTimestamp` | ISO 8601, or milliseconds since 1970; end exclusive | all |
+| `startingTimestamp`, `endingTimestamp` | ISO 8601, or ms since 1970; end exclusive | all |
 | `columns` | names with commas between | all |
 | `headers` | `map`, `json`, `variant`, `none` | `map` |
 | `bodyFormat` | `binary`, `string`, `json` | `binary` |

@@ -145,7 +145,7 @@ class LogFile:
 
     def read_into(self, data: NDArray[np.uint8], offset: int) -> None:
         """Fill `data` from there on. Raises OSError when the file has become shorter."""
-        view = memoryview(data)
+        view = data.data
         while view:
             count = os.preadv(self._fd, [view], offset)
             if not count:
@@ -167,7 +167,7 @@ class LogFile:
         """Read all of it, and compare the checksum if that was not done yet."""
         self.read_into(data[: self.size], 0)
         if self._crc is not None and _verdicts[self._key] is None:
-            _verdicts[self._key] = crc32(data[: self.size - FOOTER_BYTES]) == self._crc
+            _verdicts[self._key] = crc32(data.data[: self.size - FOOTER_BYTES]) == self._crc
 
     def _read_header(self) -> FileHeader | None:
         """A damaged header does not keep from reading records, which have their own checksums."""
@@ -367,9 +367,7 @@ def _absent(file: LogFile, offset: int, length: int) -> Trouble:
     return Trouble(file.name, offset, reason, octets)
 
 
-def _read_spans(
-    file: LogFile, offsets: NDArray[np.int64], lengths: NDArray[np.int64]
-) -> _Piece:
+def _read_spans(file: LogFile, offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Piece:
     """Read records, and with them what is between two that are near each other."""
     order: NDArray[np.int64] | None = None
     if (offsets[1:] < offsets[:-1]).any():
@@ -440,7 +438,7 @@ def _in_order(
     data: NDArray[np.uint8], at: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Copy the records so that they stand as they are to be read."""
-    view = memoryview(data)
+    view = data.data
     parts: list[memoryview | bytes] = [
         view[start:end] for start, end in zip(at.tolist(), (at + lengths).tolist(), strict=True)
     ]

@@ -98,7 +98,10 @@ def locate(
 
 
 def _step(
-    data: NDArray[np.uint8], cursor: NDArray[np.int64], wire: Wire, present: NDArray[np.bool_] | None
+    data: NDArray[np.uint8],
+    cursor: NDArray[np.int64],
+    wire: Wire,
+    present: NDArray[np.bool_] | None,
 ) -> tuple[Span, NDArray[np.int64]]:
     """The property at the cursors, and the cursors behind it."""
     size: NDArray[np.int64]

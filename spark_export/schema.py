@@ -1,7 +1,7 @@
 """The columns of a message, as Arrow and as Spark have their types.
 
-Every column may be null but those in `ALWAYS_PRESENT`; in the schema all of them are nullable, since
-Spark compares that, too. The order is that of `docs/spark.md`.
+Every column may be null but those in `ALWAYS_PRESENT`; in the schema all of them are nullable,
+since Spark compares that, too. The order is that of `docs/spark.md`.
 
 The two forms are kept equal by a test: what `spark_schema` says becomes what `arrow_schema` says by
 Spark's own rules, with timestamps in UTC.

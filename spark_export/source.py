@@ -1,10 +1,11 @@
 """`spark.read.format("warren")`: the queues of a data directory as a DataFrame.
 
 A snapshot is taken once for each `load()`, and every action of that DataFrame reads it; so they
-all see the same messages. Spark calls `schema()` once for each `load()`, and what is kept there stays
-with the source. With a schema of the user's own Spark does not call it; the snapshot is then taken
-by `reader()`, which is once for each DataFrame too, unless filters are pushed down: then each
-action plans anew and has a snapshot of its own. Name one (option `snapshot`) where that matters.
+all see the same messages. Spark calls `schema()` once for each `load()`, and what is kept there
+stays with the source. With a schema of the user's own Spark does not call it; the snapshot is
+then taken by `reader()`, which is once for each DataFrame too, unless filters are pushed down:
+then each action plans anew and has a snapshot of its own. Name one (option `snapshot`) where that
+matters.
 
 A snapshot taken here lasts for `snapshot.LEASE_S`; later reads of the DataFrame fail with
 `SnapshotGone`. It is removed by the node, or by the next snapshot, when its lease has run out.
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
+    from warren.core.ports import Key
     from warren.spark_export.message_state import Spans
     from warren.spark_export.plan import Range
     from warren.spark_export.snapshot import PinnedQueue, Snapshot
@@ -75,7 +77,7 @@ class PushdownSource(MessageStoreSource):
 
 
 class UnitPartition(InputPartition):
-    """A unit, and what is known of its queue: ranges of positions that are out for acknowledgement."""
+    """A unit, and which positions of its queue are out for acknowledgement, if that is known."""
 
     def __init__(self, unit: Unit, unacked: Spans | None) -> None:
         super().__init__(unit)
@@ -122,7 +124,7 @@ class BatchReader(DataSourceReader):
 class PushdownBatchReader(BatchReader):
     """The same, and filters leave out what need not be read."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """All of them remain for Spark: what is read may be more than they ask for."""
         self._pushed = understand(filters)
         return filters
@@ -158,7 +160,7 @@ def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]
     selected = set(selector.select({(at.vhost, at.name) for at in snapshot.queues}, vhosts))
     _check_named("startingOffsets", options.starting_offsets, selected)
     _check_named("endingOffsets", options.ending_offsets, selected)
-    ranges = {
+    ranges: dict[Key, Range] = {
         (queue.vhost, queue.name): _range(queue, options, pushed, selected)
         for queue in snapshot.queues
     }
@@ -174,7 +176,7 @@ def _range(
     queue: PinnedQueue,
     options: ReadOptions,
     pushed: Pushed,
-    selected: set[tuple[str, str]],
+    selected: set[Key],
 ) -> Range:
     from warren.spark_export.plan import Range
 
@@ -206,7 +208,7 @@ def _check_batch(options: ReadOptions) -> None:
             raise OptionRefused(f"option {name} is for streams")
 
 
-def _check_named(option: str, offsets: Offsets, selected: set[tuple[str, str]]) -> None:
+def _check_named(option: str, offsets: Offsets, selected: set[Key]) -> None:
     for (vhost, queue), _ in offsets.queues:
         if (vhost, queue) not in selected:
             raise OptionRefused(

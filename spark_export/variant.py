@@ -30,6 +30,8 @@ _DECIMAL4, _DECIMAL8, _DECIMAL16 = 8, 9, 10
 _TIMESTAMP, _FLOAT, _BINARY, _STRING = 12, 14, 15, 16
 
 _SHORT_STRING_MAX = 63
+_DECIMALS = ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18), (_DECIMAL16, 16, DECIMAL_DIGITS_MAX))
+"""Type, octets, and how many digits fit."""
 _SMALL_COUNT_MAX = 255
 
 
@@ -167,11 +169,7 @@ def _float(value: Float32, ids: Mapping[str, int]) -> bytes:
 
 def _decimal(value: Decimal, ids: Mapping[str, int]) -> bytes:
     digits = max(len(str(abs(value.unscaled))), value.scale)
-    for kind, size, most in ((_DECIMAL4, 4, 9), (_DECIMAL8, 8, 18)):
-        if digits <= most:
-            break
-    else:
-        kind, size = _DECIMAL16, 16
+    kind, size = next((kind, size) for kind, size, most in _DECIMALS if digits <= most)
     octets = value.unscaled.to_bytes(size, "little", signed=True)
     return bytes((_primitive(kind), value.scale)) + octets
 

@@ -48,3 +48,9 @@ def test_every_package_is_built() -> None:
         for path in (ROOT / house).rglob("__init__.py")
     }
     assert present <= named
+
+
+def test_the_module_spark_looks_for_is_built() -> None:
+    assert PYPROJECT["tool"]["setuptools"]["py-modules"] == ["pyspark_warren"]
+    assert (ROOT / "pyspark_warren.py").is_file()
+    assert importlib.util.find_spec("pyspark_warren") is not None

@@ -144,7 +144,9 @@ def _write_file(
         if message.gap:
             del offsets[-2]
     whole = encode_file_header(header)
-    sizes = array("I", [len(record_of(one, at)) for one, at in zip(messages, positions, strict=True)])
+    sizes = array(
+        "I", [len(record_of(one, at)) for one, at in zip(messages, positions, strict=True)]
+    )
     places = offsets
     if combined:
         # They were further apart before.

@@ -154,7 +154,9 @@ def _replaced(octets: bytes) -> str:
 def _convert(row: dict[str, Any], options: ReadOptions) -> str:
     """Headers and body as they are wanted; returns what cannot be read in them."""
     reason = ""
-    if row["headers"] is not None:
+    if options.headers is Headers.NONE:
+        row["headers"] = None
+    elif row["headers"] is not None:
         try:
             table, _ = decode_table(row["headers"], 0)
             row["headers"] = _headers({_name(at): table[at] for at in table}, options.headers)
@@ -179,8 +181,6 @@ def _name(name: str) -> str:
 
 
 def _headers(table: dict[str, Field], form: Headers) -> Any:
-    if form is Headers.NONE:
-        return None
     if form is Headers.MAP:
         return [(name, _text(field)) for name, field in table.items()]
     if form is Headers.JSON:
