@@ -158,12 +158,13 @@ class AmqpPublisher:
     def _exchange(self) -> None:
         """Write and read what can be without waiting."""
         self._protocol.tick(time.monotonic())
+        # First what came: it may ask for an answer.
+        self._read()
         try:
             self._write()
         except OSError as error:
             # What the broker said before it hung up is worth more than that it did.
             self._read_the_rest(error.strerror or str(error))
-        self._read()
 
     def _write(self) -> None:
         while True:
