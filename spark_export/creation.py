@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warren.core.backing_queue import LEVELS
+from warren.core.ports import Key
 from warren.persist.check import open_store, queue_names
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
@@ -31,7 +32,6 @@ from warren.persist.stored_index import StoredIndex
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.log_links import Linker, LogLinks
 from warren.spark_export.node_state import Span, is_running, unacknowledged
-from warren.spark_export.options import QueueName
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot_file import PinnedQueue, Snapshot, now_us, write_lease
 from warren.spark_export.unit import (
@@ -109,10 +109,9 @@ class Creation:
             raise StoreRefused(str(refusal)) from refusal
         return snapshot
 
-    def _select(self) -> dict[int, QueueName]:
+    def _select(self) -> dict[int, Key]:
         """The queues that are meant, by their ids."""
-        stored_names = queue_names(self._data_directory, self._pause)
-        names = {queue_id: (vhost, name) for queue_id, (vhost, name) in stored_names.items()}
+        names = queue_names(self._data_directory, self._pause)
         vhosts = []
         if self._selector.vhost is not None:
             stored = read_definitions(self._data_directory, "vhost", pause=self._pause)
@@ -187,7 +186,7 @@ class Creation:
         self,
         path: Path,
         node_id: bytes,
-        keys: dict[int, QueueName],
+        keys: dict[int, Key],
         unacked: dict[int, list[Span]] | None,
     ) -> Snapshot:
         """Beside a node that works, what looks damaged may have been on its way to the disk."""
@@ -206,7 +205,7 @@ class Creation:
         self,
         path: Path,
         node_id: bytes,
-        keys: dict[int, QueueName],
+        keys: dict[int, Key],
         unacked: dict[int, list[Span]] | None,
     ) -> Snapshot:
         created_us = now_us()
@@ -347,7 +346,7 @@ def _load(path: Path, queue_id: int) -> Entries:
 
 
 def _describe(
-    path: Path, queue_id: int, key: QueueName, unacked: dict[int, list[Span]] | None
+    path: Path, queue_id: int, key: Key, unacked: dict[int, list[Span]] | None
 ) -> PinnedQueue:
     entries = _load(path, queue_id)
     rows = len(entries)

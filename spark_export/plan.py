@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from warren.core.ports import Key
 from warren.spark_export.errors import OptionRefused, QueueUnknown
-from warren.spark_export.options import QueueName
 from warren.spark_export.unit import Unit, load_entries
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class QueueSelector:
         if self.names is not None and self.pattern is not None:
             raise OptionRefused("names of queues and a pattern exclude each other")
 
-    def select(self, queues: Iterable[QueueName], vhosts: Iterable[str] = ()) -> list[QueueName]:
+    def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]:
         """Those of the queues, each (virtual host, name), that are meant; in order.
 
         A virtual host without queues must be among `vhosts`. Raises `QueueUnknown` for a name that
@@ -65,7 +65,7 @@ class QueueSelector:
             return [key for key in inside if pattern.fullmatch(key[1])]
         return inside
 
-    def _unknown(self, name: str, known: list[QueueName], inside: list[QueueName]) -> str:
+    def _unknown(self, name: str, known: list[Key], inside: list[Key]) -> str:
         where = "" if self.vhost is None else f" in virtual host {self.vhost!r}"
         elsewhere = [key[0] for key in known if key[1] == name]
         names = sorted({key[1] for key in inside})
@@ -106,7 +106,7 @@ class Rows:
 
 def plan_units(
     snapshot: Snapshot,
-    ranges: Mapping[QueueName, Range],
+    ranges: Mapping[Key, Range],
     *,
     max_bytes: int,
     min_units: int,
