@@ -6,6 +6,8 @@ parts of fixed size, and where the others begin.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,16 +50,17 @@ def gather(
 
     Each of them must end within `data`.
     """
-    everywhere: NDArray[np.void] = np.ndarray(
-        shape=(max(0, len(data) - kind.itemsize + 1),), dtype=kind, buffer=data, strides=(1,)
-    )
-    return everywhere[at]
+    # numpy copies octets without a meaning at once, and structures field by field.
+    plain: np.dtype[np.void] = np.dtype((np.void, kind.itemsize))
+    return _everywhere(plain, data)[at].view(kind)
 
 
 def octets_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
-    """Big-endian numbers of so many octets, as AMQP has them."""
-    numbers = data[at].astype(np.uint64)
-    for further in range(1, count):
-        numbers <<= np.uint64(8)
-        numbers |= data[at + further]
-    return numbers
+    """Big-endian numbers of 1, 2, 4 or 8 octets, as AMQP has them."""
+    return _everywhere(np.dtype(f">u{count}"), data)[at].astype(np.uint64)
+
+
+def _everywhere(kind: np.dtype[Any], data: NDArray[np.uint8]) -> NDArray[Any]:
+    """What of that kind would begin at each octet."""
+    count = max(0, len(data) - kind.itemsize + 1)
+    return np.ndarray(shape=(count,), dtype=kind, buffer=data.data, strides=(1,))

@@ -147,7 +147,7 @@ def _boolean(value: bool, ids: Mapping[str, int]) -> bytes:
 
 
 def _integer(value: int, ids: Mapping[str, int]) -> bytes:
-    bits = value.bit_length() + 1
+    bits = (value if value >= 0 else ~value).bit_length() + 1
     for kind, size in ((_INT8, 1), (_INT16, 2), (_INT32, 4), (_INT64, 8)):
         if bits <= 8 * size:
             return bytes((_primitive(kind),)) + value.to_bytes(size, "little", signed=True)
