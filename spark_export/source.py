@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from warren.spark_export.message_state import Spans
     from warren.spark_export.options import QueueName as Key
     from warren.spark_export.plan import Range
+    from warren.spark_export.sink import MessageStreamWriter, MessageWriter
     from warren.spark_export.snapshot import PinnedQueue, Snapshot
     from warren.spark_export.unit import Unit
 
@@ -68,6 +69,16 @@ class MessageStoreSource(DataSource):
         pushdown = self.pushdown if options.filter_pushdown is None else options.filter_pushdown
         kind = PushdownBatchReader if pushdown else BatchReader
         return kind(options, chosen, self._snapshot)
+
+    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
+        from warren.spark_export.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MessageStreamWriter:
+        from warren.spark_export.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
 
 
 class PushdownSource(MessageStoreSource):
