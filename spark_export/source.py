@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
+    from warren.core.ports import Key
     from warren.spark_export.message_state import Spans
-    from warren.spark_export.options import QueueName as Key
     from warren.spark_export.plan import Range
     from warren.spark_export.sink import MessageStreamWriter, MessageWriter
     from warren.spark_export.snapshot import PinnedQueue, Snapshot
