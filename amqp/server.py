@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
+from warren.amqp.state import BEFORE_RUNNING
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
 
@@ -140,6 +141,12 @@ class AmqpProtocol(asyncio.Protocol):
     def close(self) -> None:
         self.flush()
         self._transport.close()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether its client has not logged in yet."""
+        connection = self._connection
+        return connection is None or connection.state in BEFORE_RUNNING
 
     def abort(self) -> None:
         self._transport.abort()
@@ -282,8 +289,11 @@ class Listener:
                 )
 
     def suspend(self, suspended: bool) -> None:
-        """Let no new clients in, or let them in again; those that are there stay."""
+        """Let no new clients in, or let them in again; those that have logged in stay."""
         self._suspended = suspended
+        if suspended:
+            for protocol in [one for one in self._protocols if one.is_new]:
+                protocol.abort()
 
     async def stop(self, grace_s: float) -> None:
         """Accept no more, tell every client, and end what is left after the grace period."""

@@ -32,6 +32,8 @@ class State(Enum):
     FAILED = auto()
 
 
+BEFORE_RUNNING = frozenset(State) - {State.RUNNING, State.CLOSING, State.CLOSED}
+
 HANDLERS: Mapping[tuple[State, type[object]], str] = {
     (State.AWAITING_START_OK, Method.StartOk): "start_ok",
     (State.AWAITING_SECURE_OK, Method.SecureOk): "secure_ok",

@@ -13,6 +13,48 @@ from warren.core.message import Message
 FAR = 4096
 """From either end of a deque: nearer, it finds a place at once."""
 
+AHEAD_COUNT = 1024
+AHEAD_BYTES = 1 << 20
+"""Found at once in the middle of a long deque, for whoever asks for what comes next."""
+
+READERS = 2
+"""Who go through a queue at the same time, and need not go to its middle for every look."""
+
+
+class Ahead:
+    """What was found in the middle of the runs of one queue, ahead of those who go through it.
+
+    Messages only leave a run at its ends, and positions are never used again: of what was found,
+    everything between the ends of the run is still there, and nothing else is between.
+    """
+
+    __slots__ = ("_found",)
+
+    def __init__(self) -> None:
+        self._found: deque[tuple[int, list[Message]]] = deque(maxlen=READERS)
+
+    def known(self, run: Sequence[Message], start: int) -> list[Message]:
+        """The messages from position `start` on that need not be looked for."""
+        if not run:
+            return []
+        first, last = run[0].position, run[-1].position
+        for begin, found in self._found:
+            if begin <= start <= found[-1].position:
+                return [m for m in found if m.position >= start and first <= m.position <= last]
+        return []
+
+    def look(self, run: deque[Message], start: int, at: int) -> list[Message]:
+        """Messages from this place in the run on, where position `start` is."""
+        found = _turned(run, at, min(AHEAD_COUNT, len(run) - at))
+        octets = 0
+        for count, message in enumerate(found, 1):
+            octets += len(message.body)
+            if octets >= AHEAD_BYTES:
+                del found[count:]
+                break
+        self._found.append((start, found))
+        return found
+
 
 def peek(
     returned: Iterable[tuple[int, Message]],
@@ -22,15 +64,17 @@ def peek(
     count_max: int,
     bytes_max: int,
     readable: Callable[[Message], Message | None] = lambda message: message,
+    ahead: Ahead | None = None,
 ) -> Peeked:
     """The first messages from position `start` on, up to `end`, from a heap and from runs.
 
     `returned` are in any order, all of them before those of the runs, which are in order.
-    `readable` gives a message with its body, or None when that is lost.
+    `readable` gives a message with its body, or None when that is lost. `ahead` is for those who
+    will ask for the next ones.
     """
     messages: list[Message] = []
     octets = 0
-    for message in _in_order(returned, runs, start, count_max + 1):
+    for message in _in_order(returned, runs, start, count_max + 1, ahead):
         if message.position >= end:
             break
         if messages and (len(messages) >= count_max or octets >= bytes_max):
@@ -68,6 +112,7 @@ def _in_order(
     runs: Sequence[Sequence[Message]],
     start: int,
     count: int,
+    ahead: Ahead | None = None,
 ) -> Iterator[Message]:
     """Messages from position `start` on, looked up so many at a time."""
     back = [entry for entry in returned if entry[0] >= start]
@@ -75,10 +120,16 @@ def _in_order(
     for _, message in back:
         yield message
     for run in runs:
-        at = _find(run, start)
-        while some := _some(run, at, count):
+        wanted = start
+        if ahead is not None:
+            known = ahead.known(run, start)
+            yield from known
+            wanted = known[-1].position + 1 if known else start
+        at = _find(run, wanted)
+        while some := _some(run, wanted, at, count, ahead):
             yield from some
             at += len(some)
+            wanted = some[-1].position + 1
 
 
 def _find(run: Sequence[Message], start: int) -> int:
@@ -94,14 +145,19 @@ def _find(run: Sequence[Message], start: int) -> int:
     return bisect_left(run, start, hi=min(guess, len(run)), key=lambda message: message.position)
 
 
-def _some(run: Sequence[Message], first: int, count: int) -> list[Message]:
-    """So many messages from this place in the run on, or as many as there are."""
-    count = min(count, len(run) - first)
-    if count > 0 and isinstance(run, deque) and FAR < first < len(run) - FAR:
-        # A deque finds its middle by going there, each time; to turn it there and back is going
-        # twice.
-        run.rotate(-first)
-        some = list(islice(run, count))
-        run.rotate(first)
-        return some
-    return [run[index] for index in range(first, first + count)]
+def _some(
+    run: Sequence[Message], start: int, at: int, count: int, ahead: Ahead | None
+) -> list[Message]:
+    """So many messages from this place in the run on, or as many as there are, or some more."""
+    count = min(count, len(run) - at)
+    if count > 0 and isinstance(run, deque) and FAR < at < len(run) - FAR:
+        return _turned(run, at, count) if ahead is None else ahead.look(run, start, at)
+    return [run[index] for index in range(at, at + count)]
+
+
+def _turned(run: deque[Message], at: int, count: int) -> list[Message]:
+    """A deque finds its middle by going there, each time; to turn it there and back is twice."""
+    run.rotate(-at)
+    found = list(islice(run, count))
+    run.rotate(at)
+    return found

@@ -35,7 +35,7 @@ from itertools import pairwise
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import SLICE, Pager
-from warren.core.peeking import list_positions, peek
+from warren.core.peeking import FAR, Ahead, list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
 from warren.core.queue_store import QueueStore
 from warren.core.settlement import PublishConfirms
@@ -74,6 +74,7 @@ class VariableQueue:
 
     __slots__ = (
         "_acked",
+        "_ahead",
         "_disk_bytes",
         "_disk_count",
         "_disk_end",
@@ -141,6 +142,9 @@ class VariableQueue:
         self._q1: deque[Message] | None = None
         # q4 or q1: where a publish goes.
         self._tail = self._q4
+
+        # For those who look into the middle of a long queue.
+        self._ahead: Ahead | None = None
 
         # Whether anything of this queue was ever in the store.
         self._stored = recovered.count > 0
@@ -407,6 +411,7 @@ class VariableQueue:
         self._returned.clear()
         self._returned_whole = 0
         self._q4.clear()
+        self._ahead = None
         self._disk_count = 0
         self._disk_bytes = 0
         self._q1 = None
@@ -432,8 +437,11 @@ class VariableQueue:
         end = self._next_position
         q1 = self._q1 if self._q1 is not None else ()
         if not self._disk_count:
+            runs = (self._q4, q1)
+            if self._ahead is None and len(self._q4) > 2 * FAR:
+                self._ahead = Ahead()
             return peek(
-                self._returned, (self._q4, q1), start, end, count_max, bytes_max, self._with_body
+                self._returned, runs, start, end, count_max, bytes_max, self._with_body, self._ahead
             )
         disk_end = self._disk_end
         if start >= disk_end:
@@ -692,6 +700,8 @@ class VariableQueue:
         return spent
 
     def _disk_grew(self, messages: list[Message]) -> None:
+        # What comes back from disk are other objects.
+        self._ahead = None
         self._disk_count += len(messages)
         self._disk_bytes += sum([len(message.body) for message in messages])
         self._find_tail()

@@ -16,6 +16,7 @@ COMMANDS = {
     "conformance": "warren.mgmt.conformance_command:conformance",
     "ctl": "warren.mgmt.ctl.command:ctl",
     "dev-cluster": "warren.mgmt.dev_cluster_command:dev_cluster",
+    "export": "warren.spark_export.cli:export",
     "perf": "warren.mgmt.perf.command:perf",
     "server": "warren.mgmt.server_command:server",
     "store": "warren.mgmt.store_command:store",

@@ -40,7 +40,9 @@ SLICE_BYTES = 64 << 10
 """What a mirror is sent at a time while it is synchronised: less than a millisecond of work."""
 
 SLICE_PAUSE_S = 0.003
-"""Between slices, for the turns of those who publish and consume."""
+BUSY_PAUSE_S = 0.012
+"""Between slices, and when somebody published or consumed since the last one: they have to wait
+for what the disks of mirrors are at."""
 
 NOT_BEFORE = 1 << 40
 """More batches than there will ever be."""
@@ -121,6 +123,8 @@ class _Copy:
         # The last slice it was sent, until it has the batch with its marker.
         self.slice = b""
         self.slice_batch = 0
+        # Batches so far that were no slices.
+        self.used = 0
         self.sent = 0
         self.began_at = 0.0
         # What it has from before; and what of that is still in the queue, per level: from which
@@ -301,7 +305,7 @@ class Leader:
         if copy.sync is not None and batch >= copy.awaits_batch:
             # Those who publish and consume have their turns first.
             copy.awaits_batch = self._batch + NOT_BEFORE
-            self._clock.call_later(SLICE_PAUSE_S, lambda: self._go_on_sending(mirror, copy))
+            self._clock.call_later(self._pause_s(copy), lambda: self._go_on_sending(mirror, copy))
         elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
             copy.awaits_batch = 0
             self._is_in_sync(mirror, copy)
@@ -481,6 +485,12 @@ class Leader:
             return
         copy.in_sync = True
         self._effects.now_in_sync(mirror)
+
+    def _pause_s(self, copy: _Copy) -> float:
+        used = self._batch - self._slices
+        is_busy = used != copy.used
+        copy.used = used
+        return BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
 
     def _go_on_sending(self, mirror: str, copy: _Copy) -> None:
         if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:

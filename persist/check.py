@@ -21,8 +21,9 @@ from zlib import crc32
 
 from warren.core.ports import Key
 from warren.core.records import QueueRecord
+from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import NotADataDirectory, read_identity
-from warren.persist.definitions_copy import read_definitions
+from warren.persist.definitions_copy import definitions_directory, read_definitions
 from warren.persist.filesystem import File, FileSystem
 from warren.persist.format import (
     ENQUEUE,
@@ -50,7 +51,6 @@ from warren.persist.format import (
 from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Scan
 from warren.persist.log_writer import file_name
-from warren.persist.metadata import DIRECTORY as METADATA_DIRECTORY
 from warren.persist.metadata import DamagedMetadata
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
@@ -138,15 +138,16 @@ def open_store(data_directory: Path) -> bytes:
 
 
 def queue_names(data_directory: Path, pause: Callable[[float], None]) -> dict[int, Key]:
-    """The virtual host and name of every queue that has a definition.
+    """The virtual host and name of every queue that has a definition, by its id in this storage.
 
     Raises `DataDirectoryRefused`, OSError.
     """
+    known = read_known_cluster(data_directory)
+    node = "" if known is None else known.node
     names = {}
-    directory = data_directory / METADATA_DIRECTORY
-    for stored in read_definitions(directory, "queue", pause=pause):
+    for stored in read_definitions(data_directory, "queue", pause=pause):
         assert isinstance(stored.record, QueueRecord)
-        names[stored.record.queue_id] = stored.key[1:]
+        names[stored.record.storage_id(node)] = stored.key[1:]
     return names
 
 
@@ -256,7 +257,7 @@ class Check:
         return str(path.relative_to(self._data_directory))
 
     def _read_names(self) -> None:
-        path = self._data_directory / METADATA_DIRECTORY / "data.mdb"
+        path = definitions_directory(self._data_directory) / "data.mdb"
         try:
             self._names = queue_names(self._data_directory, self._pause)
         except (DamagedMetadata, FileNotFoundError) as error:

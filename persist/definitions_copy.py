@@ -1,5 +1,7 @@
 """Reads the definitions of a node beside it, without a trace in its directory.
 
+A member of a cluster has those of the cluster, as of the moment it knew of last.
+
 LMDB's own way, a reader with a lock, writes into the lock file; a reader without one may find
 pages written anew under it. So the file is copied and the copy is read. LMDB never changes a page
 that belongs to the last two states; its first pages say which those are. If they are the same
@@ -13,11 +15,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import lmdb
 
 from warren.core.ports import Stored
-from warren.persist.metadata import DamagedMetadata, decode_definition
+from warren.persist.metadata import DIRECTORY, DamagedMetadata, decode_definition
+from warren.persist.metadata_replica import DIRECTORY as CLUSTER_DIRECTORY
+from warren.persist.metadata_replica import decode_replicated
 
 FILE = "data.mdb"
 
@@ -28,10 +33,21 @@ TRIES_MAX = 100
 RETRY_S = 0.01
 
 
+def definitions_directory(data_directory: Path) -> Path:
+    """Where a node has its definitions; a member of a cluster does not use its own."""
+    cluster = data_directory / CLUSTER_DIRECTORY
+    return cluster if (cluster / FILE).exists() else data_directory / DIRECTORY
+
+
+Decode: TypeAlias = Callable[[bytes, bytes], Stored]
+
+
 def read_definitions(
-    directory: Path, kind: str, *, pause: Callable[[float], None]
+    data_directory: Path, kind: str, *, pause: Callable[[float], None]
 ) -> Iterator[Stored]:
     """The definitions of one kind. Raises `DamagedMetadata`, `NewerFormat`, OSError."""
+    directory = definitions_directory(data_directory)
+    decode = decode_replicated if directory.name == CLUSTER_DIRECTORY else decode_definition
     with _copied(directory / FILE, pause) as copy:
         try:
             environment = lmdb.open(
@@ -45,19 +61,21 @@ def read_definitions(
         except lmdb.Error as error:
             raise _unreadable(directory, error) from None
         try:
-            yield from _read(environment, directory, kind)
+            yield from _read(environment, directory, kind, decode)
         finally:
             environment.close()
 
 
-def _read(environment: lmdb.Environment, directory: Path, kind: str) -> Iterator[Stored]:
+def _read(
+    environment: lmdb.Environment, directory: Path, kind: str, decode: Decode
+) -> Iterator[Stored]:
     prefix = kind.encode() + b"\0\1"
     try:
         with environment.begin() as transaction:
             cursor = transaction.cursor()
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):
-                yield decode_definition(cursor.key(), cursor.value())
+                yield decode(cursor.key(), cursor.value())
                 found = cursor.next()
     except lmdb.Error as error:
         raise _unreadable(directory, error) from None

@@ -134,7 +134,7 @@ class LmdbReplica:
         if not revision:
             # It was emptied and not filled again.
             return None
-        definitions = [_definition(value) for value in entries.values()]
+        definitions = [_change(value) for value in entries.values()]
         return Replicated(cluster_id, revision, definitions)
 
     def _write(self, batch: Sequence[Saved]) -> None:
@@ -170,7 +170,17 @@ def _encoded(stored: Stored, transient: bool) -> bytes:
     return encode_with_record((parts, stored.version, transient), stored.record)
 
 
-def _definition(value: bytes) -> Change:
+def decode_replicated(key: bytes, value: bytes) -> Stored:
+    """One definition of the cluster. Raises `DamagedMetadata`."""
+    try:
+        stored = _change(value).stored
+    except UNREADABLE as error:
+        raise DamagedMetadata(f"definition {key!r} cannot be read: {error!r}") from None
+    assert stored is not None
+    return stored
+
+
+def _change(value: bytes) -> Change:
     parts, version, transient, escaped, plain = msgspec.msgpack.decode(value)
     key = tuple(decode_part(part) for part in parts)
     return Change(key, Stored(key, record_from(key[0], escaped, plain), version), transient)

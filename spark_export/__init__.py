@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMAT_NAME = "warren"
 
@@ -31,3 +33,10 @@ def register(spark: SparkSession, pushdown: bool = True) -> None:
     if pushdown:
         spark.conf.set(_PUSHDOWN_SETTING, "true")
     spark.dataSource.register(PushdownSource if pushdown else MessageStoreSource)
+
+
+def read_export(spark: SparkSession, path: str | Path, export: str | None = None) -> DataFrame:
+    """What `warren export run` wrote to `path`, as one DataFrame; see `exported.py`."""
+    from warren.spark_export import exported
+
+    return exported.read_export(spark, path, export)

@@ -24,7 +24,6 @@ from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
-from warren.persist.metadata import DIRECTORY as METADATA_DIRECTORY
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
 from warren.persist.recovery import STORE_DIRECTORY
@@ -115,8 +114,7 @@ class Creation:
         names = queue_names(self._data_directory, self._pause)
         vhosts = []
         if self._selector.vhost is not None:
-            definitions = self._data_directory / METADATA_DIRECTORY
-            stored = read_definitions(definitions, "vhost", pause=self._pause)
+            stored = read_definitions(self._data_directory, "vhost", pause=self._pause)
             vhosts = [str(at.key[1]) for at in stored]
         chosen = set(self._selector.select(names.values(), vhosts))
         return {queue_id: key for queue_id, key in names.items() if key in chosen}

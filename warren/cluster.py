@@ -6,9 +6,7 @@ Loaded only where a cluster is configured: the client of etcd costs a node that 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import random
 import secrets
 import socket
@@ -50,6 +48,7 @@ from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
 from warren.mirror.remote_queues import RemoteQueues, origin_name
 from warren.mirror.secret_proof import is_secret_of
+from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata_replica import LmdbReplica
@@ -70,9 +69,6 @@ CERTIFICATE_CHECK_S = 30.0
 DRAIN_S = 30.0
 """How long an operator waits for queues to be handed over."""
 DRAIN_POLL_S = 0.05
-
-CLUSTER_FILE = "cluster.json"
-"""In the data directory: which cluster the node is a member of."""
 
 
 class ClusterRefused(Exception):
@@ -217,7 +213,8 @@ class Cluster:
             listening.close()
             raise
         if directory is not None:
-            _remember(directory, identity.cluster_id)
+            known = KnownCluster(identity.cluster_id, self._node_name)
+            write_known_cluster(directory.path, known)
         log_event(log, logging.INFO, "cluster_joined", node=self._node_name, first=joined.first)
 
     def _left_by_ourselves(self, store: MetadataStore) -> list[Write]:
@@ -579,20 +576,5 @@ def _host_of(node_name: str) -> str:
 
 def known_cluster(directory: DataDirectory | None) -> str | None:
     """The cluster this data directory is of, if it is of one."""
-    if directory is None:
-        return None
-    try:
-        text = (directory.path / CLUSTER_FILE).read_text("utf-8")
-    except FileNotFoundError:
-        return None
-    known: str = json.loads(text)["cluster_id"]
-    return known
-
-
-def _remember(directory: DataDirectory, cluster_id: str) -> None:
-    unfinished = directory.path / f"{CLUSTER_FILE}.new"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        file.write(json.dumps({"cluster_id": cluster_id}) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, directory.path / CLUSTER_FILE)
+    known = None if directory is None else read_known_cluster(directory.path)
+    return None if known is None else known.cluster_id

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from warren.core.message import Envelope, Message
-from warren.core.peeking import FAR, list_positions, peek
+from warren.core.peeking import AHEAD_COUNT, FAR, Ahead, list_positions, peek
 
 ENVELOPE = Envelope("", "key", b"", False, 0, None)
 
@@ -52,3 +52,58 @@ def test_returned_messages_come_first_and_runs_in_order() -> None:
     assert list_positions(returned, runs, 3, 20, 10, True).positions == [4, 5, 6, 9, 11]
     assert list_positions(returned, runs, 3, 20, 2, True).positions == [4, 5]
     assert list_positions(returned, runs, 6, 11, 9, True).positions == [6, 9]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_was_found_ahead_is_what_is_there(seed: int) -> None:
+    """For readers who go through a queue that loses messages at both ends and gets others."""
+    random = Random(seed)
+    ahead = Ahead()
+    gap = random.choice([1, 1, 3])
+    positions = list(range(5, 5 + 4 * FAR * gap, gap))
+    run = run_of(positions)
+    readers = [5] * random.choice([1, 2, 3])
+    while len(positions) > 100 and any(at < positions[-1] for at in readers):
+        for _ in range(random.choice([0, 0, 0, 70])):
+            positions.pop(0)
+            run.popleft()
+        for _ in range(random.choice([0, 0, 0, 70])):
+            positions.pop()
+            run.pop()
+        if random.random() < 0.2:
+            positions.append(max(*readers, positions[-1]) + random.choice([1, 5]))
+            run.extend(run_of(positions[-1:]))
+        reader = random.randrange(len(readers))
+        start = readers[reader]
+        count = random.choice([1, 64, 64, 700, 2 * AHEAD_COUNT])
+        wanted = [position for position in positions if position >= start]
+        peeked = peek((), (run,), start, 1 << 40, count, 1 << 20, ahead=ahead)
+        assert [message.position for message in peeked.messages] == wanted[:count]
+        assert peeked.next_position == (wanted[count] if len(wanted) > count else 1 << 40)
+        readers[reader] = min(peeked.next_position, max(start, positions[-1] + 1))
+        assert len(run) == len(positions) and run[-1].position == positions[-1]
+
+
+def test_the_middle_of_a_long_run_is_gone_to_once_for_many_looks() -> None:
+    ahead = Ahead()
+    turns = 0
+
+    class Turned(deque[Message]):
+        def rotate(self, n: int = 1) -> None:
+            nonlocal turns
+            turns += 1
+            super().rotate(n)
+
+    run = Turned(run_of(list(range(8 * FAR))))
+    at = 2 * FAR
+    for _ in range(AHEAD_COUNT // 64):
+        at = peek((), (run,), at, 8 * FAR, 64, 1 << 20, ahead=ahead).next_position
+    assert turns <= 4
+
+
+def test_large_bodies_are_not_held_in_number() -> None:
+    body = bytes(1 << 18)
+    run = deque(Message(ENVELOPE, body, position, None) for position in range(3 * FAR))
+    ahead = Ahead()
+    peek((), (run,), FAR + 10, 3 * FAR, 2, 1 << 30, ahead=ahead)
+    assert len(ahead.known(run, FAR + 10)) == 4

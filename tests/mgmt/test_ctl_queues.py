@@ -6,6 +6,10 @@ import pika
 import pytest
 from ctl_node import CtlNode
 
+from warren.compat_tests.broker import parse_url
+from warren.compat_tests.raw_client import RawClient
+from warren.compat_tests.raw_connection import SocketClosed
+
 
 def declare(node: CtlNode, name: str, messages: int = 0) -> None:
     with node.connected() as connection:
@@ -122,6 +126,18 @@ def test_suspended_listeners_let_nobody_in(ctl_node: CtlNode) -> None:
     with ctl_node.connected():
         pass
     assert ctl_node("status", "--formatter", "json").json["is_under_maintenance"] is False
+
+
+def test_suspended_listeners_end_handshakes(ctl_node: CtlNode) -> None:
+    """Somebody who has connected, and not logged in, is as new as others."""
+    begun = RawClient(parse_url(ctl_node.server.url))
+    try:
+        assert ctl_node("suspend_listeners").code == 0
+        with pytest.raises((SocketClosed, ConnectionError)):
+            begun.open()
+    finally:
+        begun.abandon()
+        assert ctl_node("resume_listeners").code == 0
 
 
 def test_drained_node_has_no_clients_until_it_is_revived(ctl_node: CtlNode) -> None:

@@ -8,9 +8,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
@@ -18,6 +20,9 @@ from typing import Self
 import pytest
 
 PATIENCE_S = 20.0
+
+MEMORY = Path("/dev/shm")
+"""No claim of these tests is about etcd's disk: a slow one shall not cost nodes their leases."""
 
 
 def find_etcd() -> str:
@@ -56,6 +61,11 @@ class EtcdServer:
         self._tls = tls
         self._command = command
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.data = self.directory / "data"
+        if os.access(MEMORY, os.W_OK):
+            scratch = tempfile.mkdtemp(prefix="warren-etcd-", dir=MEMORY)
+            self.data = Path(scratch) / "data"
+            weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
         client_port, peer_port, health_port = _free_ports(3)
         self.port = client_port
         self.url = f"{'https' if tls else 'http'}://{host}:{client_port}"
@@ -82,7 +92,7 @@ class EtcdServer:
                 [
                     *self._command,
                     find_etcd(),
-                    *("--data-dir", str(self.directory / "data")),
+                    *("--data-dir", str(self.data)),
                     *("--listen-client-urls", self.url, "--advertise-client-urls", self.url),
                     *("--listen-peer-urls", self._peer_url),
                     *("--initial-advertise-peer-urls", self._peer_url),
@@ -112,12 +122,13 @@ class EtcdServer:
     def lose_data(self) -> None:
         """While it is down."""
         assert self._process is None
-        shutil.rmtree(self.directory / "data")
+        shutil.rmtree(self.data)
 
     def stand_still(self) -> None:
         """Keeps its connections and says nothing."""
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def go_on(self) -> None:
         assert self._process is not None

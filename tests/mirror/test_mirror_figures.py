@@ -44,7 +44,7 @@ def test_a_synchronisation_says_how_much_is_left_and_how_long_it_takes(cluster: 
     assert set(standings(cluster, "a", "later").values()) == {"leader", "out_of_sync"}
     mirroring.synchronise(queue)
     assert set(standings(cluster, "a", "later").values()) == {"leader", "syncing"}
-    cluster.clock.advance(0.004)
+    cluster.clock.advance(0.02)
     state = mirroring.figures.state(queue)
     assert state is not None
     progress = state.progress["b"]

@@ -40,9 +40,10 @@ class Confirms:
 
 
 class StoredNode:
-    """A node without connections; started when made."""
+    """A node without connections; started when made. `header` is that of what is published."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, header: bytes = b"header") -> None:
+        self.header = header
         self.clock = ManualClock()
         self.directory = DataDirectory.open(path)
         self.metadata = LmdbMetadataStore(
@@ -80,7 +81,7 @@ class StoredNode:
 
     def publish(self, body: bytes, *queues: int, expires_at: float | None = None) -> None:
         """Publish a message to these queues at once."""
-        envelope = Envelope("trade", "eu.de", b"header", True, 0, None)
+        envelope = Envelope("trade", "eu.de", self.header, True, 0, None)
         for at in queues:
             message = Message(envelope, body, self.positions[at], expires_at)
             self.positions[at] += 1
@@ -114,13 +115,13 @@ class StoredNode:
         self.directory.close()
 
 
-def fill(path: Path) -> StoredNode:
+def fill(path: Path, header: bytes = b"header") -> StoredNode:
     """A node with combined files, whole ones, a checkpoint, and a journal after it.
 
     Orders 0-399 and 500-519 are small, 400-429 large and also invoices 0-29; of the first 300 every
     tenth is left.
     """
-    node = StoredNode(path)
+    node = StoredNode(path, header)
     for number in range(400):
         node.publish(b"%06d" % number * 100, ORDERS)
         if number % 50 == 49:

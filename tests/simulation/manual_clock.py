@@ -56,6 +56,10 @@ class ManualClock:
     def wall_time(self) -> float:
         return self._now + self._wall_offset
 
+    def set_wall_forward(self, seconds: float) -> None:
+        """The clock on the wall is set; no time passes."""
+        self._wall_offset += seconds
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
         assert delay_s >= 0, delay_s
         self._made += 1

@@ -14,11 +14,14 @@ import pytest
 from pinned_messages import bodies_of, records_of, units_of
 from stored_node import EMPTY, INVOICES, NAMES, ORDERS, StoredNode, fill
 
-from warren.core.ports import Write
+from warren.core.definition_table import Change
+from warren.core.ports import Stored, Write
 from warren.core.records import QueueRecord
 from warren.persist.check import check
+from warren.persist.cluster_file import KnownCluster, write_known_cluster
 from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem
+from warren.persist.metadata_replica import LmdbReplica
 from warren.persist.pins import LEASE_FILE, Pinned, locked, measure, sweep
 from warren.spark_export import creation
 from warren.spark_export import snapshot as snapshots
@@ -322,6 +325,29 @@ def test_what_is_no_store_is_refused(tmp_path: Path, present: bool) -> None:
         create(tmp_path, ALL)
     with pytest.raises(StoreRefused):
         list_snapshots(tmp_path)
+
+
+def dump_totals(node: StoredNode) -> list[tuple[int, int]]:
+    return [(at, len(dumped(node.directory.path, at))) for at in NAMES]
+
+
+def test_the_copies_of_a_member_of_a_cluster_are_found(node: StoredNode) -> None:
+    """Under the id they have at this node; its own definitions do not count any more."""
+    write_known_cluster(node.directory.path, KnownCluster("a cluster", "one@here"))
+    replica = LmdbReplica(
+        node.directory,
+        call_on_loop=lambda callback: callback(),
+        call_later=node.clock.call_later,
+        sync_thread=None,
+    )
+    replica.reset("a cluster")
+    mirrored = QueueRecord(False, {}, 0x777, stores={"one@here": ORDERS, "two@here": INVOICES})
+    key = ("queue", "/", "mirrored")
+    replica.save(7, [Change(key, Stored(key, mirrored, 1))])
+    replica.close()
+    (orders,) = (at for at in dump_totals(node) if at[0] == ORDERS)
+    (queue,) = create(node.directory.path, ALL).queues
+    assert (queue.name, queue.queue_id, queue.rows) == ("mirrored", *orders)
 
 
 # Other places

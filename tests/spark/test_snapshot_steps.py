@@ -23,7 +23,7 @@ from warren.spark_export.log_links import Copier, Linker
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot import Snapshot
 
-SEEDS = 40
+SEEDS = 30
 SNAPSHOTS = 3
 """Of each history."""
 

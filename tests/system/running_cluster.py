@@ -8,6 +8,7 @@ Nodes keep their data directories and, once they have been started, their ports.
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import signal
@@ -116,6 +117,8 @@ class ClusterProcess:
 
     def stand_still(self) -> None:
         self.signal(signal.SIGSTOP)
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def go_on(self) -> None:
         self.signal(signal.SIGCONT)

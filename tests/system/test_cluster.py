@@ -193,7 +193,7 @@ def test_an_etcd_that_has_lost_its_data_costs_no_message(
     connection.close()
     a.stop()
     cluster.etcd.kill()
-    directory = cluster.etcd.directory / "data"
+    directory = cluster.etcd.data
     backup = directory.with_name("backup")
     shutil.copytree(directory, backup)
     cluster.etcd.lose_data()

@@ -1,0 +1,176 @@
+"""`warren export` beside Spark's own `df.write.parquet` from the same source, in one run.
+
+    python benchmarks/spark_export.py [-n 500000] [-s 200] [--rounds 3] [--directory DIR]
+
+Fills a queue of a broker, stops the broker, and has both write the same snapshot as Parquet, one
+after the other, round by round. What counts is the ratio: both see the same machine. Prints one
+JSON line, with wall time and CPU time of the Java process and Python workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqp_socket import AmqpSocket, disk_bytes, persistent_publish
+from restart import Server
+
+from warren.spark_export import export, read_export, register
+from warren.spark_export.options import parse_options
+from warren.spark_export.plan import QueueSelector
+from warren.spark_export.snapshot import Snapshot, create
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUEUE = "exported"
+CODEC = "zstd"
+LEVEL = 1
+"""Of zstd; Arrow's default, where Spark's is 3."""
+
+DIFFERENT = 20_000
+"""Bodies, of hexadecimal digits: more than compression looks back."""
+
+
+class Cost(NamedTuple):
+    wall_s: float
+    cpu_s: float
+
+
+def fill(directory: Path, messages: int, size: int) -> None:
+    server = Server(directory, 0)
+    try:
+        port, _ = server.wait_until_ready()
+        client = AmqpSocket("127.0.0.1", port)
+        client.declare(QUEUE, {"x-queue-mode": "lazy"})
+        units = [
+            persistent_publish(QUEUE, os.urandom(size // 2).hex().encode())
+            for _ in range(min(DIFFERENT, messages - 1))
+        ]
+        whole = b"".join(units)
+        for _ in range((messages - 1) // len(units)):
+            client.publish(whole, 1)
+        client.publish(b"".join(units[: (messages - 1) % len(units)]), 1)
+        client.publish_safely(units[0])
+        client.close()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait()
+    finally:
+        server.kill()
+
+
+def new_spark(directory: Path) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    return spark
+
+
+def cpu_s() -> float:
+    """Of this process, and of all below it that are there or were."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    parents: dict[int, int] = {}
+    used: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            parents[int(name)] = int(fields[1])
+            used[int(name)] = sum(map(int, fields[11:15]))
+    total, todo = 0, [os.getpid()]
+    while todo:
+        one = todo.pop()
+        total += used.get(one, 0)
+        todo += [child for child, parent in parents.items() if parent == one]
+    return total / ticks
+
+
+def by_export(spark: SparkSession, data: Path, snapshot: Snapshot, target: Path) -> None:
+    wish = export.Wish(QueueSelector(), parse_options({}), codec=CODEC, snapshot=snapshot.directory)
+    manifest = export.run(spark, data, target, "full", wish)
+    assert manifest.rows == snapshot.rows
+
+
+def by_spark(spark: SparkSession, data: Path, snapshot: Snapshot, target: Path) -> None:
+    frame = spark.read.format("warren").option("snapshot", snapshot.id).load(str(data))
+    writer = frame.write.mode("overwrite").option("compression", CODEC)
+    writer.option("parquet.compression.codec.zstd.level", str(LEVEL)).parquet(str(target))
+
+
+def measure(options: argparse.Namespace, directory: Path) -> dict[str, object]:
+    fill(directory, options.messages, options.size)
+    data = directory / "data"
+    snapshot = create(data, QueueSelector(), lease_s=86_400)
+    spark = new_spark(directory)
+    ways = {"export": by_export, "df_write": by_spark}
+    costs: dict[str, list[Cost]] = {name: [] for name in ways}
+    written: dict[str, int] = {}
+    # The first round is for the compiler and the page cache.
+    for _ in range(options.rounds + 1):
+        for name, way in ways.items():
+            target = directory / "to" / name
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            cpu, wall = cpu_s(), time.perf_counter()
+            way(spark, data, snapshot, target)
+            costs[name].append(Cost(time.perf_counter() - wall, cpu_s() - cpu))
+            written[name] = disk_bytes(str(target))
+    assert read_export(spark, directory / "to" / "export").count() == options.messages
+    assert spark.read.parquet(str(directory / "to" / "df_write")).count() == options.messages
+    spark.stop()
+    result: dict[str, object] = {"messages": options.messages, "size": options.size}
+    best = {}
+    for name, all_rounds in costs.items():
+        rounds = all_rounds[1:]
+        best[name] = Cost(min(at.wall_s for at in rounds), min(at.cpu_s for at in rounds))
+        result[name] = {
+            "wall_s": [round(at.wall_s, 2) for at in rounds],
+            "cpu_us_per_row": round(1e6 * best[name].cpu_s / options.messages, 2),
+            "rows_per_s": round(options.messages / best[name].wall_s),
+            "mib": round(written[name] / (1 << 20), 1),
+        }
+    result["ratio_wall"] = round(best["df_write"].wall_s / best["export"].wall_s, 2)
+    result["ratio_cpu"] = round(best["df_write"].cpu_s / best["export"].cpu_s, 2)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-n", "--messages", type=int, default=500_000)
+    parser.add_argument("-s", "--size", type=int, default=200, help="bytes of a body")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--directory", type=Path, help="where to make a directory for the data")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(prefix="warren-export-", dir=options.directory) as path:
+        print(json.dumps(measure(options, Path(path))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,521 @@
+"""`warren export`: messages of a store as Parquet, and the snapshots they are read from.
+
+Exit codes: 0 for success; 1 when `verify` finds damage, and for what fails on the way; 2 for wrong
+usage, and when there is nothing to read.
+
+What the extra `spark` brings is imported by the commands that need it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from warren.spark_export.export import Progress
+    from warren.spark_export.manifest import Manifest
+    from warren.spark_export.plan import QueueSelector
+    from warren.spark_export.snapshot import Snapshot
+
+DAMAGED = 1
+REFUSED = 2
+
+BAR_WIDTH = 30
+
+F = TypeVar("F", bound=Callable[..., object])
+
+DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+DESTINATION = click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+EXPORT = click.option("--export", "export_id", metavar="NAME", help="The newest unless named.")
+
+
+class Refused(click.ClickException):
+    exit_code = REFUSED
+
+
+class Failed(click.ClickException):
+    exit_code = DAMAGED
+
+
+class Seconds(click.ParamType[float]):
+    """A time such as 90, 15m, 2h or 1d."""
+
+    name = "time"
+    UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        text = str(value).strip().lower()
+        unit = self.UNITS.get(text[-1:], 0)
+        try:
+            seconds = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            seconds = 0.0
+        if not seconds > 0:
+            self.fail(f"{value!r} is no time such as 90, 15m, 2h or 1d", param, ctx)
+        return seconds
+
+
+LEASE = click.option(
+    "--lease", default="1h", show_default=True, type=Seconds(), help="How long a snapshot is kept."
+)
+SNAPSHOTS_IN = click.option(
+    "--snapshot-directory",
+    type=click.Path(path_type=Path),
+    help="Where the snapshot is made, if not in the store.",
+)
+
+
+def choosing_queues(command: F) -> F:
+    """Options that say which queues."""
+    for option in (
+        click.option("--pattern", metavar="REGEX", help="Queues whose whole name matches."),
+        click.option("--queue", "queues", multiple=True, metavar="NAME", help="May be repeated."),
+        click.option("--vhost", metavar="NAME", help="Only of this virtual host."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what may go wrong into a line of text and an exit code."""
+    try:
+        from warren.spark_export import errors
+    except ModuleNotFoundError as error:
+        raise Refused(_missing(error)) from error
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if _package(error) in ("numpy", "pyarrow", "pyspark", "pandas"):
+            raise Refused(_missing(error)) from error
+        raise
+    except (errors.OptionRefused, errors.QueueUnknown, errors.StoreRefused) as error:
+        raise Refused(str(error)) from error
+    except (errors.SnapshotGone, OSError) as error:
+        raise Refused(str(error)) from error
+    except errors.SparkExportError as error:
+        raise Failed(str(error)) from error
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    return f"{_package(error)} is not installed: pip install 'warren[spark]'"
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").split(".")[0]
+
+
+@click.group()
+def export() -> None:
+    """Write the messages of a store as Parquet; the node may run, and is not asked."""
+
+
+# Exports
+
+
+@export.command()
+@DIRECTORY
+@DESTINATION
+@choosing_queues
+@click.option("--export", "export_id", metavar="NAME", help="The time of now unless named.")
+@click.option("--since", metavar="NAME", help="Only what came after this export, or `latest`.")
+@click.option("--start", metavar="TIME", help="Enqueued then or later, as ISO 8601.")
+@click.option("--end", metavar="TIME", help="Enqueued before, as ISO 8601.")
+@click.option(
+    "--target-file-size", default="128m", show_default=True, help="Of records, uncompressed."
+)
+@click.option(
+    "--codec",
+    default="zstd",
+    show_default=True,
+    type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
+)
+@click.option(
+    "--headers",
+    default="map",
+    show_default=True,
+    type=click.Choice(["map", "json", "variant", "none"]),
+)
+@click.option(
+    "--body", default="binary", show_default=True, type=click.Choice(["binary", "string", "json"])
+)
+@click.option(
+    "--mode",
+    default="PERMISSIVE",
+    show_default=True,
+    type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
+    help="What becomes of damaged records.",
+)
+@click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
+@click.option("--snapshot", metavar="ID", help="Read this snapshot, and leave it there.")
+@SNAPSHOTS_IN
+@LEASE
+@click.option("--master", default="local[*]", show_default=True, help="Of Spark.")
+@click.option("--parallelism", type=click.IntRange(min=1), help="Tasks at once, at most.")
+@click.option("--progress", is_flag=True, help="Show how far it is.")
+@AS_JSON
+def run(
+    directory: Path,
+    destination: Path,
+    vhost: str | None,
+    queues: tuple[str, ...],
+    pattern: str | None,
+    export_id: str | None,
+    since: str | None,
+    start: str | None,
+    end: str | None,
+    target_file_size: str,
+    codec: str,
+    headers: str,
+    body: str,
+    mode: str,
+    state: bool,
+    snapshot: str | None,
+    snapshot_directory: Path | None,
+    lease: float,
+    master: str,
+    parallelism: int | None,
+    progress: bool,
+    as_json: bool,
+) -> None:
+    """Export the durable messages in the data directory DIR to DEST.
+
+    An export that did not finish goes on when it is run again under its name; one that did is
+    left as it is.
+    """
+    with _explained():
+        from warren.spark_export import export as exports
+        from warren.spark_export.options import parse_options
+
+        given = {
+            "headers": headers,
+            "bodyFormat": body,
+            "mode": mode,
+            "maxPartitionBytes": target_file_size,
+            "startingTimestamp": start,
+            "endingTimestamp": end,
+        }
+        read = parse_options({name: text for name, text in given.items() if text is not None})
+        wish = exports.Wish(
+            selector=_selector(vhost, queues, pattern),
+            options=read,
+            since=since,
+            codec=codec,
+            target_file_bytes=read.max_partition_bytes,
+            with_state=state,
+            lease_s=lease,
+            snapshot=_snapshot_path(directory, snapshot, snapshot_directory) if snapshot else None,
+            snapshot_directory=snapshot_directory,
+        )
+        name = export_id or exports.default_export_id()
+        destination.mkdir(parents=True, exist_ok=True)
+        with _spark(master) as spark:
+            manifest = exports.run(
+                spark,
+                directory,
+                destination,
+                name,
+                wish,
+                parallelism=parallelism,
+                tell=ProgressBar() if progress else lambda told: None,
+            )
+    if progress:
+        click.echo(err=True)
+    _show_manifest(manifest, as_json)
+
+
+@export.command()
+@DESTINATION
+@EXPORT
+@click.option("--all", "every", is_flag=True, help="Every export, not only one with its bases.")
+@AS_JSON
+def verify(destination: Path, export_id: str | None, every: bool, as_json: bool) -> None:
+    """Read the files of an export in DEST, and of those it is based on."""
+    with _explained():
+        from warren.spark_export import manifest as manifests
+
+        if every:
+            chosen = manifests.list_manifests(destination)
+        else:
+            newest = manifests.find_manifest(destination, export_id)
+            chosen = manifests.chain(destination, newest)
+        faults = [fault for one in chosen for fault in manifests.verify(destination, one)]
+    files = sum(len(one.files) for one in chosen)
+    rows = sum(one.rows for one in chosen)
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "exports": [one.export for one in chosen],
+                    "files": files,
+                    "rows": rows,
+                    "faults": [asdict(fault) for fault in faults],
+                }
+            )
+        )
+    else:
+        for fault in faults:
+            click.echo(f"DAMAGED {fault.path} (export {fault.export}): {fault.reason}")
+        click.echo(f"{len(chosen)} exports, {files} files, {rows} rows, {len(faults)} damaged")
+    sys.exit(DAMAGED if faults else 0)
+
+
+@export.command("list")
+@DESTINATION
+@AS_JSON
+def list_exports(destination: Path, as_json: bool) -> None:
+    """List the finished exports in DEST."""
+    with _explained():
+        from warren.spark_export.manifest import list_manifests
+
+        manifests = list_manifests(destination)
+    if as_json:
+        click.echo(json.dumps([_manifest_summary(one) for one in manifests]))
+        return
+    for one in manifests:
+        since = "" if one.since is None else f" since {one.since}"
+        click.echo(
+            f"{one.export}{since}: {one.rows} rows in {len(one.files)} files,"
+            f" {one.bytes} bytes, of {_time(one.snapshot_us)}"
+        )
+
+
+@export.command()
+@click.option("--headers", default="map", type=click.Choice(["map", "json", "variant", "none"]))
+@click.option("--body", default="binary", type=click.Choice(["binary", "string", "json"]))
+@AS_JSON
+def schema(headers: str, body: str, as_json: bool) -> None:
+    """Print the columns of an export."""
+    with _explained():
+        from warren.spark_export.options import parse_options
+        from warren.spark_export.schema import columns
+
+        chosen = columns(parse_options({"headers": headers, "bodyFormat": body}))
+    if as_json:
+        click.echo(json.dumps([{"name": one.name, "type": one.kind} for one in chosen]))
+    else:
+        for one in chosen:
+            click.echo(f"{one.name} {one.kind}")
+
+
+# Snapshots
+
+
+@export.group("snapshot")
+def snapshot_group() -> None:
+    """Make, list and release snapshots of a store."""
+
+
+@snapshot_group.command("create")
+@DIRECTORY
+@choosing_queues
+@LEASE
+@SNAPSHOTS_IN
+@click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
+@AS_JSON
+def create_snapshot(
+    directory: Path,
+    vhost: str | None,
+    queues: tuple[str, ...],
+    pattern: str | None,
+    lease: float,
+    snapshot_directory: Path | None,
+    state: bool,
+    as_json: bool,
+) -> None:
+    """Make a snapshot of the store in the data directory DIR, and print its id."""
+    with _explained():
+        from warren.spark_export.snapshot import create
+
+        made = create(
+            directory,
+            _selector(vhost, queues, pattern),
+            lease_s=lease,
+            directory=snapshot_directory,
+            with_state=state,
+        )
+    if as_json:
+        click.echo(json.dumps(_snapshot_summary(made)))
+    else:
+        click.echo(made.id)
+        if made.copied:
+            click.echo(f"no links are possible: {made.log_octets} bytes were copied", err=True)
+        if made.damage:
+            click.echo(f"{made.damage} places are damaged; see `warren store check`", err=True)
+
+
+@snapshot_group.command("list")
+@DIRECTORY
+@AS_JSON
+def list_of_snapshots(directory: Path, as_json: bool) -> None:
+    """List the snapshots in the store of the data directory DIR."""
+    with _explained():
+        from warren.spark_export.snapshot import list_snapshots
+
+        found = list_snapshots(directory)
+    if as_json:
+        click.echo(json.dumps([_snapshot_summary(one) for one in found]))
+        return
+    for one in found:
+        over = " (over)" if one.expires_us <= time.time() * 1e6 else ""
+        click.echo(
+            f"{one.id}: {one.rows} messages of {len(one.queues)} queues, files of"
+            f" {one.log_octets} bytes, until {_time(one.expires_us)}{over}"
+        )
+
+
+@snapshot_group.command("release")
+@DIRECTORY
+@click.argument("snapshots", metavar="ID", nargs=-1, required=True)
+@SNAPSHOTS_IN
+def release_snapshot(
+    directory: Path, snapshots: tuple[str, ...], snapshot_directory: Path | None
+) -> None:
+    """Remove snapshots; what only they kept is freed."""
+    with _explained():
+        from warren.spark_export.snapshot import load_snapshot
+
+        paths = [_snapshot_path(directory, one, snapshot_directory) for one in snapshots]
+        for found in [load_snapshot(path) for path in paths]:
+            found.release()
+
+
+@snapshot_group.command("extend")
+@DIRECTORY
+@click.argument("snapshot", metavar="ID")
+@LEASE
+@SNAPSHOTS_IN
+def extend_snapshot(
+    directory: Path, snapshot: str, lease: float, snapshot_directory: Path | None
+) -> None:
+    """Keep a snapshot for so long from now on."""
+    with _explained():
+        from warren.spark_export.snapshot import open_snapshot
+
+        path = _snapshot_path(directory, snapshot, snapshot_directory)
+        click.echo(_time(open_snapshot(path).extend(lease).expires_us))
+
+
+# What the commands share
+
+
+def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -> QueueSelector:
+    from warren.spark_export.plan import QueueSelector
+
+    return QueueSelector(vhost, queues or None, pattern)
+
+
+def _snapshot_path(directory: Path, snapshot: str, elsewhere: Path | None) -> Path:
+    from warren.persist.pins import NAME
+    from warren.spark_export.errors import OptionRefused
+    from warren.spark_export.snapshot import pins_directory
+
+    if not NAME.fullmatch(snapshot) or snapshot.endswith(".new"):
+        raise OptionRefused(f"{snapshot!r} is no id of a snapshot")
+    return (elsewhere or pins_directory(directory)) / snapshot
+
+
+@contextmanager
+def _spark(master: str) -> Iterator[SparkSession]:
+    """Spark for one export; its workers are this Python. One there is already is used and kept."""
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("warren export").master(master)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        builder = builder.config("spark.ui.enabled", "false")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+class ProgressBar:
+    """Draws on the standard error output."""
+
+    def __call__(self, told: Progress) -> None:
+        filled = BAR_WIDTH * told.units // max(told.units_total, 1)
+        bar = "#" * filled + "." * (BAR_WIDTH - filled)
+        text = f"\r[{bar}] {told.units}/{told.units_total} units, {told.octets_total} bytes"
+        click.echo(text, err=True, nl=False)
+
+
+def _show_manifest(manifest: Manifest, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_manifest_summary(manifest)))
+        return
+    for queue in manifest.queues():
+        corrupt = f", {queue.corrupt} damaged" if queue.corrupt else ""
+        click.echo(f"{queue.vhost} {queue.queue}: {queue.rows} rows{corrupt}, {queue.bytes} bytes")
+    click.echo(
+        f"export {manifest.export}: {manifest.rows} rows in {len(manifest.files)} files,"
+        f" {manifest.bytes} bytes"
+    )
+    if manifest.damage:
+        click.echo(
+            f"{manifest.damage} places of the store are damaged; see `warren store check`", err=True
+        )
+
+
+def _manifest_summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "export": manifest.export,
+        "since": manifest.since,
+        "node_id": manifest.node_id,
+        "snapshot": manifest.snapshot,
+        "snapshot_us": manifest.snapshot_us,
+        "finished_us": manifest.finished_us,
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "corrupt": manifest.corrupt,
+        "damage": manifest.damage,
+        "files": len(manifest.files),
+        "queues": [asdict(queue) for queue in manifest.queues()],
+    }
+
+
+def _snapshot_summary(snapshot: Snapshot) -> dict[str, Any]:
+    return {
+        "id": snapshot.id,
+        "directory": str(snapshot.directory),
+        "node_id": snapshot.node_id,
+        "created_us": snapshot.created_us,
+        "expires_us": snapshot.expires_us,
+        "messages": snapshot.rows,
+        "record_bytes": snapshot.octets,
+        "file_bytes": snapshot.log_octets,
+        "copied": snapshot.copied,
+        "damage": snapshot.damage,
+        "queues": [
+            {"vhost": queue.vhost, "name": queue.name, "messages": queue.rows}
+            for queue in snapshot.queues
+        ],
+    }
+
+
+def _time(us: int) -> str:
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,403 @@
+"""An export: a snapshot, its units written by Spark's tasks, and a manifest that makes it count.
+
+The plan of an export is written down before anything else. Who begins an export of the same name
+again goes on with that plan and that snapshot; what was written is not written again. A finished
+export is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from warren.spark_export import errors
+from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
+from warren.spark_export.manifest import (
+    ExportedFile,
+    Manifest,
+    check_export_id,
+    find_manifest,
+    manifest_path,
+    read_manifest,
+    staging_directory,
+    write_durably,
+    write_manifest,
+)
+from warren.spark_export.options import BodyFormat, Headers, Mode, ReadOptions
+from warren.spark_export.parquet import ExportTask, export_unit
+from warren.spark_export.plan import QueueSelector, Range, cut_rows, find_rows
+from warren.spark_export.schema import columns, spark_schema
+from warren.spark_export.snapshot import LEASE_S, PinnedQueue, Snapshot, create, open_snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT = 1
+
+PLAN_FILE = "plan.json"
+
+TARGET_FILE_BYTES = 128 << 20
+"""Of records, before they are compressed: a task costs about 50 ms of its own."""
+
+POLL_S = 0.25
+"""Between two looks at how far the tasks are."""
+
+LATEST = "latest"
+
+OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
+"""In the traceback of a task."""
+
+OPTIONS = ("headers", "body_format", "mode", "starting_timestamp_us", "ending_timestamp_us")
+"""Of `ReadOptions`, those an export can be told."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be exported, and how. `since` is another export, or `latest`.
+
+    `target_file_bytes` are those of records, before they are compressed.
+    """
+
+    selector: QueueSelector
+    options: ReadOptions
+    since: str | None = None
+    codec: str = "zstd"
+    target_file_bytes: int = TARGET_FILE_BYTES
+    with_state: bool = False
+    lease_s: float = LEASE_S
+    snapshot: Path | None = None
+    snapshot_directory: Path | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an export is, once it was begun."""
+
+    export: str
+    snapshot: Snapshot
+    owns_snapshot: bool
+    since: str | None
+    options: ReadOptions
+    codec: str
+    target_file_bytes: int
+    selector: QueueSelector
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Units, and octets of their records."""
+
+    units: int
+    units_total: int
+    octets_total: int
+
+
+def default_export_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+
+
+def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> Plan | Manifest:
+    """The plan of the export, new or as it was; its manifest if it is finished.
+
+    Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
+    """
+    check_export_id(export)
+    if manifest_path(destination, export).exists():
+        return read_manifest(destination, export)
+    path = staging_directory(destination, export) / PLAN_FILE
+    if path.exists():
+        return _read_plan(path, wish)
+    base = None
+    if wish.since is not None:
+        base = find_manifest(destination, None if wish.since == LATEST else wish.since)
+        _check_base(base, wish)
+    snapshot = _snapshot(data_directory, wish)
+    try:
+        if base is not None:
+            _check_same_node(base, snapshot)
+        plan = Plan(
+            export,
+            snapshot,
+            wish.snapshot is None,
+            None if base is None else base.export,
+            wish.options,
+            wish.codec,
+            wish.target_file_bytes,
+            wish.selector,
+        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, json.dumps(_plan_fields(plan)).encode())
+    except BaseException:
+        if wish.snapshot is None:
+            snapshot.release()
+        raise
+    return plan
+
+
+def tasks(destination: Path, plan: Plan) -> list[ExportTask]:
+    """What is to be done, the same each time it is asked for. Raises `StoreRefused`, OSError."""
+    seen = {} if plan.since is None else read_manifest(destination, plan.since).high_water
+    chosen = []
+    for queue in _queues(plan):
+        start = seen.get(f"{queue.queue_id:016x}")
+        rows = find_rows(plan.snapshot.directory, queue, Range(start_seq=start))
+        if rows.end > rows.first:
+            chosen.append(rows)
+    units = cut_rows(plan.snapshot, chosen, max_bytes=plan.target_file_bytes, min_units=1)
+    unacked = {queue.queue_id: queue.unacked for queue in plan.snapshot.queues}
+    return [
+        ExportTask(
+            unit,
+            unacked[unit.queue_id],
+            plan.options,
+            str(destination.absolute()),
+            plan.export,
+            plan.snapshot.node_id,
+            plan.codec,
+        )
+        for unit in units
+    ]
+
+
+def finish(
+    destination: Path, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
+) -> Manifest:
+    """Write the manifest, and give up what only an unfinished export needs. Raises OSError."""
+    base = {} if plan.since is None else read_manifest(destination, plan.since).high_water
+    manifest = Manifest(
+        export=plan.export,
+        since=plan.since,
+        node_id=plan.snapshot.node_id,
+        snapshot=plan.snapshot.id,
+        snapshot_us=plan.snapshot.created_us,
+        finished_us=int(time.time() * 1e6),
+        options=_options_fields(plan),
+        schema=schema,
+        damage=plan.snapshot.damage,
+        files=tuple(sorted(files, key=lambda file: file.path)),
+        high_water=base | _high_water(_queues(plan)),
+    )
+    write_manifest(destination, manifest)
+    shutil.rmtree(staging_directory(destination, plan.export), ignore_errors=True)
+    if plan.owns_snapshot:
+        plan.snapshot.release()
+    return manifest
+
+
+def run(
+    spark: SparkSession,
+    data_directory: Path,
+    destination: Path,
+    export: str,
+    wish: Wish,
+    *,
+    parallelism: int | None = None,
+    tell: Callable[[Progress], None] = lambda progress: None,
+) -> Manifest:
+    """Export; `tell` hears how far it is. The snapshot of an export that fails stays for the next
+    try, until its lease runs out.
+
+    Raises what `begin` and `export_unit` raise, as far as Spark lets through.
+    """
+    plan = begin(data_directory, destination, export, wish)
+    if isinstance(plan, Manifest):
+        return plan
+    work = tasks(destination, plan)
+    schema = spark_schema(columns(plan.options)).jsonValue()
+    files = _write(spark, work, parallelism, tell) if work else []
+    return finish(destination, plan, files, schema)
+
+
+def _write(
+    spark: SparkSession,
+    work: list[ExportTask],
+    parallelism: int | None,
+    tell: Callable[[Progress], None],
+) -> list[ExportedFile]:
+    context = spark.sparkContext
+    group = f"warren export {work[0].export}"
+    # The largest first, so that none is left at the end that all wait for.
+    ordered = sorted(work, key=lambda task: -task.unit.octets)
+    octets = sum(task.unit.octets for task in work)
+    slices = len(ordered) if parallelism is None else min(len(ordered), parallelism)
+    written: list[list[ExportedFile]] = []
+    failures: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            context.setJobGroup(group, group, interruptOnCancel=True)
+            written.extend(context.parallelize(ordered, slices).map(export_unit).collect())
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=collect, name="warren-export")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_S)
+            tell(Progress(_finished(context, group), len(ordered), octets))
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        thread.join()
+    if failures:
+        raise _cause(failures[0])
+    return [file for files in written for file in files]
+
+
+def _cause(failure: BaseException) -> BaseException:
+    """The error of ours that a task ended with, which Spark hands on as text; or what it is."""
+    told = OWN_ERROR.search(str(failure))
+    kind = getattr(errors, told[1], None) if told is not None else None
+    if told is None or kind is None:
+        return failure
+    cause: BaseException = kind(told[2])
+    cause.__cause__ = failure
+    return cause
+
+
+def _finished(context: Any, group: str) -> int:
+    """Tasks of the group that are done."""
+    tracker = context.statusTracker()
+    done = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            found = tracker.getStageInfo(stage)
+            done += found.numCompletedTasks if found is not None else 0
+    return done
+
+
+# Snapshots and plans
+
+
+def _snapshot(data_directory: Path, wish: Wish) -> Snapshot:
+    if wish.snapshot is not None:
+        return open_snapshot(wish.snapshot)
+    return create(
+        data_directory,
+        wish.selector,
+        lease_s=wish.lease_s,
+        directory=wish.snapshot_directory,
+        with_state=wish.with_state,
+    )
+
+
+def _check_base(base: Manifest, wish: Wish) -> None:
+    """Positions say what is new, times do not: what a time left out would never be exported."""
+    if any(wish_us is not None for wish_us in _times(asdict(wish.options))):
+        raise OptionRefused("since and a time exclude each other")
+    if any(base_us is not None for base_us in _times(base.options["read"])):
+        raise OptionRefused(f"export {base.export} is of a certain time; nothing can go on with it")
+
+
+def _times(read: dict[str, Any]) -> tuple[Any, Any]:
+    return read["starting_timestamp_us"], read["ending_timestamp_us"]
+
+
+def _check_same_node(base: Manifest, snapshot: Snapshot) -> None:
+    if base.node_id != snapshot.node_id:
+        raise StoreRefused(
+            f"export {base.export} is of node {base.node_id}, not of {snapshot.node_id}:"
+            " positions of one say nothing about the other; export in full, to another place"
+        )
+
+
+def _queues(plan: Plan) -> list[PinnedQueue]:
+    """Those of the snapshot that are meant: one that was given may have more."""
+    keys = {(queue.vhost, queue.name) for queue in plan.snapshot.queues}
+    vhosts = {vhost for vhost, _ in keys} | {plan.selector.vhost or ""}
+    chosen = set(plan.selector.select(keys, vhosts))
+    return [queue for queue in plan.snapshot.queues if (queue.vhost, queue.name) in chosen]
+
+
+def _high_water(queues: list[PinnedQueue]) -> dict[str, int]:
+    return {
+        f"{queue.queue_id:016x}": queue.last_position + 1
+        for queue in queues
+        if queue.last_position is not None
+    }
+
+
+def _plan_fields(plan: Plan) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "snapshot": str(plan.snapshot.directory.absolute()),
+        "owns_snapshot": plan.owns_snapshot,
+        **_options_fields(plan),
+        "since": plan.since,
+    }
+
+
+def _options_fields(plan: Plan) -> dict[str, Any]:
+    options = {name: getattr(plan.options, name) for name in OPTIONS}
+    return {
+        "selector": asdict(plan.selector),
+        "read": options,
+        "codec": plan.codec,
+        "target_file_bytes": plan.target_file_bytes,
+    }
+
+
+def _read_plan(path: Path, wish: Wish) -> Plan:
+    """Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
+    export = path.parent.name
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+        selector, read = fields["selector"], fields["read"]
+        if fields["format"] > FORMAT:
+            raise StoreRefused(f"{path} is of a later version")
+        names = selector["names"]
+        directory = Path(fields["snapshot"])
+        known = Plan(
+            export,
+            _open(directory, path),
+            fields["owns_snapshot"],
+            fields["since"],
+            ReadOptions(
+                headers=Headers(read["headers"]),
+                body_format=BodyFormat(read["body_format"]),
+                mode=Mode(read["mode"]),
+                starting_timestamp_us=read["starting_timestamp_us"],
+                ending_timestamp_us=read["ending_timestamp_us"],
+            ),
+            fields["codec"],
+            fields["target_file_bytes"],
+            QueueSelector(
+                selector["vhost"], None if names is None else tuple(names), selector["pattern"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreRefused(f"{path} cannot be read: {error!r}") from None
+    wanted = replace(
+        known,
+        options=wish.options,
+        codec=wish.codec,
+        target_file_bytes=wish.target_file_bytes,
+        selector=wish.selector,
+    )
+    if _options_fields(known) != _options_fields(wanted) or (known.since is None) != (
+        wish.since is None
+    ):
+        raise OptionRefused(
+            f"export {export} was begun with other options; use those, or another name"
+        )
+    return known
+
+
+def _open(directory: Path, path: Path) -> Snapshot:
+    try:
+        return open_snapshot(directory)
+    except SnapshotGone as gone:
+        raise SnapshotGone(
+            f"{gone}. The export it belonged to cannot be finished: remove {path.parent}, or begin"
+            " another one"
+        ) from None
