@@ -126,14 +126,16 @@ class Report:
 
 
 def _timed(job: Callable[[], None]) -> Took:
-    wall, cpu = time.perf_counter(), cpu_seconds()
+    wall, before = time.perf_counter(), cpu_ticks()
     job()
-    return Took(time.perf_counter() - wall, cpu_seconds() - cpu)
+    wall = time.perf_counter() - wall
+    # A worker that ended meanwhile is left out with all it did.
+    ticks = sum(spent - before.get(pid, 0) for pid, spent in cpu_ticks().items())
+    return Took(wall, ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def cpu_seconds() -> float:
-    """Of this process and of all that descend from it and are there."""
-    ticks = 0
+def cpu_ticks() -> dict[int, int]:
+    """Of this process and of all that descend from it and are there, by process."""
     parents: dict[int, int] = {}
     used: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
@@ -143,13 +145,14 @@ def cpu_seconds() -> float:
             continue
         pid = int(path.parent.name)
         parents[pid] = int(fields[1])
-        used[pid] = sum(map(int, fields[11:15]))
-    for pid, spent in used.items():
-        ancestor = pid
-        while ancestor not in (0, os.getpid()):
-            ancestor = parents.get(ancestor, 0)
-        ticks += spent if ancestor else 0
-    return ticks / os.sysconf("SC_CLK_TCK")
+        used[pid] = int(fields[11]) + int(fields[12])
+    return {pid: spent for pid, spent in used.items() if _is_ours(pid, parents)}
+
+
+def _is_ours(pid: int, parents: dict[int, int]) -> bool:
+    while pid not in (0, os.getpid()):
+        pid = parents.get(pid, 0)
+    return pid != 0
 
 
 def decode(units: list[Unit]) -> None:

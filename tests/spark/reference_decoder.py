@@ -40,7 +40,7 @@ from warren.spark_export.options import BodyFormat, Headers, Mode, ReadOptions
 from warren.spark_export.unit import Unit
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LAST = datetime.max.replace(tzinfo=UTC)
+YEAR_10000_S = 253_402_300_800
 
 
 def reference_rows(
@@ -144,7 +144,7 @@ def _property(value: bytes, wire_type: str) -> Any:
     number = int.from_bytes(value, "big")
     if wire_type == "octet":
         return number
-    return EPOCH + timedelta(seconds=number) if number <= (LAST - EPOCH).total_seconds() else None
+    return EPOCH + timedelta(seconds=number) if number < YEAR_10000_S else None
 
 
 def _replaced(octets: bytes) -> str:
@@ -236,8 +236,7 @@ def _typed(field: Field) -> Any:
         decimal = Decimal(unscaled).scaleb(-scale)
         return decimal if scale <= 38 else f"{decimal:f}"
     if kind == "T":
-        late = value > (LAST - EPOCH).total_seconds()
-        return value if late else EPOCH + timedelta(seconds=value)
+        return value if value >= YEAR_10000_S else EPOCH + timedelta(seconds=value)
     return value
 
 
