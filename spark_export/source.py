@@ -216,8 +216,6 @@ def _check_batch(options: ReadOptions) -> None:
     streaming: dict[str, Any] = {
         "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
         "maxBytesPerTrigger": options.max_bytes_per_trigger,
-        "cursor": options.cursor,
-        "cursorMaxBytes": options.cursor_max_bytes,
     }
     for name, value in streaming.items():
         if value is not None:
