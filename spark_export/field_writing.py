@@ -24,7 +24,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.spark_export.variant_reading import Float32, Timestamp, read_variant
+from warren.spark_export.variant import Float32, Timestamp
+from warren.spark_export.variant_reading import read_variant
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

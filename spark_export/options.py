@@ -24,7 +24,6 @@ an option needs from the store (whether a queue exists) is found out later.
 | `snapshot`, `snapshotDirectory` | an id; where snapshots stand | a new one; in the store |
 | `filterPushdown` | `true`, `false` | what was registered |
 | `maxOffsetsPerTrigger`, `maxBytesPerTrigger` | a number; bytes | no limit |
-| `cursor`, `cursorMaxBytes` | a name; bytes | no cursor |
 """
 
 from __future__ import annotations
@@ -127,8 +126,6 @@ class ReadOptions:
     filter_pushdown: bool | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
-    cursor: str | None = None
-    cursor_max_bytes: int | None = None
 
     @property
     def data_directory(self) -> Path:
@@ -336,8 +333,6 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "filterPushdown": _boolean,
     "maxOffsetsPerTrigger": _number,
     "maxBytesPerTrigger": _bytes,
-    "cursor": _text,
-    "cursorMaxBytes": _bytes,
 }
 
 _OTHER_FIELDS = {

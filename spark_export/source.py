@@ -14,15 +14,17 @@ A snapshot taken here lasts for `snapshot.LEASE_S`; later reads of the DataFrame
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from warren.spark_export import FORMAT_NAME
-from warren.spark_export.errors import OptionRefused
+from warren.spark_export.errors import OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING, Interval, Pushed, understand
 from warren.spark_export.options import Include, Offsets, ReadOptions, parse_options
+from warren.spark_export.partition import UnitPartition
 from warren.spark_export.schema import Column, arrow_schema, columns, columns_of, spark_schema
 
 if TYPE_CHECKING:
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from warren.core.ports import Key
-    from warren.spark_export.message_state import Spans
     from warren.spark_export.plan import Range
+    from warren.spark_export.sink import MessageStreamWriter, MessageWriter
     from warren.spark_export.snapshot import PinnedQueue, Snapshot
+    from warren.spark_export.stream import StreamReader
     from warren.spark_export.unit import Unit
 
 
@@ -69,19 +72,32 @@ class MessageStoreSource(DataSource):
         kind = PushdownBatchReader if pushdown else BatchReader
         return kind(options, chosen, self._snapshot)
 
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from warren.spark_export.snapshot import load_snapshot
+        from warren.spark_export.stream import StreamReader
+
+        options = parse_options(self.options)
+        if self._snapshot is not None and options.snapshot is None:
+            # It was for a batch, of which Spark did not say that it would be a stream.
+            with suppress(SnapshotGone):
+                load_snapshot(Path(self._snapshot)).release()
+        return StreamReader(options, columns_of(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
+        from warren.spark_export.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MessageStreamWriter:
+        from warren.spark_export.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
 
 class PushdownSource(MessageStoreSource):
     """What `register(spark)` registers."""
 
     pushdown = True
-
-
-class UnitPartition(InputPartition):
-    """A unit, and which positions of its queue are out for acknowledgement, if that is known."""
-
-    def __init__(self, unit: Unit, unacked: Spans | None) -> None:
-        super().__init__(unit)
-        self.unacked = unacked
 
 
 class BatchReader(DataSourceReader):
@@ -200,8 +216,6 @@ def _check_batch(options: ReadOptions) -> None:
     streaming: dict[str, Any] = {
         "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
         "maxBytesPerTrigger": options.max_bytes_per_trigger,
-        "cursor": options.cursor,
-        "cursorMaxBytes": options.cursor_max_bytes,
     }
     for name, value in streaming.items():
         if value is not None:

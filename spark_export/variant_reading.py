@@ -1,12 +1,6 @@
-"""Values out of Parquet's binary encoding of a VARIANT, which is what Spark has in memory, too.
+"""Values out of the binary encoding of a VARIANT.
 
-Two strings of octets: the metadata has the names of all fields; the value is a tree in which each
-node begins with an octet. Its lowest two bits say what it is, the others more:
-
-    0  primitive     type in the upper six bits, then its octets, little-endian
-    1  short string  length in the upper six bits
-    2  object        number of fields, ids of their names, offsets, values
-    3  array         number of items, offsets, values
+`variant` says how it is laid out, and writes it.
 """
 
 from __future__ import annotations
@@ -16,24 +10,16 @@ from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
+
+from warren.spark_export.variant import Float32, Timestamp
 
 NESTING_MAX: Final = 128
 
 _PRIMITIVE, _SHORT_STRING, _OBJECT, _ARRAY = range(4)
 _INT32 = struct.Struct("<I")
 _EPOCH = date(1970, 1, 1)
-
-
-class Float32(float):
-    """A number that has four octets."""
-
-
-class Timestamp(NamedTuple):
-    """In UTC, or without a zone; since 1970."""
-
-    microseconds: int
 
 
 def read_variant(value: bytes, metadata: bytes) -> Any:

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import message_sink
 import pika
 import pytest
-from message_sink import MessageSink
 from pika.adapters.blocking_connection import BlockingChannel
 
+import warren.spark_export
 from warren import Broker
 
 if TYPE_CHECKING:
@@ -21,11 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> SparkSession:
-    from pyspark import cloudpickle
-
-    # Its module is where only the tests find it.
-    cloudpickle.register_pickle_by_value(message_sink)
-    spark.dataSource.register(MessageSink)
+    warren.spark_export.register(spark, pushdown=False)
     return spark
 
 
@@ -37,7 +32,7 @@ def channel(warren_broker: Broker) -> Iterator[BlockingChannel]:
 
 
 def write(data: DataFrame, broker: Broker, **options: str) -> None:
-    writer = data.write.format("warren_sink").mode("append").option("url", broker.url)
+    writer = data.write.format("warren").mode("append").option("url", broker.url)
     writer.options(**{"exchange": "", **options}).save()
 
 
@@ -185,7 +180,7 @@ class Stream:
         data = self._session.readStream.option("maxFilesPerTrigger", "1").text(str(self._files))
         query = (
             data.withColumnRenamed("value", "body")
-            .writeStream.format("warren_sink")
+            .writeStream.format("warren")
             .option("url", self._broker.url)
             .option("exchange", "")
             .option("routingKey", "q")

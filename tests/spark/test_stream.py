@@ -1,0 +1,314 @@
+"""The reader of streams, asked as Spark asks it, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pika
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pika.adapters.blocking_connection import BlockingChannel
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from warren import Broker
+from warren.spark_export import stream
+from warren.spark_export.errors import DataLost, OptionRefused
+from warren.spark_export.options import parse_options
+from warren.spark_export.schema import columns
+from warren.spark_export.snapshot import list_snapshots, load_snapshot
+from warren.spark_export.stream import StreamReader
+from warren.spark_export.stream_offsets import (
+    StreamOffset,
+    StreamQueue,
+    Waiting,
+    advance,
+    shares,
+)
+
+ALL = ReadAllAvailable()
+QUEUES = [StreamQueue("/", name, number) for number, name in enumerate("abcd")]
+
+
+# Offsets
+
+
+@given(
+    st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 50)),
+    st.integers(1, 120),
+)
+def test_shares_are_fair_and_nothing_is_left_that_somebody_wants(
+    wanted: dict[StreamQueue, int], most: int
+) -> None:
+    given_ = shares(wanted, most)
+    assert sum(given_.values()) == min(most, sum(wanted.values()))
+    assert all(given_[queue] <= wanted[queue] for queue in wanted)
+    unsatisfied = [given_[queue] for queue in wanted if given_[queue] < wanted[queue]]
+    assert all(max(given_.values()) - one <= 1 for one in unsatisfied)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 100), max_size=10), min_size=1, max_size=4),
+    st.none() | st.integers(1, 20),
+    st.none() | st.integers(1, 300),
+)
+def test_batches_stay_within_their_limits_and_come_to_the_end(
+    backlogs: list[list[int]], max_rows: int | None, max_octets: int | None
+) -> None:
+    at = StreamOffset("s", {})
+    read = 0
+    while True:
+        waiting = []
+        for queue, octets in zip(QUEUES, backlogs, strict=False):
+            positions = np.arange(len(octets), dtype=np.uint64) * 7
+            left = positions >= at.next.get(queue, 0)
+            waiting.append(Waiting(queue, positions[left], np.array(octets, np.uint32)[left]))
+        following = advance(at, "s", waiting, max_rows=max_rows, max_octets=max_octets)
+        taken = [
+            (len(part), int(one.octets[: len(part)].sum()))
+            for one in waiting
+            for part in [one.positions[one.positions < following.next.get(one.queue, 0)]]
+        ]
+        rows = sum(count for count, _ in taken)
+        if not rows:
+            break
+        assert max_rows is None or rows <= max_rows
+        assert max_octets is None or rows == 1 or sum(size for _, size in taken) <= max_octets
+        read += rows
+        at = following
+    assert read == sum(map(len, backlogs))
+
+
+def test_offsets_survive_json() -> None:
+    offset = StreamOffset(
+        "/pins/x",
+        {StreamQueue("/", "0123", 1 << 63): 1 << 41, StreamQueue("/", "0123", 5): 7},
+    )
+    assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+    with pytest.raises(ValueError, match="no offset of a stream"):
+        StreamOffset.from_json({"index": 5})
+
+
+# The reader, beside a broker that works
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("orders", durable=True)
+    yield channel
+    connection.close()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "SNAPSHOT_EVERY_S", 0.0)
+
+
+def publish(channel: BlockingChannel, numbers: range, queue: str = "orders") -> None:
+    for number in numbers:
+        channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(delivery_mode=2))
+
+
+class Query:
+    """What Spark does with a reader: batches, one after the other."""
+
+    def __init__(self, data: Path, **options: str) -> None:
+        self._data = data
+        self.options = parse_options({"path": str(data), "columns": "queue,seq,body", **options})
+        self.reader = StreamReader(self.options, columns(self.options))
+        self.at: dict[str, Any] = self.reader.initialOffset()
+
+    def restart(self, **options: str) -> None:
+        """With another reader, at the same offset."""
+        self.options = parse_options(
+            {"path": str(self._data), "columns": "queue,seq,body", **options}
+        )
+        self.reader = StreamReader(self.options, columns(self.options))
+
+    def batch(self, limit: ReadLimit | None = None) -> list[int]:
+        """The numbers of the next batch, which is committed."""
+        chosen = limit or self.reader.getDefaultReadLimit()
+        end = self.reader.latestOffset(self.at, chosen)
+        found = self.read(self.at, end)
+        self.reader.commit(end)
+        self.at = end
+        return found
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        return sorted(
+            int(body)
+            for partition in self.reader.partitions(start, end)
+            for batch in self.reader.read(partition)
+            for body in batch.column("body").to_pylist()
+        )
+
+
+def test_each_message_is_in_one_batch(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(10))
+    query = Query(tmp_path / "data")
+    assert query.batch() == list(range(10))
+    assert query.batch() == []
+    publish(channel, range(10, 15))
+    publish(channel, range(15, 17))
+    assert query.batch() == list(range(10, 17))
+    before = query.at
+    assert query.batch() == []
+    assert query.at == before
+    assert len(list_snapshots(tmp_path / "data")) == 1, "others are released"
+
+
+def test_a_batch_is_read_again_as_it_was_by_another_reader(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(10))
+    query = Query(tmp_path / "data")
+    end = query.reader.latestOffset(query.at, ReadMaxRows(6))
+    publish(channel, range(10, 20))
+    channel.queue_purge("orders")
+    # Its confirm says that the purge is on the disk.
+    publish(channel, range(20, 21))
+    query.restart()
+    assert query.read(query.at, end) == list(range(6))
+    query.at = end
+    # What was there is read to its end, though the queue has lost it.
+    assert query.batch(ReadMaxRows(100)) == list(range(6, 10))
+    assert query.batch() == [20]
+
+
+def test_limits_hold_and_queues_take_turns(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    channel.queue_declare("invoices", durable=True)
+    publish(channel, range(100))
+    publish(channel, range(1000, 1005), "invoices")
+    query = Query(tmp_path / "data", maxOffsetsPerTrigger="20")
+    assert query.batch() == [*range(15), *range(1000, 1005)]
+    assert query.batch() == list(range(15, 35))
+
+    by_octets = Query(tmp_path / "data", maxBytesPerTrigger="1k", queue="orders")
+    limit = by_octets.reader.getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxBytes)
+    assert 1 <= len(by_octets.batch()) < 20
+    both = Query(
+        tmp_path / "data", maxBytesPerTrigger="1", maxOffsetsPerTrigger="20", queue="orders"
+    )
+    assert both.batch() == [0]
+    assert both.batch(ALL) == list(range(1, 100))
+
+
+def test_now_is_when_the_query_began(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(10))
+    query = Query(tmp_path / "data", maxOffsetsPerTrigger="7")
+    query.reader.prepareForTriggerAvailableNow()
+    publish(channel, range(10, 20))
+    assert query.batch() == list(range(7))
+    assert query.batch() == list(range(7, 10))
+    assert query.batch() == []
+    # The next run begins with what the last one left, and goes on to its own now.
+    publish(channel, range(20, 22))
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == list(range(10, 22))
+    assert query.batch() == []
+
+
+def test_new_queues_that_match_begin_at_their_first_message(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(3))
+    query = Query(tmp_path / "data", queuePattern="orders.*", startingOffsets="latest")
+    assert query.batch() == []
+    for name in ("orders.new", "invoices"):
+        channel.queue_declare(name, durable=True)
+        publish(channel, range(10, 12), name)
+    publish(channel, range(3, 5))
+    assert query.batch() == [3, 4, 10, 11]
+
+
+def test_a_queue_declared_anew_is_read_from_its_beginning(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(5))
+    query = Query(tmp_path / "data")
+    assert query.batch() == list(range(5))
+    channel.queue_delete("orders")
+    channel.queue_declare("orders", durable=True)
+    publish(channel, range(5, 8))
+    assert query.batch() == [5, 6, 7]
+
+
+def test_every_priority_is_followed(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    channel.queue_declare("urgent", durable=True, arguments={"x-max-priority": 3})
+    query = Query(tmp_path / "data", maxOffsetsPerTrigger="4")
+
+    def publish_with(priority: int, body: int) -> None:
+        properties = pika.BasicProperties(delivery_mode=2, priority=priority)
+        channel.basic_publish("", "urgent", b"%d" % body, properties)
+
+    for number in range(9):
+        publish_with(number % 3, number)
+    found = query.batch() + query.batch() + query.batch()
+    publish_with(2, 9)
+    assert sorted(found + query.batch()) == list(range(10))
+
+
+def test_a_snapshot_that_is_gone_is_loss_or_is_allowed(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(10))
+    query = Query(tmp_path / "data")
+    end = query.reader.latestOffset(query.at, ReadMaxRows(6))
+    load_snapshot(Path(end["snapshot"])).release()
+    for _ in range(2):
+        channel.basic_get("orders", auto_ack=True)
+    # Its confirm says that the removals are on the disk.
+    publish(channel, range(10, 11))
+    query.restart()
+    with pytest.raises(DataLost, match=r"a batch was not finished.*failOnDataLoss=false"):
+        query.read(query.at, end)
+    query.restart(failOnDataLoss="false")
+    assert query.read(query.at, end) == list(range(2, 6))
+    query.at = end
+    assert query.batch() == list(range(6, 11))
+
+
+def test_how_far_there_is_to_go_is_reported(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    query = Query(tmp_path / "data", maxOffsetsPerTrigger="4")
+    assert query.reader.reportLatestOffset() is None
+    publish(channel, range(10))
+    query.batch()
+    newest = query.reader.reportLatestOffset()
+    assert newest is not None
+    (reached,) = StreamOffset.from_json(query.at).next.values()
+    (there,) = StreamOffset.from_json(newest).next.values()
+    assert there - reached == 6
+
+
+@pytest.mark.parametrize(
+    "given", [{"endingOffsets": "earliest"}, {"endingTimestamp": "5"}, {"snapshot": "x"}]
+)
+def test_what_is_for_batches_is_refused(tmp_path: Path, given: dict[str, str]) -> None:
+    options = parse_options({"path": str(tmp_path), **given})
+    with pytest.raises(OptionRefused, match="is for batches"):
+        StreamReader(options, columns(options))

@@ -1,0 +1,138 @@
+"""Streams in Spark: every message exactly once in a Parquet sink, however the query ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+import warren.spark_export
+from warren import Broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    warren.spark_export.register(spark, pushdown=False)
+    return spark
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(data_dir=tmp_path / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Iterator[BlockingChannel]:
+    parameters = pika.URLParameters(broker.url)
+    # A test may be busy with Spark for longer than that.
+    parameters.heartbeat = 0
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("orders", durable=True)
+    yield channel
+    connection.close()
+
+
+def publish(channel: BlockingChannel, numbers: range) -> None:
+    for number in numbers:
+        channel.basic_publish("", "orders", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+
+
+class Archive:
+    """A query from the queues into Parquet."""
+
+    def __init__(self, session: SparkSession, directory: Path) -> None:
+        self._session = session
+        self.data = directory / "data"
+        self.output = directory / "output"
+        self.checkpoint = directory / "checkpoint"
+
+    def start(self, *, available_now: bool) -> StreamingQuery:
+        writer = (
+            self._session.readStream.format("warren")
+            .option("columns", "queue,seq,body")
+            .option("maxOffsetsPerTrigger", "40")
+            .load(str(self.data))
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(self.checkpoint))
+        )
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        return writer.start(str(self.output))
+
+    def catch_up(self) -> None:
+        """A run up to what is there now."""
+        self.start(available_now=True).awaitTermination()
+
+    def numbers(self) -> list[int]:
+        """What has arrived, for readers that trust the sink's log of files."""
+        rows = self._session.read.parquet(str(self.output)).select("body").collect()
+        return sorted(int(bytes(row.body)) for row in rows)
+
+
+@pytest.fixture
+def archive(session: SparkSession, tmp_path: Path) -> Archive:
+    return Archive(session, tmp_path)
+
+
+def test_runs_up_to_now_go_on_where_the_last_one_ended(
+    archive: Archive, channel: BlockingChannel
+) -> None:
+    publish(channel, range(90))
+    archive.catch_up()
+    publish(channel, range(90, 100))
+    archive.catch_up()
+    assert archive.numbers() == list(range(100))
+
+
+def test_a_query_that_is_stopped_in_a_batch_misses_and_repeats_nothing(
+    archive: Archive, channel: BlockingChannel
+) -> None:
+    publish(channel, range(120))
+    query = archive.start(available_now=False)
+    while not query.lastProgress:
+        assert query.isActive
+    # Of three batches the second is under way.
+    query.stop()
+    publish(channel, range(120, 130))
+    archive.catch_up()
+    assert archive.numbers() == list(range(130))
+
+
+def test_a_driver_that_is_killed_misses_and_repeats_nothing(
+    archive: Archive, channel: BlockingChannel, tmp_path: Path
+) -> None:
+    publish(channel, range(160))
+    script = str(Path(__file__).parent / "stream_driver.py")
+    command = [sys.executable, "-P", script, archive.data, archive.output, archive.checkpoint]
+    with (tmp_path / "driver.log").open("wb") as errors:
+        driver = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path, start_new_session=True
+        )
+    assert driver.stdout is not None
+    with driver, driver.stdout as output:
+        try:
+            # Of four batches the first is written, and the second under way.
+            assert output.readline(), (tmp_path / "driver.log").read_text("utf-8")
+        finally:
+            # With the JVM and the workers, which are of its group.
+            os.killpg(driver.pid, signal.SIGKILL)
+    # The broker forgets what the driver had not yet read.
+    channel.queue_purge("orders")
+    publish(channel, range(160, 170))
+    archive.catch_up()
+    assert archive.numbers() == list(range(170))
