@@ -57,7 +57,9 @@ def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterato
     """
     node_id = open_store(data_directory)
     store = data_directory / STORE_DIRECTORY
-    view = StoreView(filesystem, store, node_id, _pass_over, only=lambda at: definition_id(at) == queue_id)
+    view = StoreView(
+        filesystem, store, node_id, _pass_over, only=lambda at: definition_id(at) == queue_id
+    )
     reader = RecordReader(filesystem, store)
     try:
         for level_id in sorted(view.index.queues, reverse=True):
