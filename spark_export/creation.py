@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.core.backing_queue import LEVELS
 from warren.core.ports import Key
-from warren.persist.check import open_store, queue_names
+from warren.persist.check import definition_id, open_store, queue_names
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
@@ -211,14 +210,14 @@ class Creation:
         created_us = now_us()
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
         (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
-        index = self._look(node_id, lambda queue_id: _base_id(queue_id) in keys)
+        index = self._look(node_id, lambda queue_id: definition_id(queue_id) in keys)
         found = sorted(index.queues.keys() | keys.keys())
         counts = {at: _save(path, at, read_entries(index, at)) for at in found}
         links = LogLinks(
             self._filesystem, self._store / STORE_LOG_DIRECTORY, path / LOG_DIRECTORY, self._linker
         )
         self._link(path, node_id, links, [at for at in found if counts[at]])
-        queues = [_describe(path, at, keys[_base_id(at)], unacked) for at in found]
+        queues = [_describe(path, at, keys[definition_id(at)], unacked) for at in found]
         snapshot = Snapshot(
             id=path.name.removesuffix(UNFINISHED),
             directory=path.with_name(path.name.removesuffix(UNFINISHED)),
@@ -307,11 +306,6 @@ def read_entries(index: StoredIndex, queue_id: int) -> Entries:
         part["body_bytes"] = np.frombuffer(columns.sizes, np.uint32)[live]
         parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0, ENTRY)
-
-
-def _base_id(queue_id: int) -> int:
-    """That in the definition: the levels of a queue with priorities count up from it."""
-    return queue_id - queue_id % LEVELS
 
 
 def _are_in(entries: Entries, others: Entries) -> NDArray[np.bool_]:
