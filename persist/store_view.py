@@ -53,8 +53,10 @@ class StoreView:
     """What `directory`, the storage's, says now.
 
     `files` are the newest generations by number. `stopped_clean`: the node ended its work in
-    order and did not start again, so nothing can be unfinished. Queues of which `only` says no
-    are passed over. Without `totals`, segments are read when somebody asks for their entries.
+    order and did not start again, so nothing can be unfinished. `journal_harm` is what of the
+    journal since the checkpoint could not be read; `harmed` is not told, since who looks for
+    damage reads whole files. Queues of which `only` says no are passed over. Without `totals`,
+    segments are read when somebody asks for their entries.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class StoreView:
         """Raises `NewerStorage`, OSError."""
         self.checkpoint: Checkpoint | None = None
         self.files: dict[int, int] = {}
+        self.journal_harm: list[tuple[Path, Harm]] = []
         self._filesystem = filesystem
         self._directory = directory
         self._log_directory = directory / LOG_DIRECTORY
@@ -194,13 +197,14 @@ class StoreView:
         offset = FILE_HEADER_BYTES
         if file_id == file_of(self.place):
             offset = self.place & OFFSET_MASK
+        path = self._log_directory / file_name(file_id, self.files[file_id])
         scan = Scan(file, file_id, offset, complete=complete)
         for found in scan.records():
             try:
                 self.index.apply(found)
             except Damaged as damage:
-                path = self._log_directory / file_name(file_id, self.files[file_id])
                 self._harmed(path, Harm(found.place & OFFSET_MASK, found.length, str(damage)))
+        self.journal_harm += ((path, harm) for harm in scan.harm)
 
 
 class Gone(Damaged):

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
+from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.persist.store_view import StoreView
 from warren.persist.stored_index import StoredIndex
@@ -217,7 +219,10 @@ class Creation:
             self._filesystem, self._store / STORE_LOG_DIRECTORY, path / LOG_DIRECTORY, self._linker
         )
         self._link(path, node_id, links, [at for at in found if counts[at]])
-        queues = [_describe(path, at, keys[definition_id(at)], unacked) for at in found]
+        unreadable = Counter(self._queue_of(path) for path, _ in self._harms)
+        queues = [
+            _describe(path, at, keys[definition_id(at)], unacked, unreadable[at]) for at in found
+        ]
         snapshot = Snapshot(
             id=path.name.removesuffix(UNFINISHED),
             directory=path.with_name(path.name.removesuffix(UNFINISHED)),
@@ -229,7 +234,8 @@ class Creation:
             octets=sum(queue.octets for queue in queues),
             log_octets=links.octets,
             copied=links.copied,
-            damage=len(self._harms) + self._nowhere,
+            lost=self._nowhere,
+            unreadable=sum(self._queue_of(path) not in keys for path, _ in self._harms),
         )
         write_lease(snapshot, path)
         return snapshot
@@ -238,10 +244,18 @@ class Creation:
         view = StoreView(
             self._filesystem, self._store, node_id, self._harmed, only=only, totals=False
         )
+        for path, harm in view.journal_harm:
+            self._harmed(path, harm)
         return view.index
 
     def _harmed(self, path: Path, harm: Harm) -> None:
         self._harms.add((path, harm.offset))
+
+    def _queue_of(self, path: Path) -> int | None:
+        """Whose index a file belongs to, with all its levels; None for what is of no one queue."""
+        if self._store / STORE_QUEUES_DIRECTORY not in path.parents:
+            return None
+        return _base_id(int(path.parent.name, 16))
 
     def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
         """Have the log files, and only entries that lead somewhere, or are damaged."""
@@ -340,7 +354,11 @@ def _load(path: Path, queue_id: int) -> Entries:
 
 
 def _describe(
-    path: Path, queue_id: int, key: Key, unacked: dict[int, list[Span]] | None
+    path: Path,
+    queue_id: int,
+    key: Key,
+    unacked: dict[int, list[Span]] | None,
+    unreadable: int,
 ) -> PinnedQueue:
     entries = _load(path, queue_id)
     rows = len(entries)
@@ -353,6 +371,7 @@ def _describe(
         first_position=int(entries["position"][0]) if rows else None,
         last_position=int(entries["position"][-1]) if rows else None,
         unacked=None if unacked is None else tuple(unacked.get(queue_id, ())),
+        unreadable=unreadable,
     )
 
 

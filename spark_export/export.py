@@ -35,6 +35,7 @@ from warren.spark_export.parquet import ExportTask, export_unit
 from warren.spark_export.plan import QueueSelector, Range, cut_rows, find_rows
 from warren.spark_export.schema import columns, spark_schema
 from warren.spark_export.snapshot import LEASE_S, PinnedQueue, Snapshot, create, open_snapshot
+from warren.spark_export.unreadable import check_unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,8 @@ def default_export_id() -> str:
 def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> Plan | Manifest:
     """The plan of the export, new or as it was; its manifest if it is finished.
 
-    Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
+    Raises `OptionRefused`, `QueueUnknown`, `RecordDamaged`, `SnapshotGone`, `StoreRefused`,
+    OSError.
     """
     check_export_id(export)
     if manifest_path(destination, export).exists():
@@ -132,6 +134,7 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
             wish.target_file_bytes,
             wish.selector,
         )
+        check_unreadable(snapshot, _queues(plan), wish.options.mode)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, json.dumps(_plan_fields(plan)).encode())
     except BaseException:
@@ -180,7 +183,7 @@ def finish(
         finished_us=int(time.time() * 1e6),
         options=_options_fields(plan),
         schema=schema,
-        damage=plan.snapshot.damage,
+        unreadable=plan.snapshot.unreadable_in(_queues(plan)),
         files=tuple(sorted(files, key=lambda file: file.path)),
         high_water=base | _high_water(_queues(plan)),
     )

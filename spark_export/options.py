@@ -8,7 +8,7 @@ an option needs from the store (whether a queue exists) is found out later.
 |---|---|---|
 | `path` | the data directory of a node | needed |
 | `vhost` | name of a virtual host | all |
-| `queue`, `queues`, `queuePattern` | one name; names with commas, or a JSON list; RE2 | all |
+| `queue`, `queues`, `queuePattern` | a name; names with commas, or JSON; Python's `re` | all |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest`, or JSON, see `Offsets` | everything |
 | `startingTimestamp`, `endingTimestamp` | ISO 8601, or ms since 1970; end exclusive | all |
 | `columns` | names with commas between | all |

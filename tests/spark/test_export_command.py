@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
+from damaged_journal import damage_journal
 from exporting import CONTENT_HEADER, export, wish
 from stored_node import ORDERS, StoredNode, fill
 
@@ -83,10 +84,8 @@ def test_a_snapshot_can_be_made_elsewhere(node: StoredNode, tmp_path: Path) -> N
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(
-    node: StoredNode, arguments: tuple[str, ...], text: str, request: pytest.FixtureRequest
+    node: StoredNode, arguments: tuple[str, ...], text: str
 ) -> None:
-    if arguments[0] == "run":
-        request.getfixturevalue("spark")
     given = [argument.replace("DIR", str(node.directory.path)) for argument in arguments]
     assert text in call(*given, code=2).output
 
@@ -171,6 +170,14 @@ def test_a_damaged_message_ends_a_strict_export_and_another_run_goes_on(
         find_manifest(tmp_path / "to", None)
     assert len(list_snapshots(tmp_path / "node")) == 1
     node.die()
+
+
+def test_a_place_that_cannot_be_read_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    damage_journal(tmp_path / "node")
+    export(tmp_path / "node", tmp_path / "to", "x", wish())
+    told = call("run", tmp_path / "node", tmp_path / "to", "--export", "x").output
+    assert "1 places of the store cannot be read" in told
+    assert "9 rows in 1 files" in told
 
 
 # Without the extra
