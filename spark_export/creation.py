@@ -255,7 +255,7 @@ class Creation:
         """Whose index a file belongs to, with all its levels; None for what is of no one queue."""
         if self._store / STORE_QUEUES_DIRECTORY not in path.parents:
             return None
-        return _base_id(int(path.parent.name, 16))
+        return definition_id(int(path.parent.name, 16))
 
     def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
         """Have the log files, and only entries that lead somewhere, or are damaged."""
