@@ -51,8 +51,9 @@ from warren.persist.format import (
 from warren.persist.log_writer import file_name
 from warren.spark_export.decode import decode_unit
 from warren.spark_export.options import parse_options
+from warren.spark_export.partition import UnitPartition
 from warren.spark_export.schema import all_columns, arrow_schema, spark_schema
-from warren.spark_export.source import BatchReader, UnitPartition
+from warren.spark_export.source import BatchReader
 from warren.spark_export.unit import ENTRY, LOG_DIRECTORY, QUEUES_DIRECTORY, Unit, entries_path
 
 FILE_BYTES = 16 << 20
@@ -196,7 +197,7 @@ class UnitsSource(DataSource):
 
 class UnitsReader(BatchReader):
     def partitions(self):  # type: ignore[no-untyped-def]
-        return [UnitPartition(unit, ()) for unit in units_of(Path(self._snapshot))]
+        return [UnitPartition([(unit, ())]) for unit in units_of(Path(self._snapshot))]
 
 
 def session(directory: Path) -> SparkSession:

@@ -19,7 +19,14 @@ from pathlib import Path
 import click
 
 from warren.core.ports import Key
-from warren.persist.check import Finding, QueueTotals, Report, open_store, queue_names
+from warren.persist.check import (
+    Finding,
+    QueueTotals,
+    Report,
+    definition_id,
+    open_store,
+    queue_names,
+)
 from warren.persist.check import check as check_directory
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.dump import Dumped
@@ -141,7 +148,7 @@ def _finding_as_json(finding: Finding, names: dict[int, str]) -> dict[str, objec
     fields = finding._asdict()
     if finding.queue is not None:
         fields["queue"] = f"{finding.queue:016x}"
-        fields["queue_name"] = names.get(finding.queue)
+        fields["queue_name"] = names.get(definition_id(finding.queue))
     return fields
 
 
@@ -190,7 +197,7 @@ def _queues_as_text(queues: list[QueueTotals]) -> Iterator[str]:
 def _finding_as_text(finding: Finding, names: dict[int, str]) -> str:
     text = f"DAMAGED {finding.file} at {finding.offset}: {finding.reason}"
     if finding.queue is not None:
-        name = names.get(finding.queue, f"{finding.queue:016x}")
+        name = names.get(definition_id(finding.queue), f"{finding.queue:016x}")
         text += f" (queue {name}, position {finding.position}"
         text += f" and {finding.messages - 1} more)" if finding.messages > 1 else ")"
     return text
@@ -223,6 +230,8 @@ def _entry_as_text(entry: Dumped, bodies: bool) -> Iterator[str]:
         f"{where} body {entry.body_bytes} exchange {entry.exchange!r}"
         f" key {entry.routing_key!r} {','.join(flags) or '-'} enqueued {_time(entry.enqueued_us)}"
     )
+    if entry.level:
+        text += f" level {entry.level}"
     if entry.expires_us:
         text += f" expires {_time(entry.expires_us)}"
     yield text

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
+from warren.core.backing_queue import LEVELS
 from warren.core.ports import Key
 from warren.core.records import QueueRecord
 from warren.persist.cluster_file import read_known_cluster
@@ -93,7 +94,7 @@ class Finding(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """`vhost` and `name` are None for a queue without a definition."""
+    """Of a queue, with all its levels. `vhost` and `name` are None when it has no definition."""
 
     queue: int
     vhost: str | None
@@ -151,6 +152,11 @@ def queue_names(data_directory: Path, pause: Callable[[float], None]) -> dict[in
     return names
 
 
+def definition_id(queue_id: int) -> int:
+    """The id in the definition: the levels of a queue with priorities count up from it."""
+    return queue_id - queue_id % LEVELS
+
+
 class Check:
     """One check of one directory."""
 
@@ -204,11 +210,14 @@ class Check:
         )
 
     def _totals(self) -> list[QueueTotals]:
+        levels: dict[int, list[Segment]] = {}
+        for queue_id, segments in self._view.index.queues.items():
+            levels.setdefault(definition_id(queue_id), []).extend(segments.values())
         totals = []
-        for queue_id in sorted(self._names.keys() | self._view.index.queues.keys()):
-            segments = self._view.index.queues.get(queue_id, {}).values()
-            messages = sum(segment.live for segment in segments)
-            body_bytes = sum(segment.live_bytes for segment in segments)
+        for queue_id in sorted(self._names.keys() | levels.keys()):
+            of_queue = levels.get(queue_id, ())
+            messages = sum(segment.live for segment in of_queue)
+            body_bytes = sum(segment.live_bytes for segment in of_queue)
             vhost, name = self._names.get(queue_id, (None, None))
             if name is not None or messages:
                 totals.append(QueueTotals(queue_id, vhost, name, messages, body_bytes))
@@ -278,7 +287,7 @@ class Check:
         try:
             for queue_id, segments in self._view.index.queues.items():
                 # A queue without a definition was deleted; the next start removes what is left.
-                if queue_id not in self._names and self._names:
+                if definition_id(queue_id) not in self._names and self._names:
                     continue
                 for number, segment in list(segments.items()):
                     if units is None or (queue_id, number) in units:
@@ -406,7 +415,7 @@ class Check:
         """Queue and position in the head of a damaged record, if there is such a queue."""
         if len(head) == RECORD_BYTES:
             _, _, kind, _, _, _, queue, position, _, _ = RECORD.unpack(head)
-            if kind in (PUBLISH, ENQUEUE) and queue in self._names:
+            if kind in (PUBLISH, ENQUEUE) and definition_id(queue) in self._names:
                 return queue, position
         return None, None
 
@@ -416,7 +425,9 @@ class Check:
             return
         number = record.position // SEGMENT_ENTRIES
         segment = self._view.index.queues.get(record.queue, {}).get(number)
-        if segment is None or segment.flushed_place > place or record.queue not in self._names:
+        if segment is None or segment.flushed_place > place:
+            return
+        if definition_id(record.queue) not in self._names:
             return
         # Without a file it may have been empty once, and begun again since.
         has_file = segment.file_end > 0 or segment.generation > 0

@@ -1,4 +1,7 @@
-"""The entries of one queue in a data directory, in order, for people to look at. Never writes."""
+"""The entries of one queue in a data directory, in order, for people to look at. Never writes.
+
+Of a queue with priorities, the highest level comes first.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.persist.check import open_store, segment_entries
+from warren.persist.check import definition_id, open_store, segment_entries
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     OFFSET_MASK,
@@ -28,6 +31,7 @@ class Dumped(NamedTuple):
 
     `file` and `offset` are its place: where the record was written first. `length` is that of the
     record. Times are on the wall, in microseconds; `expires_us` is 0 when it does not expire.
+    Each `level` of a queue with priorities has positions of its own.
     """
 
     position: int
@@ -43,24 +47,36 @@ class Dumped(NamedTuple):
     routing_key: str = ""
     body: bytes = b""
     damage: str = ""
+    level: int = 0
 
 
 def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterator[Dumped]:
-    """Raises `DataDirectoryRefused`, `NewerStorage`, OSError."""
+    """Those of the queue with this id in its definition.
+
+    Raises `DataDirectoryRefused`, `NewerStorage`, OSError.
+    """
     node_id = open_store(data_directory)
     store = data_directory / STORE_DIRECTORY
-    view = StoreView(filesystem, store, node_id, _pass_over, only=lambda at: at == queue_id)
+    view = StoreView(
+        filesystem, store, node_id, _pass_over, only=lambda at: definition_id(at) == queue_id
+    )
     reader = RecordReader(filesystem, store)
     try:
-        for _, segment in sorted(view.index.queues.get(queue_id, {}).items()):
-            unloaded = segment.columns is None
-            if view.index.load(segment):
-                for entry in segment_entries(segment):
-                    yield _dumped(queue_id, entry, reader)
-                if unloaded:
-                    segment.unload()
+        for level_id in sorted(view.index.queues, reverse=True):
+            for dumped in _dump_level(view, reader, level_id):
+                yield dumped._replace(level=level_id - queue_id)
     finally:
         reader.close()
+
+
+def _dump_level(view: StoreView, reader: RecordReader, queue_id: int) -> Iterator[Dumped]:
+    for _, segment in sorted(view.index.queues[queue_id].items()):
+        unloaded = segment.columns is None
+        if view.index.load(segment):
+            for entry in segment_entries(segment):
+                yield _dumped(queue_id, entry, reader)
+            if unloaded:
+                segment.unload()
 
 
 def _pass_over(path: Path, harm: Harm) -> None:

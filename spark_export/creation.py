@@ -18,9 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.core.backing_queue import LEVELS
 from warren.core.ports import Key
-from warren.persist.check import open_store, queue_names
+from warren.persist.check import definition_id, open_store, queue_names
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
@@ -213,7 +212,7 @@ class Creation:
         created_us = now_us()
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
         (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
-        index = self._look(node_id, lambda queue_id: _base_id(queue_id) in keys)
+        index = self._look(node_id, lambda queue_id: definition_id(queue_id) in keys)
         found = sorted(index.queues.keys() | keys.keys())
         counts = {at: _save(path, at, read_entries(index, at)) for at in found}
         links = LogLinks(
@@ -221,7 +220,9 @@ class Creation:
         )
         self._link(path, node_id, links, [at for at in found if counts[at]])
         unreadable = Counter(self._queue_of(path) for path, _ in self._harms)
-        queues = [_describe(path, at, keys[_base_id(at)], unacked, unreadable[at]) for at in found]
+        queues = [
+            _describe(path, at, keys[definition_id(at)], unacked, unreadable[at]) for at in found
+        ]
         snapshot = Snapshot(
             id=path.name.removesuffix(UNFINISHED),
             directory=path.with_name(path.name.removesuffix(UNFINISHED)),
@@ -254,7 +255,7 @@ class Creation:
         """Whose index a file belongs to, with all its levels; None for what is of no one queue."""
         if self._store / STORE_QUEUES_DIRECTORY not in path.parents:
             return None
-        return _base_id(int(path.parent.name, 16))
+        return definition_id(int(path.parent.name, 16))
 
     def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
         """Have the log files, and only entries that lead somewhere, or are damaged."""
@@ -319,11 +320,6 @@ def read_entries(index: StoredIndex, queue_id: int) -> Entries:
         part["body_bytes"] = np.frombuffer(columns.sizes, np.uint32)[live]
         parts.append(part)
     return np.concatenate(parts) if parts else np.empty(0, ENTRY)
-
-
-def _base_id(queue_id: int) -> int:
-    """That in the definition: the levels of a queue with priorities count up from it."""
-    return queue_id - queue_id % LEVELS
 
 
 def _are_in(entries: Entries, others: Entries) -> NDArray[np.bool_]:

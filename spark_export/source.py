@@ -24,7 +24,7 @@ from warren.spark_export import FORMAT_NAME
 from warren.spark_export.errors import OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING, Interval, Pushed, understand
 from warren.spark_export.options import Offsets, ReadOptions, parse_options
-from warren.spark_export.partition import UnitPartition
+from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.schema import Column, arrow_schema, columns, columns_of, spark_schema
 
 if TYPE_CHECKING:
@@ -111,30 +111,15 @@ class BatchReader(DataSourceReader):
         self._pushed = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
-        from warren.spark_export.message_state import unacked_of
         from warren.spark_export.snapshot import open_snapshot
 
         snapshot = open_snapshot(Path(self._snapshot))
         units = plan(snapshot, self._options, self._pushed)
-        return [UnitPartition(unit, unacked_of(unit, snapshot.queues)) for unit in units]
+        return partitions_of(snapshot, units, self._options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Without any unit Spark makes a partition of its own.
-        if not isinstance(partition, UnitPartition):
-            return
-        import pyarrow
-
-        from warren.spark_export.decode import decode_unit
-
-        # The other cores have tasks of their own.
-        pyarrow.set_cpu_count(1)
-        yield from decode_unit(
-            partition.value,
-            self._schema,
-            self._options,
-            unacked=partition.unacked,
-            keep=self._pushed.row_filter(self._options),
-        )
+        keep = self._pushed.row_filter(self._options)
+        yield from read_partition(partition, self._schema, self._options, keep)
 
 
 class PushdownBatchReader(BatchReader):

@@ -32,9 +32,8 @@ from pyspark.sql.streaming.datasource import (
 
 from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING
-from warren.spark_export.message_state import unacked_of
 from warren.spark_export.options import ReadOptions
-from warren.spark_export.partition import UnitPartition
+from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.plan import QueueSelector, Range, Rows, cut_rows, find_rows
 from warren.spark_export.schema import Column, arrow_schema
 from warren.spark_export.snapshot import (
@@ -136,25 +135,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_bytes=self._options.max_partition_bytes,
             min_units=self._options.min_partitions,
         )
-        return [UnitPartition(unit, unacked_of(unit, snapshot.queues)) for unit in units]
+        return partitions_of(snapshot, units, self._options)
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        # Without any unit Spark makes a partition of its own.
-        if not isinstance(partition, UnitPartition):
-            return
-        import pyarrow
-
-        from warren.spark_export.decode import decode_unit
-
-        # The other cores have tasks of their own.
-        pyarrow.set_cpu_count(1)
-        yield from decode_unit(
-            partition.value,
-            self._schema,
-            self._options,
-            unacked=partition.unacked,
-            keep=EVERYTHING.row_filter(self._options),
-        )
+        keep = EVERYTHING.row_filter(self._options)
+        yield from read_partition(partition, self._schema, self._options, keep)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Release what is older than the snapshot of this offset; the snapshot itself may be read

@@ -170,7 +170,37 @@ def test_what_a_deleted_queue_left_is_no_damage(killed: Path) -> None:
     assert damage(killed) == []
 
 
+@pytest.fixture
+def with_levels(tmp_path: Path) -> Path:
+    """Orders is a queue with priorities, of which levels 0 and 3 have messages."""
+    node = StoredNode(tmp_path)
+    level = ORDERS + 3
+    node.queues[level] = node.storage.open(level, durable=True)
+    node.positions[level] = node.queues[level].first_position()
+    for body in (b"low", b"not so low"):
+        node.publish(body, ORDERS)
+    node.publish(b"urgent", level)
+    node.flush()
+    node.stop()
+    return tmp_path
+
+
+def test_levels_of_a_queue_with_priorities_are_the_queue(with_levels: Path) -> None:
+    report = checked(with_levels)
+    assert report.damage == []
+    assert messages(report) == {"empty": 0, "invoices": 0, "orders": 3}
+    listed = [(at.level, at.body) for at in dump(FILESYSTEM, with_levels, ORDERS)]
+    assert listed == [(3, b"urgent"), (0, b"low"), (0, b"not so low")]
+
+
 # What is not
+
+
+def test_damage_in_a_level_of_a_queue_with_priorities_is_found(with_levels: Path) -> None:
+    urgent = next(dump(FILESYSTEM, with_levels, ORDERS))
+    flip(with_levels / LOG / "00000001.0.rdq", urgent.offset + urgent.length - 1)
+    (found,) = damage(with_levels)
+    assert (found.queue, found.position) == (ORDERS + 3, urgent.position)
 
 
 def test_a_flipped_bit_in_a_record_costs_one_message(stopped: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,9 +164,8 @@ def test_a_damaged_message_ends_a_strict_export_and_another_run_goes_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     node = fill(tmp_path / "node")
-    arguments = ("run", tmp_path / "node", tmp_path / "to", "--export", "x", "--queue", "orders")
-    told = call(*arguments, "--mode", "FAILFAST", code=1).output
-    assert "Error: message 1099511627776 of queue" in told
+    arguments = ("run", tmp_path / "node", tmp_path / "to", "--export", "x", "--mode", "FAILFAST")
+    assert re.search(r"Error: message \d+ of queue", call(*arguments, code=1).output)
     with pytest.raises(StoreRefused):
         find_manifest(tmp_path / "to", None)
     assert len(list_snapshots(tmp_path / "node")) == 1

@@ -10,8 +10,15 @@ import pytest
 from stored_node import INVOICES, ORDERS, fill
 
 from warren.spark_export.errors import OptionRefused, QueueUnknown
-from warren.spark_export.plan import QueueSelector, Range, plan_units
+from warren.spark_export.plan import (
+    UNIT_COST_BYTES,
+    QueueSelector,
+    Range,
+    group_units,
+    plan_units,
+)
 from warren.spark_export.snapshot import Snapshot, create
+from warren.spark_export.unit import Unit
 
 QUEUES = [("/", "orders"), ("/", "0123"), ("eu", "orders"), ("eu", "orders.late")]
 
@@ -126,3 +133,35 @@ def test_a_snapshot_without_messages_has_no_units(tmp_path: Path) -> None:
     with create(tmp_path, QueueSelector(names=("empty",))) as empty:
         assert [queue.name for queue in empty.queues] == ["empty"]
         assert plan_units(empty, {}, max_bytes=1, min_units=3) == []
+
+
+def unit(queue_id: int, octets: int) -> Unit:
+    return Unit("snapshot", "/", f"q{queue_id}", queue_id, 0, 1, octets)
+
+
+def test_small_queues_share_groups_and_large_units_have_their_own() -> None:
+    small = [unit(at, 1000) for at in range(5000)]
+    groups = group_units(small, max_bytes=128 << 20, min_groups=1)
+    assert [one for group in groups for one in group] == small
+    assert len(groups) == 40
+    large = [unit(at, 127 << 20) for at in range(3)]
+    assert [len(group) for group in group_units(large, max_bytes=128 << 20, min_groups=1)] == [
+        1,
+        1,
+        1,
+    ]
+    assert group_units([], max_bytes=128 << 20, min_groups=4) == []
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 7, 40])
+def test_there_are_as_many_groups_as_wanted(wanted: int) -> None:
+    units = [unit(at, 5_000_000 + at) for at in range(40)]
+    groups = group_units(units, max_bytes=1 << 40, min_groups=wanted)
+    assert wanted <= len(groups) <= wanted + 1 + wanted // 7
+
+
+def test_a_group_is_never_larger_than_what_was_asked_for_but_for_one_unit() -> None:
+    units = [unit(at, 1 << (at % 28)) for at in range(300)]
+    for group in group_units(units, max_bytes=16 << 20, min_groups=1):
+        octets = sum(one.octets + UNIT_COST_BYTES for one in group)
+        assert octets <= 16 << 20 or len(group) == 1
