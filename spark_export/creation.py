@@ -24,8 +24,8 @@ from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
+from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, STORE_DIRECTORY
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
-from warren.persist.recovery import STORE_DIRECTORY
 from warren.spark_export.entries_view import EntriesView
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.log_links import Linker, LogLinks
@@ -51,6 +51,9 @@ AGAIN_S = (0.2, 1.0)
 
 CREATE_TRIES_MAX = 10
 
+NOTES = (CHECKPOINT_FILE, CLEAN_FILE)
+"""What they say the log and the segments say too; more of those is read without them."""
+
 NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 Entries = NDArray[np.void]
@@ -75,8 +78,9 @@ class Creation:
         linker: Linker | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._data_directory = data_directory
-        self._store = data_directory / STORE_DIRECTORY
+        # Tasks of Spark's may run somewhere else.
+        self._data_directory = data_directory.absolute()
+        self._store = self._data_directory / STORE_DIRECTORY
         self._selector = selector
         self._lease_s = lease_s
         self._wanted_directory = directory
@@ -148,7 +152,7 @@ class Creation:
 
     def _base(self) -> Path:
         if self._wanted_directory is not None:
-            return writable(self._wanted_directory)
+            return writable(self._wanted_directory.absolute())
         pins = self._store / PINS_DIRECTORY
         try:
             return writable(pins)
@@ -229,6 +233,7 @@ class Creation:
             log_octets=links.octets,
             copied=links.copied,
             damage=len(self._harms) + self._nowhere,
+            unreadable=sum(harmed.name not in NOTES for harmed, _ in self._harms),
         )
         write_lease(snapshot, path)
         return snapshot

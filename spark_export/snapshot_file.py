@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
-from warren.spark_export.errors import SnapshotGone, StoreRefused
+from warren.spark_export.errors import DataLost, SnapshotGone, StoreRefused
 from warren.spark_export.node_state import Span
+from warren.spark_export.options import ReadOptions
 
 FORMAT = 1
 
@@ -41,7 +42,8 @@ class Snapshot:
     """`node_id` as 32 hex digits. `octets` are those of all records.
 
     `log_octets` are those of the files it holds, `copied` whether they are copies. `damage` counts
-    messages that lead nowhere, and places in the index that could not be read.
+    messages that lead nowhere, and places in the index and the journal that could not be read.
+    Of the latter, `unreadable` are those that may have cost messages nobody knows of.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Snapshot:
     log_octets: int
     copied: bool
     damage: int
+    unreadable: int = 0
 
     @property
     def rows(self) -> int:
@@ -101,6 +104,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
         "log_octets": snapshot.log_octets,
         "copied": snapshot.copied,
         "damage": snapshot.damage,
+        "unreadable": snapshot.unreadable,
         "queues": [
             {
                 "vhost": queue.vhost,
@@ -139,6 +143,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
             log_octets=fields["log_octets"],
             copied=fields["copied"],
             damage=fields["damage"],
+            unreadable=fields.get("unreadable", 0),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None
@@ -166,3 +171,16 @@ def gone(directory: Path) -> SnapshotGone:
 
 def now_us() -> int:
     return int(time.time() * 1e6)
+
+
+def check_whole(snapshot: Snapshot, options: ReadOptions) -> None:
+    """Raises `DataLost` when messages may be missing that nobody knows of, unless that is wanted.
+
+    Messages that are known and cannot be read are told when they are decoded.
+    """
+    if snapshot.unreadable and options.fail_on_data_loss:
+        raise DataLost(
+            f"{snapshot.unreadable} places of the index or the journal could not be read, and"
+            " messages may be missing: see `warren store check`. With failOnDataLoss=false"
+            " (`--allow-data-loss`) what is left is read"
+        )

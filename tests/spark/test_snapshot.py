@@ -26,7 +26,7 @@ from warren.persist.pins import LEASE_FILE, Pinned, locked, measure, sweep
 from warren.spark_export import creation
 from warren.spark_export import snapshot as snapshots
 from warren.spark_export.creation import Creation
-from warren.spark_export.errors import QueueUnknown, SnapshotGone, StoreRefused
+from warren.spark_export.errors import OptionRefused, QueueUnknown, SnapshotGone, StoreRefused
 from warren.spark_export.log_links import Linker
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot import (
@@ -35,6 +35,7 @@ from warren.spark_export.snapshot import (
     list_snapshots,
     open_snapshot,
     pins_directory,
+    snapshot_path,
 )
 from warren.spark_export.unit import ENTRY, entries_path
 
@@ -432,7 +433,17 @@ def test_damage_in_the_index_is_counted(tmp_path: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[200] ^= 1
     segment.write_bytes(data)
-    assert create(tmp_path, ALL).damage >= 1
+    snapshot = create(tmp_path, ALL)
+    assert snapshot.damage >= 1 and snapshot.unreadable >= 1
+    assert open_snapshot(snapshot.directory) == snapshot
+
+
+def test_a_damaged_note_of_the_clean_stop_makes_nothing_unreadable(tmp_path: Path) -> None:
+    fill(tmp_path).stop()
+    path = tmp_path / "store/clean"
+    path.write_bytes(path.read_bytes()[:-1])
+    snapshot = create(tmp_path, ALL)
+    assert (snapshot.damage, snapshot.unreadable) == (1, 0)
 
 
 def test_entries_are_written_as_the_page_says(tmp_path: Path, node: StoredNode) -> None:
@@ -440,3 +451,21 @@ def test_entries_are_written_as_the_page_says(tmp_path: Path, node: StoredNode) 
     entries = np.load(entries_path(snapshot.directory, ORDERS))
     assert entries.dtype == ENTRY
     assert [ENTRY[name].str for name in ENTRY.names or ()] == ["<u8", "<u8", "<u8", "<u4", "<u4"]
+
+
+@pytest.mark.parametrize("text", ["..", "../x", "/etc", "", "20260131T120000Z-89abcdef.new"])
+def test_what_is_no_id_of_a_snapshot_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(OptionRefused, match="is no id of a snapshot"):
+        snapshot_path(tmp_path, text)
+
+
+def test_a_snapshot_knows_where_it_stands_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "node").die()
+    monkeypatch.chdir(tmp_path)
+    for made in (
+        create(Path("node"), ALL),
+        create(Path("node"), ALL, directory=Path("elsewhere")),
+    ):
+        assert made.directory.is_absolute() and open_snapshot(made.directory) == made

@@ -281,7 +281,7 @@ def test_damage_in_each_mode(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(10):
         publish(node, b'{"n": %d}' % number, ORDERS)
     node.flush()
-    # Of what is in the journal only, a damaged record is not known to anybody.
+    # Of what is in the journal only, nobody knows that a damaged record was a message.
     node.checkpoint()
     node.stop()
     spoiled(tmp_path / "data")
@@ -293,6 +293,20 @@ def test_damage_in_each_mode(spark: SparkSession, tmp_path: Path) -> None:
     assert dropped.count() == 9 and "_corrupt_record" not in dropped.columns
     with pytest.raises(Exception, match="checksum of the record"):
         load(spark, tmp_path / "data", mode="FAILFAST").collect()
+
+
+def test_what_nobody_can_read_is_missing_only_where_that_is_allowed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    node = StoredNode(tmp_path / "data")
+    for number in range(10):
+        publish(node, b'{"n": %d}' % number, ORDERS)
+    node.flush()
+    node.stop()
+    spoiled(tmp_path / "data")
+    with pytest.raises(Exception, match=r"DataLost.*1 places of the index or the journal"):
+        load(spark, tmp_path / "data").count()
+    assert load(spark, tmp_path / "data", failOnDataLoss="false").count() == 9
 
 
 def test_spark_finds_the_source_itself(spark: SparkSession, store: Path) -> None:
