@@ -161,9 +161,7 @@ def export() -> None:
     type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
     help="What becomes of damaged records.",
 )
-@click.option(
-    "--allow-data-loss", is_flag=True, help="Leave out messages whose log file or index is gone."
-)
+@click.option("--allow-data-loss", is_flag=True, help="Leave out messages whose log file is gone.")
 @click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
 @click.option("--snapshot", metavar="ID", help="Read this snapshot, and leave it there.")
 @SNAPSHOTS_IN
@@ -204,6 +202,7 @@ def run(
     """
     with _explained():
         from warren.spark_export import export as exports
+        from warren.spark_export.manifest import check_export_id
         from warren.spark_export.options import parse_options
 
         given = {
@@ -227,7 +226,8 @@ def run(
             snapshot=_snapshot_path(directory, snapshot, snapshot_directory) if snapshot else None,
             snapshot_directory=snapshot_directory,
         )
-        name = export_id or exports.default_export_id()
+        # Before Spark is started, which takes seconds.
+        name = check_export_id(export_id or exports.default_export_id())
         with _spark(master) as spark:
             manifest = exports.run(
                 spark,
@@ -360,7 +360,11 @@ def create_snapshot(
         if made.copied:
             click.echo(f"no links are possible: {made.log_octets} bytes were copied", err=True)
         if made.damage:
-            click.echo(f"{made.damage} places are damaged; see `warren store check`", err=True)
+            click.echo(
+                f"{made.lost} messages are lost, {made.unreadable_in(made.queues)} places cannot be"
+                " read; see `warren store check`",
+                err=True,
+            )
 
 
 @snapshot_group.command("list")
@@ -475,9 +479,11 @@ def _show_manifest(manifest: Manifest, as_json: bool) -> None:
         f"export {manifest.export}: {manifest.rows} rows in {len(manifest.files)} files,"
         f" {manifest.bytes} bytes"
     )
-    if manifest.damage:
+    if manifest.unreadable:
         click.echo(
-            f"{manifest.damage} places of the store are damaged; see `warren store check`", err=True
+            f"{manifest.unreadable} places of the store cannot be read, and messages that were"
+            " there are not in the export; see `warren store check`",
+            err=True,
         )
 
 
@@ -492,7 +498,7 @@ def _manifest_summary(manifest: Manifest) -> dict[str, Any]:
         "rows": manifest.rows,
         "bytes": manifest.bytes,
         "corrupt": manifest.corrupt,
-        "damage": manifest.damage,
+        "unreadable": manifest.unreadable,
         "files": len(manifest.files),
         "queues": [asdict(queue) for queue in manifest.queues()],
     }
@@ -509,7 +515,8 @@ def _snapshot_summary(snapshot: Snapshot) -> dict[str, Any]:
         "record_bytes": snapshot.octets,
         "file_bytes": snapshot.log_octets,
         "copied": snapshot.copied,
-        "damage": snapshot.damage,
+        "lost": snapshot.lost,
+        "unreadable": snapshot.unreadable_in(snapshot.queues),
         "queues": [
             {"vhost": queue.vhost, "name": queue.name, "messages": queue.rows}
             for queue in snapshot.queues

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,8 +25,9 @@ from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
-from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, STORE_DIRECTORY
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
+from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
+from warren.persist.recovery import STORE_DIRECTORY
 from warren.spark_export.entries_view import EntriesView
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.log_links import Linker, LogLinks
@@ -50,9 +52,6 @@ AGAIN_S = (0.2, 1.0)
 """Before a snapshot in which something looks damaged is taken from the beginning."""
 
 CREATE_TRIES_MAX = 10
-
-NOTES = (CHECKPOINT_FILE, CLEAN_FILE)
-"""What they say the log and the segments say too; more of those is read without them."""
 
 NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -220,7 +219,10 @@ class Creation:
             self._filesystem, self._store / STORE_LOG_DIRECTORY, path / LOG_DIRECTORY, self._linker
         )
         self._link(path, node_id, links, [at for at in found if counts[at]])
-        queues = [_describe(path, at, keys[definition_id(at)], unacked) for at in found]
+        unreadable = Counter(self._queue_of(path) for path, _ in self._harms)
+        queues = [
+            _describe(path, at, keys[definition_id(at)], unacked, unreadable[at]) for at in found
+        ]
         snapshot = Snapshot(
             id=path.name.removesuffix(UNFINISHED),
             directory=path.with_name(path.name.removesuffix(UNFINISHED)),
@@ -232,8 +234,8 @@ class Creation:
             octets=sum(queue.octets for queue in queues),
             log_octets=links.octets,
             copied=links.copied,
-            damage=len(self._harms) + self._nowhere,
-            unreadable=sum(harmed.name not in NOTES for harmed, _ in self._harms),
+            lost=self._nowhere,
+            unreadable=sum(self._queue_of(path) not in keys for path, _ in self._harms),
         )
         write_lease(snapshot, path)
         return snapshot
@@ -243,6 +245,12 @@ class Creation:
 
     def _harmed(self, path: Path, harm: Harm) -> None:
         self._harms.add((path, harm.offset))
+
+    def _queue_of(self, path: Path) -> int | None:
+        """Whose index a file belongs to, with all its levels; None for what is of no one queue."""
+        if self._store / STORE_QUEUES_DIRECTORY not in path.parents:
+            return None
+        return definition_id(int(path.parent.name, 16))
 
     def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
         """Have the log files, and only entries that lead somewhere, or are damaged."""
@@ -323,7 +331,11 @@ def _load(path: Path, queue_id: int) -> Entries:
 
 
 def _describe(
-    path: Path, queue_id: int, key: Key, unacked: dict[int, list[Span]] | None
+    path: Path,
+    queue_id: int,
+    key: Key,
+    unacked: dict[int, list[Span]] | None,
+    unreadable: int,
 ) -> PinnedQueue:
     entries = _load(path, queue_id)
     rows = len(entries)
@@ -336,6 +348,7 @@ def _describe(
         first_position=int(entries["position"][0]) if rows else None,
         last_position=int(entries["position"][-1]) if rows else None,
         unacked=None if unacked is None else tuple(unacked.get(queue_id, ())),
+        unreadable=unreadable,
     )
 
 

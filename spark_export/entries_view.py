@@ -103,7 +103,9 @@ class EntriesView(StoreView):
             parts.append(part)
         if entered is not None:
             # What a segment has of the journal is not entered again.
-            new = entered.at >= _known(entered.entry["position"], known)
+            new = np.ones(len(entered.at), np.bool_)
+            if known:
+                new = entered.at >= _known(entered.entry["position"], known)
             if removed is not None:
                 new &= last_removals(entered.entry["position"], removed) < entered.at
             parts.append(entered.entry[new])

@@ -47,7 +47,7 @@ from warren.spark_export.plan import (
 )
 from warren.spark_export.schema import columns, spark_schema
 from warren.spark_export.snapshot import LEASE_S, PinnedQueue, Snapshot, create, open_snapshot
-from warren.spark_export.snapshot_file import check_whole
+from warren.spark_export.unreadable import check_unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,7 +126,8 @@ def default_export_id() -> str:
 def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> Plan | Manifest:
     """The plan of the export, new or as it was; its manifest if it is finished.
 
-    Raises `DataLost`, `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
+    Raises `OptionRefused`, `QueueUnknown`, `RecordDamaged`, `SnapshotGone`, `StoreRefused`,
+    OSError.
     """
     check_export_id(export)
     _check_destination(data_directory, destination)
@@ -141,7 +142,6 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
         _check_base(base, wish)
     snapshot = _snapshot(data_directory, wish)
     try:
-        check_whole(snapshot, wish.options)
         if base is not None:
             _check_same_node(base, snapshot)
         plan = Plan(
@@ -154,6 +154,7 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
             wish.target_file_bytes,
             wish.selector,
         )
+        check_unreadable(snapshot, _queues(plan), wish.options.mode)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, json.dumps(_plan_fields(plan)).encode())
     except BaseException:
@@ -202,7 +203,7 @@ def finish(
         finished_us=int(time.time() * 1e6),
         options=_options_fields(plan),
         schema=schema,
-        damage=plan.snapshot.damage,
+        unreadable=plan.snapshot.unreadable_in(_queues(plan)),
         files=tuple(sorted(files, key=lambda file: file.path)),
         high_water=base | _high_water(_queues(plan)),
     )

@@ -84,7 +84,8 @@ class Manifest:
     """`options` are those that say what was read; `schema` is Spark's, as JSON.
 
     `high_water` is, by queue id, the position from which an increment goes on: of all queues this
-    export and its base have seen. `damage` is that of the snapshot.
+    export and its base have seen. `unreadable` counts places of the
+    store that could not be read, and are no rows; damaged messages are rows, which files count.
     """
 
     export: str
@@ -95,7 +96,7 @@ class Manifest:
     finished_us: int
     options: dict[str, Any]
     schema: dict[str, Any]
-    damage: int
+    unreadable: int
     files: tuple[ExportedFile, ...]
     high_water: dict[str, int] = field(default_factory=dict)
 

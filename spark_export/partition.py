@@ -35,11 +35,9 @@ class UnitPartition(InputPartition):
 def partitions_of(
     snapshot: Snapshot, units: list[Unit], options: ReadOptions
 ) -> list[InputPartition]:
-    """Partitions that have all of the units, in order. Raises `DataLost`."""
+    """Partitions that have all of the units, in order."""
     from warren.spark_export.plan import group_units
-    from warren.spark_export.snapshot_file import check_whole
 
-    check_whole(snapshot, options)
     unacked = {queue.queue_id: queue.unacked for queue in snapshot.queues}
     groups = group_units(
         units, max_bytes=options.max_partition_bytes, min_groups=options.min_partitions

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
-from warren.spark_export.errors import DataLost, SnapshotGone, StoreRefused
+from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.node_state import Span
-from warren.spark_export.options import ReadOptions
 
 FORMAT = 1
 
@@ -24,7 +24,7 @@ class PinnedQueue:
     A queue with priorities has one of these for each level in use, with ids that follow one
     another, and positions of its own in each. `octets` are those of the records. `unacked` are
     ranges of positions, end exclusive, that were out for acknowledgement just before the snapshot;
-    None when nobody knows.
+    None when nobody knows. `unreadable` counts places in its index that could not be read.
     """
 
     vhost: str
@@ -35,15 +35,17 @@ class PinnedQueue:
     first_position: int | None
     last_position: int | None
     unacked: tuple[Span, ...] | None
+    unreadable: int
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """`node_id` as 32 hex digits. `octets` are those of all records.
 
-    `log_octets` are those of the files it holds, `copied` whether they are copies. `damage` counts
-    messages that lead nowhere, and places in the index and the journal that could not be read.
-    Of the latter, `unreadable` are those that may have cost messages nobody knows of.
+    `log_octets` are those of the files it holds, `copied` whether they are copies. `lost`
+    counts messages whose record is nowhere: they are in it, and damaged. `unreadable` counts places
+    that could not be read in what is of no one queue: the journal and the checkpoint. What was
+    there, and in unreadable places of an index, is no row of any queue.
     """
 
     id: str
@@ -55,12 +57,21 @@ class Snapshot:
     octets: int
     log_octets: int
     copied: bool
-    damage: int
-    unreadable: int = 0
+    lost: int
+    unreadable: int
 
     @property
     def rows(self) -> int:
         return sum(queue.rows for queue in self.queues)
+
+    @property
+    def damage(self) -> int:
+        """Everything that is not as it was written, as far as that is known without the records."""
+        return self.lost + self.unreadable_in(self.queues)
+
+    def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
+        """Places where messages of these queues may have been that are no rows."""
+        return self.unreadable + sum(queue.unreadable for queue in queues)
 
     def release(self) -> None:
         """Remove it; no error when it is gone already. Raises OSError."""
@@ -103,7 +114,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
         "octets": snapshot.octets,
         "log_octets": snapshot.log_octets,
         "copied": snapshot.copied,
-        "damage": snapshot.damage,
+        "lost": snapshot.lost,
         "unreadable": snapshot.unreadable,
         "queues": [
             {
@@ -115,6 +126,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
                 "first_position": queue.first_position,
                 "last_position": queue.last_position,
                 "unacked": queue.unacked,
+                "unreadable": queue.unreadable,
             }
             for queue in snapshot.queues
         ],
@@ -142,8 +154,8 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
             octets=fields["octets"],
             log_octets=fields["log_octets"],
             copied=fields["copied"],
-            damage=fields["damage"],
-            unreadable=fields.get("unreadable", 0),
+            lost=fields["lost"],
+            unreadable=fields["unreadable"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None
@@ -160,6 +172,7 @@ def _decode_queue(fields: Any) -> PinnedQueue:
         first_position=fields["first_position"],
         last_position=fields["last_position"],
         unacked=None if unacked is None else tuple((start, end) for start, end in unacked),
+        unreadable=fields["unreadable"],
     )
 
 
@@ -171,16 +184,3 @@ def gone(directory: Path) -> SnapshotGone:
 
 def now_us() -> int:
     return int(time.time() * 1e6)
-
-
-def check_whole(snapshot: Snapshot, options: ReadOptions) -> None:
-    """Raises `DataLost` when messages may be missing that nobody knows of, unless that is wanted.
-
-    Messages that are known and cannot be read are told when they are decoded.
-    """
-    if snapshot.unreadable and options.fail_on_data_loss:
-        raise DataLost(
-            f"{snapshot.unreadable} places of the index or the journal could not be read, and"
-            " messages may be missing: see `warren store check`. With failOnDataLoss=false"
-            " (`--allow-data-loss`) what is left is read"
-        )

@@ -152,14 +152,17 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
 
 
 def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]:
-    """The units of a batch. Raises `QueueUnknown`, OSError."""
+    """The units of a batch. Raises `QueueUnknown`, `RecordDamaged`, OSError."""
     from warren.spark_export.plan import QueueSelector, plan_units
+    from warren.spark_export.unreadable import check_unreadable
 
     selector = QueueSelector(options.vhost, options.queues, options.queue_pattern)
     vhosts = {queue.vhost for queue in snapshot.queues}
     selected = set(selector.select({(at.vhost, at.name) for at in snapshot.queues}, vhosts))
     _check_named("startingOffsets", options.starting_offsets, selected)
     _check_named("endingOffsets", options.ending_offsets, selected)
+    read = [at for at in snapshot.queues if _is_read(at, pushed, selected)]
+    check_unreadable(snapshot, read, options.mode)
     ranges: dict[Key, Range] = {
         (queue.vhost, queue.name): _range(queue, options, pushed, selected)
         for queue in snapshot.queues
@@ -172,6 +175,11 @@ def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]
     )
 
 
+def _is_read(queue: PinnedQueue, pushed: Pushed, selected: set[Key]) -> bool:
+    key = (queue.vhost, queue.name)
+    return key in selected and pushed.has_queue(*key)
+
+
 def _range(
     queue: PinnedQueue,
     options: ReadOptions,
@@ -181,7 +189,7 @@ def _range(
     from warren.spark_export.plan import Range
 
     key = (queue.vhost, queue.name)
-    if key not in selected or not pushed.has_queue(*key):
+    if not _is_read(queue, pushed, selected):
         return Range(0, 0)
     start, end = options.starting_offsets.of(*key), options.ending_offsets.of(*key)
     asked = Interval(

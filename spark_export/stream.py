@@ -45,6 +45,7 @@ from warren.spark_export.snapshot import (
 )
 from warren.spark_export.stream_offsets import StreamOffset, StreamQueue, Waiting, advance
 from warren.spark_export.unit import load_entries
+from warren.spark_export.unreadable import check_unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.next == last.next:
             return []
         snapshot = self._snapshot_of(last)
+        check_unreadable(snapshot, snapshot.queues, self._options.mode)
         chosen = []
         for queue in snapshot.queues:
             end_seq = last.next.get(_key(queue))

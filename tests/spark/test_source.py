@@ -295,20 +295,6 @@ def test_damage_in_each_mode(spark: SparkSession, tmp_path: Path) -> None:
         load(spark, tmp_path / "data", mode="FAILFAST").collect()
 
 
-def test_what_nobody_can_read_is_missing_only_where_that_is_allowed(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    node = StoredNode(tmp_path / "data")
-    for number in range(10):
-        publish(node, b'{"n": %d}' % number, ORDERS)
-    node.flush()
-    node.stop()
-    spoiled(tmp_path / "data")
-    with pytest.raises(Exception, match=r"DataLost.*1 places of the index or the journal"):
-        load(spark, tmp_path / "data").count()
-    assert load(spark, tmp_path / "data", failOnDataLoss="false").count() == 9
-
-
 def test_spark_finds_the_source_itself(spark: SparkSession, store: Path) -> None:
     """In a session that nobody registered it in."""
     other = spark.newSession()
