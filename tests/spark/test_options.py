@@ -142,11 +142,12 @@ def test_columns_follow_the_options() -> None:
     assert every[-2:] == ["body", "_corrupt_record"] and len(every) == 24
     assert "headers" not in names(headers="none")
     assert "_corrupt_record" not in names(mode="FAILFAST")
-    assert names(includeMetadata="true", columnNameOfCorruptRecord="bad")[-5:] == [
+    assert names(includeMetadata="true", columnNameOfCorruptRecord="bad")[-6:] == [
         "segment",
         "generation",
         "offset",
         "store_uuid",
+        "expires_at",
         "bad",
     ]
     assert names(columns="body,seq") == ["body", "seq"]

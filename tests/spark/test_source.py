@@ -145,6 +145,7 @@ def test_every_column_comes(spark: SparkSession, store: Path) -> None:
         "_corrupt_record": None,
         "segment": 1,
         "generation": 0,
+        "expires_at": None,
     }
 
 
