@@ -137,17 +137,16 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
     """
     from warren.spark_export.plan import QueueSelector
-    from warren.spark_export.snapshot import create, open_snapshot, pins_directory
+    from warren.spark_export.snapshot import create, open_snapshot, snapshot_path
 
-    elsewhere = options.snapshot_directory
+    elsewhere = None if options.snapshot_directory is None else Path(options.snapshot_directory)
     if options.snapshot is not None:
-        base = pins_directory(options.data_directory) if elsewhere is None else Path(elsewhere)
-        return open_snapshot(base / options.snapshot)
+        return open_snapshot(snapshot_path(options.data_directory, options.snapshot, elsewhere))
     named = options.columns is not None and "state" in options.columns
     return create(
         options.data_directory,
         QueueSelector(options.vhost, options.queues, options.queue_pattern),
-        directory=None if elsewhere is None else Path(elsewhere),
+        directory=elsewhere,
         with_state=named or options.include != frozenset(Include),
     )
 
