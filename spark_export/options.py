@@ -132,6 +132,11 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
 
     @property
+    def wants_state(self) -> bool:
+        """Whether a node that runs is to be asked what is out for acknowledgement."""
+        return "state" in (self.columns or ()) or self.include != frozenset(Include)
+
+    @property
     def data_directory(self) -> Path:
         """Raises `OptionRefused` when no path was given."""
         if self.path is None:

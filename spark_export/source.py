@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from warren.spark_export import FORMAT_NAME
 from warren.spark_export.errors import OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING, Interval, Pushed, understand
-from warren.spark_export.options import Include, Offsets, ReadOptions, parse_options
+from warren.spark_export.options import Offsets, ReadOptions, parse_options
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.schema import Column, arrow_schema, columns, columns_of, spark_schema
 
@@ -142,12 +142,11 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
     elsewhere = None if options.snapshot_directory is None else Path(options.snapshot_directory)
     if options.snapshot is not None:
         return open_snapshot(snapshot_path(options.data_directory, options.snapshot, elsewhere))
-    named = options.columns is not None and "state" in options.columns
     return create(
         options.data_directory,
         QueueSelector(options.vhost, options.queues, options.queue_pattern),
         directory=elsewhere,
-        with_state=named or options.include != frozenset(Include),
+        with_state=options.wants_state,
     )
 
 

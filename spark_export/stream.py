@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 
 from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING
-from warren.spark_export.options import Include, ReadOptions
+from warren.spark_export.options import ReadOptions
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.plan import QueueSelector, Range, Rows, cut_rows, find_rows
 from warren.spark_export.schema import Column, arrow_schema
@@ -209,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             QueueSelector(options.vhost, options.queues, options.queue_pattern),
             lease_s=STREAM_LEASE_S,
             directory=None if elsewhere is None else Path(elsewhere),
-            with_state="state" in self._schema.names or options.include != frozenset(Include),
+            with_state=options.wants_state,
         )
 
     def _release(self, directory: str) -> None:
