@@ -306,7 +306,7 @@ def test_how_far_there_is_to_go_is_reported(
 
 
 @pytest.mark.parametrize(
-    "given", [{"endingOffsets": "earliest"}, {"endingTimestamp": "5"}, {"snapshot": "x"}]
+    "given", [{"endingOffsets": "earliest"}, {"endingTimestamp": "2026-01-31"}, {"snapshot": "x"}]
 )
 def test_what_is_for_batches_is_refused(tmp_path: Path, given: dict[str, str]) -> None:
     options = parse_options({"path": str(tmp_path), **given})
