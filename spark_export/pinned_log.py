@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -210,9 +211,7 @@ class PinnedLog:
         try:
             self._newest = find_log_files(os.listdir(directory)).newest
         except FileNotFoundError:
-            raise SnapshotGone(
-                f"the snapshot at {directory.parent} is gone: it was released, or its lease ran out"
-            ) from None
+            raise _gone(directory) from None
         self._wanted_bytes = _octets_by_file(wanted)
         self._open: OrderedDict[int, LogFile | None] = OrderedDict()
         self._whole: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
@@ -225,7 +224,7 @@ class PinnedLog:
         self._whole.clear()
 
     def file(self, file_id: int) -> LogFile | None:
-        """None when it is not there. Raises OSError, `StoreRefused`."""
+        """None when it is not there. Raises OSError, `SnapshotGone`, `StoreRefused`."""
         if file_id not in self._open:
             self._open[file_id] = self._try_open(file_id)
             if len(self._open) > OPEN_FILES_MAX:
@@ -263,12 +262,13 @@ class PinnedLog:
 
     def _try_open(self, file_id: int) -> LogFile | None:
         generation = self._newest.get(file_id)
-        if generation is None:
-            return None
-        try:
-            return LogFile(self._directory / file_name(file_id, generation))
-        except FileNotFoundError:
-            return None
+        if generation is not None:
+            # A snapshot that is removed has another name before the first of its files goes.
+            with suppress(FileNotFoundError):
+                return LogFile(self._directory / file_name(file_id, generation))
+        if not self._directory.exists():
+            raise _gone(self._directory)
+        return None
 
     @staticmethod
     def _present(
@@ -321,6 +321,12 @@ class PinnedLog:
             file.read_whole(data)
             self._whole[file_id] = data
         return data
+
+
+def _gone(directory: Path) -> SnapshotGone:
+    return SnapshotGone(
+        f"the snapshot at {directory.parent} is gone: it was released, or its lease ran out"
+    )
 
 
 def _octets_by_file(entries: NDArray[np.void]) -> dict[int, int]:

@@ -614,6 +614,35 @@ def test_a_missing_log_file_is_data_lost(tmp_path: Path) -> None:
     assert (tally.rows, tally.lost, tally.damaged) == (2, 2, 0)
 
 
+def test_a_snapshot_that_goes_while_it_is_read_is_no_missing_log_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unit = write_snapshot(tmp_path / "s", [[sent(b"1")], [sent(b"2")]])
+    entries = Unit.entries
+
+    def entries_and_no_more(unit: Unit) -> Any:
+        found = entries(unit)
+        # As the node does when the lease has run out.
+        (tmp_path / "s").rename(tmp_path / "s.new")
+        return found
+
+    monkeypatch.setattr(Unit, "entries", entries_and_no_more)
+    with pytest.raises(SnapshotGone):
+        read(unit, options_of(failOnDataLoss="false"))
+    (tmp_path / "s.new").rename(tmp_path / "s")
+    monkeypatch.undo()
+    try_open = pinned_log.PinnedLog._try_open
+
+    def gone_meanwhile(log: pinned_log.PinnedLog, file_id: int) -> Any:
+        if file_id == 2 and (tmp_path / "s").exists():
+            (tmp_path / "s").rename(tmp_path / "s.new")
+        return try_open(log, file_id)
+
+    monkeypatch.setattr(pinned_log.PinnedLog, "_try_open", gone_meanwhile)
+    with pytest.raises(SnapshotGone):
+        read(unit, options_of(failOnDataLoss="false"))
+
+
 def test_a_damaged_table_of_a_combined_file_costs_its_records(tmp_path: Path) -> None:
     unit = write_snapshot(tmp_path / "s", [[sent(b"1"), sent(b"2")]], combined=True)
     path = log_path(unit, 1, 3)
