@@ -105,7 +105,7 @@ def note_release(path: Path, release: Release) -> None:
         bytes=release.octets,
         max_bytes=release.octets_max,
         snapshots=len(release.snapshots),
-        reason="it kept more than cursorMaxBytes; its stream has lost messages",
+        reason="it kept more than cursorMaxBytes",
     )
     try:
         _write(path / RELEASE_FILE, asdict(release))
