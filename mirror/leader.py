@@ -153,6 +153,7 @@ class Leader:
         self._script = Script()
         self._batch = 1
         self._flushing = False
+        self._silent = False
         self._copies: dict[str, _Copy] = {}
         self._awaiting: deque[tuple[int, _Confirm]] = deque()
         self._open: dict[int, _Confirm] = {}
@@ -228,7 +229,7 @@ class Leader:
     def flush(self) -> None:
         """Broadcast what was written down; without a mirror it is nobody's business."""
         self._flushing = False
-        if self.fenced:
+        if self.fenced or self._silent:
             return
         if self._refused:
             self._write_refused()
@@ -271,6 +272,16 @@ class Leader:
         if waiting is not None:
             waiting.refused = True
             self._step(waiting)
+
+    def fall_silent(self) -> None:
+        """Mirrors hear nothing more: one of them may lead from now on, and what it had not heard
+        the others shall not have done."""
+        self._silent = True
+
+    def speak_again(self) -> None:
+        """Nobody else leads."""
+        self._silent = False
+        self.flush()
 
     def end(self, *, refuse: bool) -> None:
         """The queue is deleted; or, with `refuse`, another node leads it now, and nobody here can

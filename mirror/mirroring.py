@@ -484,6 +484,8 @@ class Mirroring:
     def _unlead(self, led: LedQueue) -> None:
         """The queue has no mirrors any more, and shall have none."""
         queue = led.queue
+        # Nobody is left whom it could be handed over to.
+        self._stay(led)
         del self._led[queue.queue_id]
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
@@ -609,11 +611,13 @@ class Mirroring:
                 run(ask(), answered)
 
         led.leader.barrier(when_all_have_it)
+        led.leader.fall_silent()
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
 
     def _stay(self, led: LedQueue) -> None:
         if led.moving and self._led.get(led.queue.queue_id) is led:
             led.moving = False
+            led.leader.speak_again()
             led.queue.release()
             self.on_stay(led.queue)
 

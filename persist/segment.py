@@ -17,7 +17,7 @@ the file.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -90,10 +90,10 @@ class Columns:
                 self.sizes.extend(frame.sizes)
                 self._clear_ranges(frame)
                 return
-        self._set_each(frame)
+        self.set_each(frame)
         self._clear_ranges(frame)
 
-    def _set_each(self, frame: Frame) -> None:
+    def set_each(self, frame: Frame) -> None:
         for relative, place, expires_us, length, size in zip(
             frame.relative, frame.places, frame.expires, frame.lengths, frame.sizes, strict=True
         ):
@@ -286,7 +286,9 @@ class SegmentContents(NamedTuple):
     removed: list[tuple[int, int]]
 
 
-def read_segment(data: bytes, *, start_number: int) -> SegmentContents:
+def read_segment(
+    data: bytes, *, start_number: int, new_columns: Callable[[], Columns] = Columns
+) -> SegmentContents:
     """Read a segment file; entries of transient frames count if they are of this start, not 0.
 
     A frame is written when the one before is synced, but for a transient one, which is written
@@ -294,7 +296,7 @@ def read_segment(data: bytes, *, start_number: int) -> SegmentContents:
     transient was damaged on the disk; others were not finished. Raises `Damaged`, `NewerStorage`.
     """
     header = decode_segment_header(data)
-    columns = Columns()
+    columns = new_columns()
     at = end = SEGMENT_HEADER_BYTES
     place = 0
     harm: list[Harm] = []

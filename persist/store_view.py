@@ -36,7 +36,7 @@ from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Scan
 from warren.persist.log_writer import file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, LOG_DIRECTORY, QUEUES_DIRECTORY
-from warren.persist.segment import Entry
+from warren.persist.segment import Columns, Entry
 from warren.persist.stored_index import StoredIndex, every_queue
 
 LOOKS_MAX = 100
@@ -53,10 +53,8 @@ class StoreView:
     """What `directory`, the storage's, says now.
 
     `files` are the newest generations by number. `stopped_clean`: the node ended its work in
-    order and did not start again, so nothing can be unfinished. `journal_harm` is what of the
-    journal since the checkpoint could not be read; `harmed` is not told, since who looks for
-    damage reads whole files. Queues of which `only` says no are passed over. Without `totals`,
-    segments are read when somebody asks for their entries.
+    order and did not start again, so nothing can be unfinished. Queues of which `only` says no
+    are passed over. Without `totals`, segments are read when somebody asks for their entries.
     """
 
     def __init__(
@@ -68,11 +66,11 @@ class StoreView:
         *,
         only: Callable[[int], bool] = every_queue,
         totals: bool = True,
+        new_columns: Callable[[], Columns] = Columns,
     ) -> None:
         """Raises `NewerStorage`, OSError."""
         self.checkpoint: Checkpoint | None = None
         self.files: dict[int, int] = {}
-        self.journal_harm: list[tuple[Path, Harm]] = []
         self._filesystem = filesystem
         self._directory = directory
         self._log_directory = directory / LOG_DIRECTORY
@@ -81,7 +79,12 @@ class StoreView:
         journal = self._open_journal()
         try:
             self.index = StoredIndex(
-                filesystem, directory / QUEUES_DIRECTORY, self.place, harmed, only=only
+                filesystem,
+                directory / QUEUES_DIRECTORY,
+                self.place,
+                harmed,
+                only=only,
+                new_columns=new_columns,
             )
             self.index.find()
             if totals:
@@ -197,14 +200,27 @@ class StoreView:
         offset = FILE_HEADER_BYTES
         if file_id == file_of(self.place):
             offset = self.place & OFFSET_MASK
-        path = self._log_directory / file_name(file_id, self.files[file_id])
+        self.replay(file, file_id, offset, complete=complete)
+
+    def replay(self, file: File, file_id: int, offset: int, *, complete: bool) -> None:
+        """Take the batches of a file of the journal into account, from the offset on.
+
+        `complete` as `Scan` has it. What is damaged in the file is not told here, but for records
+        that are whole and make no sense.
+        """
         scan = Scan(file, file_id, offset, complete=complete)
         for found in scan.records():
             try:
                 self.index.apply(found)
             except Damaged as damage:
-                self._harmed(path, Harm(found.place & OFFSET_MASK, found.length, str(damage)))
-        self.journal_harm += ((path, harm) for harm in scan.harm)
+                self._harmed(
+                    self.log_path(file_id),
+                    Harm(found.place & OFFSET_MASK, found.length, str(damage)),
+                )
+
+    def log_path(self, file_id: int) -> Path:
+        """Of the generation that was looked at."""
+        return self._log_directory / file_name(file_id, self.files[file_id])
 
 
 class Gone(Damaged):

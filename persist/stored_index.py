@@ -70,6 +70,7 @@ class StoredIndex:
         harmed: Callable[[Path, Harm], None],
         *,
         only: Callable[[int], bool] = every_queue,
+        new_columns: Callable[[], Columns] = Columns,
     ) -> None:
         self.queues: dict[int, dict[int, Segment]] = {}
         self.gone: set[tuple[int, int]] = set()
@@ -80,6 +81,7 @@ class StoredIndex:
         self._checkpoint_place = checkpoint_place
         self._harmed = harmed
         self._only = only
+        self._new_columns = new_columns
         self._unread: dict[Segment, list[int]] = {}
 
     def find(self) -> int:
@@ -183,7 +185,7 @@ class StoredIndex:
         finally:
             file.close()
         try:
-            contents = read_segment(data, start_number=0)
+            contents = read_segment(data, start_number=0, new_columns=self._new_columns)
         except Damaged as damage:
             if self._report_unreadable(path, data, damage):
                 self.damaged.setdefault((segment.queue_id, segment.number), [])

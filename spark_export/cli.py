@@ -167,6 +167,7 @@ def export() -> None:
     type=click.Choice(["PERMISSIVE", "DROPMALFORMED", "FAILFAST"], case_sensitive=False),
     help="What becomes of damaged records.",
 )
+@click.option("--allow-data-loss", is_flag=True, help="Leave out messages whose log file is gone.")
 @click.option("--state", is_flag=True, help="Ask the node what is unacknowledged.")
 @click.option("--snapshot", metavar="ID", help="Read this snapshot, and leave it there.")
 @SNAPSHOTS_IN
@@ -190,6 +191,7 @@ def run(
     headers: str,
     body: str,
     mode: str,
+    allow_data_loss: bool,
     state: bool,
     snapshot: str | None,
     snapshot_directory: Path | None,
@@ -213,6 +215,7 @@ def run(
             "headers": headers,
             "bodyFormat": body,
             "mode": mode,
+            "failOnDataLoss": "false" if allow_data_loss else "true",
             "maxPartitionBytes": target_file_size,
             "startingTimestamp": start,
             "endingTimestamp": end,
@@ -231,7 +234,6 @@ def run(
         )
         # Before Spark is started, which takes seconds.
         name = check_export_id(export_id or exports.default_export_id())
-        destination.mkdir(parents=True, exist_ok=True)
         with _spark(master) as spark:
             manifest = exports.run(
                 spark,
@@ -458,13 +460,9 @@ def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -
 
 
 def _snapshot_path(directory: Path, snapshot: str, elsewhere: Path | None) -> Path:
-    from warren.persist.pins import NAME
-    from warren.spark_export.errors import OptionRefused
-    from warren.spark_export.snapshot import pins_directory
+    from warren.spark_export.snapshot import snapshot_path
 
-    if not NAME.fullmatch(snapshot) or snapshot.endswith(".new"):
-        raise OptionRefused(f"{snapshot!r} is no id of a snapshot")
-    return (elsewhere or pins_directory(directory)) / snapshot
+    return snapshot_path(directory, snapshot, elsewhere)
 
 
 def _end_cursor(pins: Path, name: str) -> None:
@@ -515,7 +513,7 @@ class ProgressBar:
     def __call__(self, told: Progress) -> None:
         filled = BAR_WIDTH * told.units // max(told.units_total, 1)
         bar = "#" * filled + "." * (BAR_WIDTH - filled)
-        text = f"\r[{bar}] {told.units}/{told.units_total} units, {told.octets_total} bytes"
+        text = f"\r[{bar}] {told.units}/{told.units_total} shares, {told.octets_total} bytes"
         click.echo(text, err=True, nl=False)
 
 

@@ -28,8 +28,7 @@ from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
 from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
 from warren.persist.recovery import STORE_DIRECTORY
-from warren.persist.store_view import StoreView
-from warren.persist.stored_index import StoredIndex
+from warren.spark_export.entries_view import EntriesView
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.log_links import Linker, LogLinks
 from warren.spark_export.node_state import Span, is_running, unacknowledged
@@ -79,8 +78,9 @@ class Creation:
         linker: Linker | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._data_directory = data_directory
-        self._store = data_directory / STORE_DIRECTORY
+        # Tasks of Spark's may run somewhere else.
+        self._data_directory = data_directory.absolute()
+        self._store = self._data_directory / STORE_DIRECTORY
         self._selector = selector
         self._lease_s = lease_s
         self._wanted_directory = directory
@@ -182,9 +182,9 @@ class Creation:
         created_us = now_us()
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
         (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
-        index = self._look(node_id, lambda queue_id: definition_id(queue_id) in keys)
-        found = sorted(index.queues.keys() | keys.keys())
-        counts = {at: _save(path, at, read_entries(index, at)) for at in found}
+        view = self._look(node_id, lambda queue_id: definition_id(queue_id) in keys)
+        found = sorted(view.queue_ids | keys.keys())
+        counts = {at: _save(path, at, view.entries(at)) for at in found}
         links = LogLinks(
             self._filesystem, self._store / STORE_LOG_DIRECTORY, path / LOG_DIRECTORY, self._linker
         )
@@ -211,13 +211,8 @@ class Creation:
         write_lease(snapshot, path)
         return snapshot
 
-    def _look(self, node_id: bytes, only: Callable[[int], bool]) -> StoredIndex:
-        view = StoreView(
-            self._filesystem, self._store, node_id, self._harmed, only=only, totals=False
-        )
-        for path, harm in view.journal_harm:
-            self._harmed(path, harm)
-        return view.index
+    def _look(self, node_id: bytes, only: Callable[[int], bool]) -> EntriesView:
+        return EntriesView(self._filesystem, self._store, node_id, self._harmed, only)
 
     def _harmed(self, path: Path, harm: Harm) -> None:
         self._harms.add((path, harm.offset))
@@ -258,9 +253,9 @@ class Creation:
         for pause_s in SECOND_LOOKS_S if self._running else SECOND_LOOKS_S[:1]:
             if pause_s:
                 self._pause(pause_s)
-            index = self._look(node_id, lost.__contains__)
+            view = self._look(node_id, lost.__contains__)
             for queue_id, entries in list(lost.items()):
-                entries = entries[_are_in(entries, read_entries(index, queue_id))]
+                entries = entries[_are_in(entries, view.entries(queue_id))]
                 there = links.pin(entries)
                 found[queue_id].append(entries[there])
                 lost[queue_id] = entries[~there]
@@ -273,24 +268,6 @@ class Creation:
             log.warning("messages_damaged queue=%016x messages=%d", queue_id, len(entries))
             found[queue_id].append(entries)
         return {queue_id: np.concatenate(parts) for queue_id, parts in found.items()}
-
-
-def read_entries(index: StoredIndex, queue_id: int) -> Entries:
-    """The entries of a queue, or of one level of it."""
-    parts = []
-    for start, columns in index.entries(queue_id):
-        if not columns.places:
-            continue
-        places = np.frombuffer(columns.places, np.uint64)
-        live = np.flatnonzero(places)
-        part = np.empty(len(live), ENTRY)
-        part["position"] = live.astype(np.uint64) + np.uint64(start)
-        part["place"] = places[live]
-        part["expires_us"] = np.frombuffer(columns.expires, np.uint64)[live]
-        part["length"] = np.frombuffer(columns.lengths, np.uint32)[live]
-        part["body_bytes"] = np.frombuffer(columns.sizes, np.uint32)[live]
-        parts.append(part)
-    return np.concatenate(parts) if parts else np.empty(0, ENTRY)
 
 
 def _are_in(entries: Entries, others: Entries) -> NDArray[np.bool_]:
@@ -352,7 +329,7 @@ def snapshots_base(store: Path, wanted: Path | None) -> Path:
     Raises `StoreRefused`, OSError.
     """
     if wanted is not None:
-        return writable(wanted)
+        return writable(wanted.absolute())
     try:
         return writable(store / PINS_DIRECTORY)
     except OSError as error:

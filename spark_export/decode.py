@@ -592,6 +592,12 @@ def _redelivered(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
     return pa.nulls(len(messages), pa.bool_())
 
 
+def _expires_at(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
+    """Null for never. What has expired is there until the queue comes to it."""
+    expires_us = np.ascontiguousarray(messages.entries["expires_us"])
+    return arrow_columns.timestamps(expires_us, expires_us != 0)
+
+
 def _segment(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:
     return arrow_columns.numbers(pa.int32(), messages.files.astype(np.int32))
 
@@ -614,6 +620,7 @@ _COLUMNS: Mapping[str, Callable[[_UnitDecoder, _Messages], pa.Array]] = {
     "generation": _UnitDecoder.generation,
     "offset": _offset,
     "store_uuid": _UnitDecoder.store_uuid,
+    "expires_at": _expires_at,
 }
 
 

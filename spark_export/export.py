@@ -7,12 +7,16 @@ export is left as it is.
 
 from __future__ import annotations
 
+import fcntl
+import heapq
 import json
+import os
 import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +28,7 @@ from warren.spark_export.manifest import (
     Manifest,
     check_export_id,
     find_manifest,
+    lock_path,
     manifest_path,
     read_manifest,
     staging_directory,
@@ -32,7 +37,14 @@ from warren.spark_export.manifest import (
 )
 from warren.spark_export.options import BodyFormat, Headers, Mode, ReadOptions
 from warren.spark_export.parquet import ExportTask, export_unit
-from warren.spark_export.plan import QueueSelector, Range, cut_rows, find_rows
+from warren.spark_export.plan import (
+    UNIT_COST_BYTES,
+    QueueSelector,
+    Range,
+    cut_rows,
+    find_rows,
+    group_units,
+)
 from warren.spark_export.schema import columns, spark_schema
 from warren.spark_export.snapshot import LEASE_S, PinnedQueue, Snapshot, create, open_snapshot
 from warren.spark_export.unreadable import check_unreadable
@@ -55,7 +67,14 @@ LATEST = "latest"
 OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
 """In the traceback of a task."""
 
-OPTIONS = ("headers", "body_format", "mode", "starting_timestamp_us", "ending_timestamp_us")
+OPTIONS = (
+    "headers",
+    "body_format",
+    "mode",
+    "fail_on_data_loss",
+    "starting_timestamp_us",
+    "ending_timestamp_us",
+)
 """Of `ReadOptions`, those an export can be told."""
 
 
@@ -93,7 +112,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """Units, and octets of their records."""
+    """Shares of the units, each of which a task writes, and octets of all their records."""
 
     units: int
     units_total: int
@@ -111,6 +130,7 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
     OSError.
     """
     check_export_id(export)
+    _check_destination(data_directory, destination)
     if manifest_path(destination, export).exists():
         return read_manifest(destination, export)
     path = staging_directory(destination, export) / PLAN_FILE
@@ -209,13 +229,41 @@ def run(
 
     Raises what `begin` and `export_unit` raise, as far as Spark lets through.
     """
-    plan = begin(data_directory, destination, export, wish)
-    if isinstance(plan, Manifest):
-        return plan
-    work = tasks(destination, plan)
-    schema = spark_schema(columns(plan.options)).jsonValue()
-    files = _write(spark, work, parallelism, tell) if work else []
-    return finish(destination, plan, files, schema)
+    check_export_id(export)
+    _check_destination(data_directory, destination)
+    with alone(destination, export):
+        plan = begin(data_directory, destination, export, wish)
+        if isinstance(plan, Manifest):
+            return plan
+        work = tasks(destination, plan)
+        schema = spark_schema(columns(plan.options)).jsonValue()
+        files = _write(spark, work, parallelism, tell) if work else []
+        return finish(destination, plan, files, schema)
+
+
+@contextmanager
+def alone(destination: Path, export: str) -> Iterator[None]:
+    """Be the only one who writes this export. Raises `StoreRefused` when somebody does, OSError."""
+    path = lock_path(destination, export)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = os.path.samestat(os.fstat(fd), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise StoreRefused(
+                f"export {export} is being written to {destination} by another process;"
+                " wait for it, or use another name"
+            )
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
 
 
 def _write(
@@ -226,17 +274,22 @@ def _write(
 ) -> list[ExportedFile]:
     context = spark.sparkContext
     group = f"warren export {work[0].export}"
-    # The largest first, so that none is left at the end that all wait for.
-    ordered = sorted(work, key=lambda task: -task.unit.octets)
+    wanted = len(
+        group_units(
+            [task.unit for task in work],
+            max_bytes=TARGET_FILE_BYTES,
+            min_groups=context.defaultParallelism,
+        )
+    )
+    shares = deal(work, wanted if parallelism is None else min(wanted, parallelism))
     octets = sum(task.unit.octets for task in work)
-    slices = len(ordered) if parallelism is None else min(len(ordered), parallelism)
     written: list[list[ExportedFile]] = []
     failures: list[BaseException] = []
 
     def collect() -> None:
         try:
             context.setJobGroup(group, group, interruptOnCancel=True)
-            written.extend(context.parallelize(ordered, slices).map(export_unit).collect())
+            written.extend(context.parallelize(shares, len(shares)).map(export_share).collect())
         except BaseException as failure:
             failures.append(failure)
 
@@ -245,7 +298,7 @@ def _write(
     try:
         while thread.is_alive():
             thread.join(POLL_S)
-            tell(Progress(_finished(context, group), len(ordered), octets))
+            tell(Progress(_finished(context, group), len(shares), octets))
     except BaseException:
         context.cancelJobGroup(group)
         raise
@@ -254,6 +307,25 @@ def _write(
     if failures:
         raise _cause(failures[0])
     return [file for files in written for file in files]
+
+
+def deal(work: Iterable[ExportTask], count: int) -> list[list[ExportTask]]:
+    """So many shares of about the same size, or fewer; the largest first.
+
+    A task of Spark's costs about 50 ms, so small units share one.
+    """
+    least = [(0, number) for number in range(count)]
+    shares: list[list[ExportTask]] = [[] for _ in range(count)]
+    for task in sorted(work, key=lambda task: -task.unit.octets):
+        octets, number = least[0]
+        shares[number].append(task)
+        heapq.heapreplace(least, (octets + task.unit.octets + UNIT_COST_BYTES, number))
+    return [share for share in shares if share]
+
+
+def export_share(tasks: Sequence[ExportTask]) -> list[ExportedFile]:
+    """What a task of Spark's does. Raises as `export_unit`."""
+    return [file for task in tasks for file in export_unit(task)]
 
 
 def _cause(failure: BaseException) -> BaseException:
@@ -280,6 +352,14 @@ def _finished(context: Any, group: str) -> int:
 
 
 # Snapshots and plans
+
+
+def _check_destination(data_directory: Path, destination: Path) -> None:
+    store, target = data_directory.resolve(), destination.resolve()
+    if store == target or store in target.parents:
+        raise OptionRefused(
+            f"{destination} is in the data directory {data_directory}, which is the node's alone"
+        )
 
 
 def _snapshot(data_directory: Path, wish: Wish) -> Snapshot:
@@ -369,6 +449,7 @@ def _read_plan(path: Path, wish: Wish) -> Plan:
                 headers=Headers(read["headers"]),
                 body_format=BodyFormat(read["body_format"]),
                 mode=Mode(read["mode"]),
+                fail_on_data_loss=read["fail_on_data_loss"],
                 starting_timestamp_us=read["starting_timestamp_us"],
                 ending_timestamp_us=read["ending_timestamp_us"],
             ),

@@ -149,6 +149,11 @@ def staging_directory(destination: Path, export: str) -> Path:
     return destination / STAGING_DIRECTORY / export
 
 
+def lock_path(destination: Path, export: str) -> Path:
+    """Locked by the process that writes the export; no name of an export begins with a dot."""
+    return destination / STAGING_DIRECTORY / f".{export}.lock"
+
+
 def check_export_id(export: str) -> str:
     """Raises `OptionRefused`."""
     if not EXPORT_ID.fullmatch(export):

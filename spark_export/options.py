@@ -38,6 +38,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from warren.persist.cursors import NAME as CURSOR_NAME
 from warren.persist.pins import NAME as SNAPSHOT_NAME
@@ -45,6 +46,9 @@ from warren.spark_export.errors import OptionRefused
 
 PARTITION_BYTES = 128 << 20
 """A partition costs about 50 ms of its own; with so much in each that is a few per cent."""
+
+MILLISECONDS_MIN = 10**11
+"""In 1973; numbers below are seconds of this century, or 20260131."""
 
 POSITION_MAX = (1 << 63) - 1
 
@@ -133,10 +137,17 @@ class ReadOptions:
     cursor_max_bytes: int | None = None
 
     @property
+    def wants_state(self) -> bool:
+        """Whether a node that runs is to be asked what is out for acknowledgement."""
+        return "state" in (self.columns or ()) or self.include != frozenset(Include)
+
+    @property
     def data_directory(self) -> Path:
         """Raises `OptionRefused` when no path was given."""
         if self.path is None:
             raise OptionRefused("option path is missing: the data directory of a node")
+        if self.path.startswith("file:"):
+            return Path(unquote(urlsplit(self.path).path))
         return Path(self.path)
 
 
@@ -261,12 +272,14 @@ def _bytes(option: str, text: str) -> int:
 def _timestamp_us(option: str, text: str) -> int:
     """Milliseconds as numbers, as Kafka's source has them; texts without a zone are UTC."""
     stripped = text.strip()
+    wanted = "a time such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
     if re.fullmatch(r"[0-9]{1,15}", stripped):
+        if 0 < int(stripped) < MILLISECONDS_MIN:
+            raise _refused(option, text, f"{wanted}; this looks like seconds, a year or a day")
         return int(stripped) * 1000
     try:
         moment = datetime.fromisoformat(stripped)
     except ValueError:
-        wanted = "a time such as 2026-01-31T12:00:00Z, or milliseconds since 1970"
         raise _refused(option, text, wanted) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

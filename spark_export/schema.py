@@ -74,6 +74,7 @@ _METADATA: Mapping[str, str] = {
     "generation": "int",
     "offset": "bigint",
     "store_uuid": "string",
+    "expires_at": "timestamp",
 }
 
 _HEADERS = {

@@ -26,10 +26,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from warren.persist.filesystem import RealFileSystem
-from warren.persist.pins import PINS_DIRECTORY, is_unfinished
+from warren.persist.pins import NAME, PINS_DIRECTORY, UNFINISHED, is_unfinished
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.spark_export.creation import Creation, read_node_id
-from warren.spark_export.errors import SnapshotGone, StoreRefused
+from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot_file import (
     PinnedQueue,
@@ -49,6 +49,7 @@ __all__ = [
     "load_snapshot",
     "open_snapshot",
     "pins_directory",
+    "snapshot_path",
 ]
 
 LEASE_S = 3600.0
@@ -102,6 +103,15 @@ def list_snapshots(data_directory: Path) -> list[Snapshot]:
             with suppress(SnapshotGone, StoreRefused):
                 found.append(load_snapshot(pins / name))
     return sorted(found, key=lambda snapshot: (snapshot.created_us, snapshot.id))
+
+
+def snapshot_path(data_directory: Path, snapshot: str, elsewhere: Path | None = None) -> Path:
+    """Where the snapshot with this id stands. Raises `OptionRefused` for what is no id."""
+    if not NAME.fullmatch(snapshot) or snapshot.endswith(UNFINISHED):
+        raise OptionRefused(
+            f"{snapshot!r} is no id of a snapshot, such as 20260131T120000Z-89abcdef"
+        )
+    return (elsewhere or pins_directory(data_directory)) / snapshot
 
 
 def pins_directory(data_directory: Path) -> Path:

@@ -42,11 +42,11 @@ class PinnedQueue:
 class Snapshot:
     """`node_id` as 32 hex digits. `octets` are those of all records.
 
-    `log_octets` are those of the files it holds, `copied` whether they are copies. `lost`
-    counts messages whose record is nowhere: they are in it, and damaged. `unreadable` counts places
-    that could not be read in what is of no one queue: the journal and the checkpoint. What was
-    there, and in unreadable places of an index, is no row of any queue. `cursor` is the name of
-    that which keeps it, if one does; then `expires_us` says nothing.
+    `log_octets` are those of the files it holds, `copied` whether they are copies. `lost` counts
+    messages whose record is nowhere: they are in it, and who decodes will miss them. `unreadable`
+    counts places that could not be read in what is of no one queue: the journal and the
+    checkpoint. What was there, and in unreadable places of an index, is no row of any queue.
+    `cursor` is the name of that which keeps it, if one does; then `expires_us` says nothing.
     """
 
     id: str

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from warren.spark_export import FORMAT_NAME
 from warren.spark_export.errors import OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING, Interval, Pushed, understand
-from warren.spark_export.options import Include, Offsets, ReadOptions, parse_options
+from warren.spark_export.options import Offsets, ReadOptions, parse_options
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.schema import Column, arrow_schema, columns, columns_of, spark_schema
 
@@ -139,18 +139,16 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
     """
     from warren.spark_export.plan import QueueSelector
-    from warren.spark_export.snapshot import create, open_snapshot, pins_directory
+    from warren.spark_export.snapshot import create, open_snapshot, snapshot_path
 
-    elsewhere = options.snapshot_directory
+    elsewhere = None if options.snapshot_directory is None else Path(options.snapshot_directory)
     if options.snapshot is not None:
-        base = pins_directory(options.data_directory) if elsewhere is None else Path(elsewhere)
-        return open_snapshot(base / options.snapshot)
-    named = options.columns is not None and "state" in options.columns
+        return open_snapshot(snapshot_path(options.data_directory, options.snapshot, elsewhere))
     return create(
         options.data_directory,
         QueueSelector(options.vhost, options.queues, options.queue_pattern),
-        directory=None if elsewhere is None else Path(elsewhere),
-        with_state=named or options.include != frozenset(Include),
+        directory=elsewhere,
+        with_state=options.wants_state,
     )
 
 

@@ -40,7 +40,7 @@ from warren.persist.pins import remove
 from warren.spark_export.cursor import HeldCursor, take_cursor
 from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING
-from warren.spark_export.options import Include, ReadOptions
+from warren.spark_export.options import ReadOptions
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.plan import QueueSelector, Range, Rows, cut_rows, find_rows
 from warren.spark_export.schema import Column, arrow_schema
@@ -291,7 +291,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             QueueSelector(options.vhost, options.queues, options.queue_pattern),
             lease_s=lease_s,
             directory=self._elsewhere,
-            with_state="state" in self._schema.names or options.include != frozenset(Include),
+            with_state=options.wants_state,
             cursor=cursor,
         )
 

@@ -143,6 +143,9 @@ class Ledger:
             )
             if queue.last_holder != leader:
                 self._lose(queue, ALL, f"{leader} came back, {queue.last_holder} had more")
+            elif queue.holders:
+                what = TRANSIENT if self._is_durable else ALL
+                self._lose(queue, what, f"{leader} came back, and {queue.holders} were cut off")
         else:
             seen["promoted out of sync"] += 1
             assert queue.name in self.may_promote_out_of_sync, (

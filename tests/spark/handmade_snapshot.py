@@ -53,6 +53,7 @@ class Sent:
     copies: tuple[str, ...] = ()
     shared: bool = False
     gap: int = 0
+    expires_us: int = 0
 
 
 def sent(
@@ -87,7 +88,13 @@ def write_snapshot(
         positions = [FIRST_POSITION + order[first + at] for at in range(len(file))]
         places = _write_file(directory, number, file, positions, sealed, combined)
         for position, message, (place, length) in zip(positions, file, places, strict=True):
-            entries[first] = (position, place | message.shared, 0, length, len(message.body))
+            entries[first] = (
+                position,
+                place | message.shared,
+                message.expires_us,
+                length,
+                len(message.body),
+            )
             first += 1
     np.save(entries_path(directory, QUEUE_ID), np.sort(entries, order="position"))
     octets = int(entries["length"].sum())

@@ -51,7 +51,7 @@ def reference_rows(
 ) -> list[dict[str, Any]]:
     """Rows as `RecordBatch.to_pylist` has them, variants as Python has them."""
     rows = []
-    for position, place, _, length, body_bytes in unit.entries().tolist():
+    for position, place, expires_us, length, body_bytes in unit.entries().tolist():
         row: dict[str, Any] = dict.fromkeys(columns)
         row.update(seq=position, vhost=unit.vhost, queue=unit.queue)
         octets, reason = None, ""
@@ -65,6 +65,8 @@ def reference_rows(
             row = kept | {"seq": position, "vhost": unit.vhost, "queue": unit.queue}
             reason = str(damage)
         else:
+            if expires_us:
+                row["expires_at"] = _moment(expires_us)
             if unacked is not None:
                 out = any(start <= position < end for start, end in unacked)
                 row["state"] = "unacked" if out else "ready"
@@ -93,6 +95,10 @@ def _find(unit: Unit, place: int) -> tuple[bytes, int]:
             raise Damaged("not in the table")
         offset = survivors.after[at]
     return data, offset
+
+
+def _moment(us: int) -> datetime | None:
+    return EPOCH + timedelta(microseconds=us) if us < YEAR_10000_S * 1_000_000 else None
 
 
 def _where(data: bytes, place: int, offset: int, unit: Unit) -> dict[str, Any]:

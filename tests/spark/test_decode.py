@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -359,8 +360,19 @@ def test_every_property_has_its_column(tmp_path: Path) -> None:
         "generation": 0,
         "offset": 96,
         "store_uuid": NODE_ID.hex(),
+        "expires_at": None,
         "_corrupt_record": None,
     }
+
+
+def test_messages_say_when_they_expire(tmp_path: Path) -> None:
+    moments = [0, ENQUEUED_US, 1 << 62]
+    messages = [replace(sent(b"%d" % at), expires_us=at) for at in moments]
+    unit = write_snapshot(tmp_path / "s", [messages])
+    found = [
+        row["expires_at"] for row in read(unit, options_of(includeMetadata="true"), ["expires_at"])
+    ]
+    assert found == [None, datetime(2026, 1, 1, tzinfo=UTC), None]
 
 
 def test_headers_as_a_map_are_texts(tmp_path: Path) -> None:

@@ -20,13 +20,14 @@ from warren.core.records import QueueRecord
 from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem
 from warren.spark_export.errors import (
+    DataLost,
     OptionRefused,
     QueueUnknown,
     RecordDamaged,
     SnapshotGone,
     StoreRefused,
 )
-from warren.spark_export.export import begin
+from warren.spark_export.export import alone, begin, deal, export_share, tasks
 from warren.spark_export.manifest import (
     Manifest,
     chain,
@@ -380,6 +381,42 @@ def test_a_time_leaves_out_what_is_not_of_it(node: StoredNode, destination: Path
 # What is refused, and what is damaged
 
 
+def test_a_destination_in_the_data_directory_is_refused(node: StoredNode, tmp_path: Path) -> None:
+    store = node.directory.path
+    (tmp_path / "link").symlink_to(store)
+    for inside in (store, store / "store", store / "archive", tmp_path / "link" / "archive"):
+        with pytest.raises(OptionRefused, match="in the data directory"):
+            export(store, inside, "full", wish())
+    assert not (store / "archive").exists() and list_snapshots(store) == []
+
+
+def test_an_export_is_written_by_one_process_at_once(store: Path, destination: Path) -> None:
+    with (
+        alone(destination, "full"),
+        pytest.raises(StoreRefused, match="full is being written"),
+        alone(destination, "full"),
+    ):
+        raise AssertionError("two are alone")
+    with alone(destination, "full"), alone(destination, "other"):
+        export(store, destination, "full", wish())
+    assert [one.export for one in list_manifests(destination)] == ["full"]
+    assert list((destination / "_staging").iterdir()) == []
+
+
+def test_shares_of_tasks_are_alike(store: Path, destination: Path) -> None:
+    plan = begin(store, destination, "full", wish())
+    assert not isinstance(plan, Manifest)
+    work = tasks(destination, plan)
+    shares = deal(work, 3)
+    assert sorted(task.name for share in shares for task in share) == [task.name for task in work]
+    octets = [sum(task.unit.octets for task in share) for share in shares]
+    largest = max(task.unit.octets for task in work)
+    assert len(shares) == 3 and max(octets) - min(octets) <= 2 * largest
+    assert len(deal(work[:2], 3)) == 2
+    assert len(export_share(shares[0])) == len(shares[0])
+    plan.snapshot.release()
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "ü", "x" * 101])
 def test_a_name_that_is_no_name_of_a_file_is_refused(
     store: Path, destination: Path, name: str
@@ -426,3 +463,22 @@ def test_damaged_messages_are_counted_or_end_the_export(
         export(store, destination, "strict", wish(options=strict))
     lenient = parse_options({"mode": "DROPMALFORMED"})
     assert export(store, destination, "lenient", wish(options=lenient)).rows == 9
+
+
+def test_an_export_of_less_than_there_was_has_to_be_allowed(
+    node: StoredNode, destination: Path
+) -> None:
+    for number in range(10):
+        node.publish(b"%d" % number * 100, ORDERS)
+    node.flush()
+    node.checkpoint()
+    node.flush()
+    node.publish(b"next", ORDERS)
+    node.flush()
+    store = node.directory.path
+    first, *_ = sorted((store / "store/log").iterdir())
+    first.unlink()
+    with pytest.raises(DataLost, match="is gone"):
+        export(store, destination, "full", wish())
+    allowed = parse_options({"failOnDataLoss": "false"})
+    assert export(store, destination, "less", wish(options=allowed)).rows < 11

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from warren.spark_export.errors import OptionRefused
@@ -113,7 +115,9 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"startingOffsets": '{"/": {"a": -1}}'}, "earliest, latest, or JSON"),
         ({"startingOffsets": '{"/": {"a": true}}'}, "earliest, latest, or JSON"),
         ({"startingTimestamp": "yesterday"}, "a time such as"),
-        ({"startingTimestamp": "5", "endingTimestamp": "4"}, "later than"),
+        ({"startingTimestamp": "2026"}, "looks like seconds, a year or a day"),
+        ({"endingTimestamp": "1767225600"}, "looks like seconds, a year or a day"),
+        ({"startingTimestamp": "1767225600001", "endingTimestamp": "1767225600000"}, "later than"),
         ({"columns": ""}, "names with commas"),
         ({"snapshot": ""}, "not empty"),
         ({"paths": "[]"}, "one path"),
@@ -138,11 +142,12 @@ def test_columns_follow_the_options() -> None:
     assert every[-2:] == ["body", "_corrupt_record"] and len(every) == 24
     assert "headers" not in names(headers="none")
     assert "_corrupt_record" not in names(mode="FAILFAST")
-    assert names(includeMetadata="true", columnNameOfCorruptRecord="bad")[-5:] == [
+    assert names(includeMetadata="true", columnNameOfCorruptRecord="bad")[-6:] == [
         "segment",
         "generation",
         "offset",
         "store_uuid",
+        "expires_at",
         "bad",
     ]
     assert names(columns="body,seq") == ["body", "seq"]
@@ -193,3 +198,12 @@ def test_a_column_that_may_be_null_is_not_promised() -> None:
     schema = StructType().add("exchange", StringType(), nullable=False)
     with pytest.raises(OptionRefused, match="may be null"):
         columns_of(schema, parse_options({}))
+
+
+def test_a_path_may_be_a_url_of_a_file() -> None:
+    for text in ("/var/lib/a b", "file:/var/lib/a%20b", "file:///var/lib/a%20b"):
+        assert parse_options({"path": text}).data_directory == Path("/var/lib/a b")
+
+
+def test_the_beginning_of_time_is_a_time() -> None:
+    assert parse_options({"startingTimestamp": "0"}).starting_timestamp_us == 0

@@ -27,7 +27,7 @@ from warren.persist.pins import LEASE_FILE, Pinned, locked, measure, sweep
 from warren.spark_export import creation
 from warren.spark_export import snapshot as snapshots
 from warren.spark_export.creation import Creation
-from warren.spark_export.errors import QueueUnknown, SnapshotGone, StoreRefused
+from warren.spark_export.errors import OptionRefused, QueueUnknown, SnapshotGone, StoreRefused
 from warren.spark_export.log_links import Linker
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot import (
@@ -36,6 +36,7 @@ from warren.spark_export.snapshot import (
     list_snapshots,
     open_snapshot,
     pins_directory,
+    snapshot_path,
 )
 from warren.spark_export.unit import ENTRY, entries_path
 
@@ -453,3 +454,21 @@ def test_entries_are_written_as_the_page_says(tmp_path: Path, node: StoredNode) 
     entries = np.load(entries_path(snapshot.directory, ORDERS))
     assert entries.dtype == ENTRY
     assert [ENTRY[name].str for name in ENTRY.names or ()] == ["<u8", "<u8", "<u8", "<u4", "<u4"]
+
+
+@pytest.mark.parametrize("text", ["..", "../x", "/etc", "", "20260131T120000Z-89abcdef.new"])
+def test_what_is_no_id_of_a_snapshot_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(OptionRefused, match="is no id of a snapshot"):
+        snapshot_path(tmp_path, text)
+
+
+def test_a_snapshot_knows_where_it_stands_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "node").die()
+    monkeypatch.chdir(tmp_path)
+    for made in (
+        create(Path("node"), ALL),
+        create(Path("node"), ALL, directory=Path("elsewhere")),
+    ):
+        assert made.directory.is_absolute() and open_snapshot(made.directory) == made

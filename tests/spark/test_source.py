@@ -145,6 +145,7 @@ def test_every_column_comes(spark: SparkSession, store: Path) -> None:
         "_corrupt_record": None,
         "segment": 1,
         "generation": 0,
+        "expires_at": None,
     }
 
 
@@ -281,7 +282,7 @@ def test_damage_in_each_mode(spark: SparkSession, tmp_path: Path) -> None:
     for number in range(10):
         publish(node, b'{"n": %d}' % number, ORDERS)
     node.flush()
-    # Of what is in the journal only, a damaged record is not known to anybody.
+    # Of what is in the journal only, nobody knows that a damaged record was a message.
     node.checkpoint()
     node.stop()
     spoiled(tmp_path / "data")

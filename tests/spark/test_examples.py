@@ -1,0 +1,161 @@
+"""The examples of docs/spark.md, as they stand there, with a real broker."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+from click.testing import CliRunner
+from pika.adapters.blocking_connection import BlockingChannel
+
+from warren import Broker
+from warren.mgmt.command_line import warren
+from warren.spark_export import read_export
+from warren.spark_export.manifest import list_manifests
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOCS = Path(__file__).parents[2] / "docs"
+PERSISTENT = 2
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tmp_path_factory.mktemp("broker") / "data")
+
+
+@pytest.fixture(scope="module")
+def broker(store: str) -> Iterator[Broker]:
+    with Broker(data_dir=store) as broker:
+        yield broker
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Iterator[BlockingChannel]:
+    """Of the queue `orders`, which is empty."""
+    parameters = pika.URLParameters(broker.url)
+    # Spark may keep a test busy for longer than that.
+    parameters.heartbeat = 0
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("orders", durable=True)
+    yield channel
+    channel.queue_delete("orders")
+    connection.close()
+
+
+def publish(channel: BlockingChannel, *bodies: bytes, routing_key: str = "orders") -> None:
+    for body in bodies:
+        properties = pika.BasicProperties(delivery_mode=PERSISTENT, headers={"n": 7})
+        channel.basic_publish("", routing_key, body, properties)
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / "examples" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_depth_and_age_of_queues(spark: SparkSession, store: str, channel: BlockingChannel) -> None:
+    channel.queue_declare("empty", durable=True)
+    publish(channel, b"one", b"two", b"three")
+    (row,) = example("queue_depth").depth_and_age(spark, store).collect()
+    assert (row.vhost, row.queue, row.messages) == ("/", "orders", 3)
+    assert 0 <= row.median_age_s <= row.oldest_age_s < 3600
+
+
+def test_a_time_is_replayed(
+    spark: SparkSession, store: str, broker: Broker, channel: BlockingChannel
+) -> None:
+    channel.exchange_declare("again", "topic")
+    channel.queue_declare("replayed")
+    channel.queue_bind("replayed", "again", "orders")
+    publish(channel, b"one", b"two")
+    now = datetime.now(UTC)
+    for hours in (3, 0):
+        start, end = (
+            (now - timedelta(hours=hours + back)).isoformat(timespec="seconds") for back in (1, -1)
+        )
+        example("replay").replay(spark, store, "orders", start, end, broker.url, "again")
+    found = [channel.basic_get("replayed", auto_ack=True) for _ in range(3)]
+    assert [body for _, _, body in found] == [b"one", b"two", None]
+    method, properties, _ = found[0]
+    assert method is not None and properties is not None
+    assert (method.exchange, method.routing_key) == ("again", "orders")
+    assert properties.headers == {"n": 7}
+    assert re.fullmatch(r"replay-orders-\d+", properties.message_id or "")
+    assert channel.queue_declare("orders", passive=True).method.message_count == 2
+
+
+@pytest.fixture
+def run_hourly(tmp_path: Path, spark: SparkSession) -> Callable[..., None]:
+    """Runs the script; what it calls as `warren` is called here, with the Spark that there is."""
+    called = tmp_path / "called"
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "warren"
+    command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {called}\n')
+    command.chmod(0o755)
+
+    def run(*arguments: str) -> None:
+        script = DOCS / "examples" / "hourly_archive.sh"
+        path = f"{command.parent}:{os.environ['PATH']}"
+        subprocess.run([script, *arguments], env=os.environ | {"PATH": path}, check=True)
+        result = CliRunner().invoke(warren, called.read_text().splitlines())
+        assert result.exit_code == 0, result.output
+
+    return run
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="the script takes flock (util-linux)")
+def test_an_archive_by_the_hour(
+    spark: SparkSession,
+    store: str,
+    channel: BlockingChannel,
+    tmp_path: Path,
+    run_hourly: Callable[..., None],
+) -> None:
+    directory = tmp_path / "archive"
+    publish(channel, b"one", b"two")
+    run_hourly(store, str(directory), "--pattern", "orders.*")
+    (first,) = list_manifests(directory)
+    # The hour is over.
+    manifest = directory / "_manifests" / f"{first.export}.json"
+    manifest.write_text(manifest.read_text().replace(first.export, "20260101T00"))
+    manifest.rename(manifest.with_name("20260101T00.json"))
+    publish(channel, b"three")
+    for _ in range(2):
+        run_hourly(store, str(directory), "--pattern", "orders.*")
+    # A third one only where an hour has just begun.
+    assert [one.rows for one in list_manifests(directory)][:2] == [2, 1]
+    rows = read_export(spark, directory).orderBy("seq").collect()
+    assert [bytes(row.body) for row in rows] == [b"one", b"two", b"three"]
+
+
+def test_an_archive_by_a_stream(
+    spark: SparkSession, store: str, channel: BlockingChannel, tmp_path: Path
+) -> None:
+    hourly = example("hourly_archive")
+    try:
+        for bodies in ((b"one", b"two"), (b"three",)):
+            publish(channel, *bodies)
+            hourly.archive(spark, store, "orders.*", str(tmp_path)).awaitTermination()
+        rows = hourly.read_archive(spark, str(tmp_path)).orderBy("seq").collect()
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionColumnTypeInference.enabled")
+    assert [(row.queue, bytes(row.body)) for row in rows] == [
+        ("orders", body) for body in (b"one", b"two", b"three")
+    ]
