@@ -1,11 +1,13 @@
 """The snapshots that stand in a node's store, `store/pins/<id>`: until when, and what they hold.
 
 A snapshot is made by somebody else (`spark_export/snapshot.py`) and read by others; the node only
-removes what nobody wants any more. A snapshot has hard links to log files, so what the node
-removes stays on the disk until the last of them goes.
+removes what nobody wants any more: whose lease has run out, whose cursor (`cursors.py`) has ended
+or keeps more than it may. A snapshot has hard links to log files, so what the node removes stays on
+the disk until the last of them goes.
 
 A directory is a snapshot once its name does not end in `.new`: it is renamed when it is whole, and
-renamed back before it is removed. Its file `snapshot.json` says until when it is wanted. Who works
+renamed back before it is removed. Its file `snapshot.json` says until when it is wanted, or which
+cursor it is of. Who works
 on a directory that is not whole holds a lock on it (flock on the directory itself, which writes
 nothing); one without a lock was left by a process that has ended.
 """
@@ -18,12 +20,17 @@ import logging
 import os
 import re
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from warren.core.log_line import log_event
+from warren.persist import cursors
+from warren.persist.cursors import Release, cursor_path, list_cursors, note_release
 from warren.persist.group_commit import Job
 
 log = logging.getLogger("warren.storage")
@@ -41,10 +48,31 @@ LOOK_EVERY_S = 30.0
 
 
 class Pinned(NamedTuple):
-    """How many snapshots there are, and the octets that are on the disk for their sake alone."""
+    """How many snapshots and cursors there are, and the octets that are on the disk for the sake
+    of snapshots alone."""
 
     snapshots: int
     octets: int
+    cursors: int
+
+
+class Held(NamedTuple):
+    """The snapshots of a cursor, their ids, and the octets that the store would not have without
+    snapshots: of this cursor, whether or not others keep them too."""
+
+    snapshots: tuple[str, ...]
+    octets: int
+
+
+class Lease(NamedTuple):
+    """Until when a snapshot is wanted, in microseconds since 1970; where a cursor is named that
+    says so instead."""
+
+    expires_us: int
+    cursor: str | None
+
+
+NO_LEASE = Lease(0, None)
 
 
 class Pins:
@@ -59,7 +87,7 @@ class Pins:
         run: Callable[[Job], None],
         wall_time: Callable[[], float],
     ) -> None:
-        self.pinned = Pinned(0, 0)
+        self.pinned = Pinned(0, 0, 0)
         self._directory = directory
         self._run = run
         self._wall_time = wall_time
@@ -81,29 +109,52 @@ class Pins:
 
 
 def sweep(directory: Path, now_us: int) -> None:
-    """Remove snapshots whose lease has run out, and what was never finished. Raises OSError.
+    """Remove snapshots that are wanted no longer, and what was never finished. Raises OSError.
 
     One that cannot be removed is only logged: another user may have made it.
     """
     for path in _directories(directory):
-        try:
-            removed = _sweep_one(path, now_us)
-        except OSError as error:
-            log_event(log, logging.WARNING, "snapshot_remains", path=path, error=error)
-        else:
-            if removed:
-                log_event(log, logging.INFO, "snapshot_removed", path=path)
+        _sweep_one(path, partial(_is_wanted, path, now_us))
+    _sweep_cursors(directory, now_us)
 
 
-def _sweep_one(path: Path, now_us: int) -> bool:
-    if not is_unfinished(path) and lease_until(path) > now_us:
+def _sweep_one(path: Path, is_wanted: Callable[[], bool]) -> None:
+    if is_wanted():
+        return
+    try:
+        with locked(path) as ours:
+            # It may have been extended while nobody held it.
+            if not ours or is_wanted():
+                return
+            remove(path)
+    except OSError as error:
+        log_event(log, logging.WARNING, "snapshot_remains", path=path, error=error)
+    else:
+        log_event(log, logging.INFO, "snapshot_removed", path=path)
+
+
+def _is_wanted(path: Path, now_us: int) -> bool:
+    if is_unfinished(path):
         return False
-    with locked(path) as ours:
-        # It may have been extended while nobody held it.
-        if not ours or (not is_unfinished(path) and lease_until(path) > now_us):
-            return False
-        remove(path)
-        return True
+    lease = read_lease(path)
+    if lease.cursor is None:
+        return lease.expires_us > now_us
+    return cursor_path(path.parent, lease.cursor).is_dir()
+
+
+def _sweep_cursors(directory: Path, now_us: int) -> None:
+    """Take their snapshots from cursors that keep more than they may."""
+    limits = {at.name: at.octets_max for at in list_cursors(directory)}
+    if not any(limits.values()):
+        return
+    for name, held in held_by_cursors(directory).items():
+        most = limits.get(name)
+        if most is not None and held.octets > most:
+            note_release(
+                cursor_path(directory, name), Release(now_us, held.octets, most, held.snapshots)
+            )
+            for snapshot in held.snapshots:
+                _sweep_one(directory / snapshot, lambda: False)
 
 
 def measure(directory: Path) -> Pinned:
@@ -111,15 +162,52 @@ def measure(directory: Path) -> Pinned:
 
     A file that is in several snapshots counts once, and one that the store has as well does not.
     """
-    links: dict[tuple[int, int], tuple[int, os.stat_result]] = {}
-    snapshots = 0
-    for path in _directories(directory):
-        snapshots += not is_unfinished(path)
-        for file in _files(path):
-            key = (file.st_dev, file.st_ino)
-            links[key] = (links.get(key, (0, file))[0] + 1, file)
-    octets = sum(file.st_size for count, file in links.values() if count >= file.st_nlink)
-    return Pinned(snapshots, octets)
+    paths = _directories(directory)
+    octets = sum(file.octets for file in _files_of_nobody_else(paths))
+    snapshots = sum(not is_unfinished(path) for path in paths)
+    return Pinned(snapshots, octets, len(list_cursors(directory)))
+
+
+def held_by_cursors(directory: Path) -> dict[str, Held]:
+    """What cursors have snapshots for, by their names. Raises OSError."""
+    paths = _directories(directory)
+    cursor_of = {
+        path: cursor
+        for path in paths
+        if not is_unfinished(path) and (cursor := read_lease(path).cursor) is not None
+    }
+    octets: dict[str, int] = dict.fromkeys(cursor_of.values(), 0)
+    for file in _files_of_nobody_else(paths):
+        for cursor in {cursor_of[path] for path in file.snapshots if path in cursor_of}:
+            octets[cursor] += file.octets
+    snapshots: dict[str, list[str]] = defaultdict(list)
+    for path, cursor in cursor_of.items():
+        snapshots[cursor].append(path.name)
+    return {name: Held(tuple(snapshots[name]), octets[name]) for name in octets}
+
+
+@dataclass
+class _PinnedFile:
+    octets: int
+    links: int = 0
+    snapshots: set[Path] = field(default_factory=set)
+
+
+def _files_of_nobody_else(paths: list[Path]) -> list[_PinnedFile]:
+    """The files in these snapshots that have no link outside of them."""
+    found: dict[tuple[int, int], _PinnedFile] = {}
+    of_others = set()
+    for path in paths:
+        for status in _files(path):
+            key = (status.st_dev, status.st_ino)
+            file = found.setdefault(key, _PinnedFile(status.st_size))
+            file.links += 1
+            file.snapshots.add(path)
+            if file.links < status.st_nlink:
+                of_others.add(key)
+            else:
+                of_others.discard(key)
+    return [file for key, file in found.items() if key not in of_others]
 
 
 def remove(path: Path) -> None:
@@ -145,16 +233,21 @@ def is_unfinished(path: Path) -> bool:
     return path.name.endswith(UNFINISHED)
 
 
-def lease_until(path: Path) -> int:
-    """Until when a snapshot is wanted, in microseconds since 1970; 0 when it does not say."""
+def read_lease(path: Path) -> Lease:
+    """That of a snapshot, over for long when it does not say. Raises OSError."""
     try:
-        until = json.loads((path / LEASE_FILE).read_text("utf-8"))["expires_us"]
+        fields = json.loads((path / LEASE_FILE).read_text("utf-8"))
+        until, cursor = fields["expires_us"], fields.get("cursor")
     except FileNotFoundError:
-        return 0
-    except (ValueError, KeyError, TypeError):
+        return NO_LEASE
+    except (ValueError, KeyError, TypeError, AttributeError):
         # Of no use to anybody: it was not synced when the power went.
-        return 0
-    return until if isinstance(until, int) else 0
+        return NO_LEASE
+    if not isinstance(until, int):
+        return NO_LEASE
+    if cursor is not None and not (isinstance(cursor, str) and cursors.NAME.fullmatch(cursor)):
+        return NO_LEASE
+    return Lease(until, cursor)
 
 
 @contextmanager

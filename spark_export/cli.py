@@ -24,6 +24,7 @@ import click
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from warren.spark_export.cursor import ListedCursor
     from warren.spark_export.export import Progress
     from warren.spark_export.manifest import Manifest
     from warren.spark_export.plan import QueueSelector
@@ -104,7 +105,12 @@ def _explained() -> Iterator[None]:
         if _package(error) in ("numpy", "pyarrow", "pyspark", "pandas"):
             raise Refused(_missing(error)) from error
         raise
-    except (errors.OptionRefused, errors.QueueUnknown, errors.StoreRefused) as error:
+    except (
+        errors.OptionRefused,
+        errors.QueueUnknown,
+        errors.StoreRefused,
+        errors.CursorInUse,
+    ) as error:
         raise Refused(str(error)) from error
     except (errors.SnapshotGone, OSError) as error:
         raise Refused(str(error)) from error
@@ -371,36 +377,58 @@ def create_snapshot(
 @DIRECTORY
 @AS_JSON
 def list_of_snapshots(directory: Path, as_json: bool) -> None:
-    """List the snapshots in the store of the data directory DIR."""
+    """List the snapshots in the store of the data directory DIR, and the cursors of streams."""
     with _explained():
-        from warren.spark_export.snapshot import list_snapshots
+        from warren.spark_export.cursor import find_cursors
+        from warren.spark_export.snapshot import list_snapshots, pins_directory
 
         found = list_snapshots(directory)
+        cursors = find_cursors(pins_directory(directory))
     if as_json:
-        click.echo(json.dumps([_snapshot_summary(one) for one in found]))
+        summary = {
+            "snapshots": [_snapshot_summary(one) for one in found],
+            "cursors": [_cursor_summary(one) for one in cursors],
+        }
+        click.echo(json.dumps(summary))
         return
     for one in found:
-        over = " (over)" if one.expires_us <= time.time() * 1e6 else ""
         click.echo(
             f"{one.id}: {one.rows} messages of {len(one.queues)} queues, files of"
-            f" {one.log_octets} bytes, until {_time(one.expires_us)}{over}"
+            f" {one.log_octets} bytes, {_wanted(one)}"
+        )
+    for listed in cursors:
+        cursor = listed.cursor
+        most = "" if cursor.octets_max is None else f" of at most {cursor.octets_max}"
+        use = "in use" if listed.in_use else "not in use"
+        click.echo(
+            f"cursor {cursor.name}: keeps {listed.held.octets} bytes{most} with"
+            f" {len(listed.held.snapshots)} snapshots, {use} (since {_time(cursor.since_us)})"
         )
 
 
 @snapshot_group.command("release")
 @DIRECTORY
-@click.argument("snapshots", metavar="ID", nargs=-1, required=True)
+@click.argument("names", metavar="ID|CURSOR", nargs=-1, required=True)
 @SNAPSHOTS_IN
 def release_snapshot(
-    directory: Path, snapshots: tuple[str, ...], snapshot_directory: Path | None
+    directory: Path, names: tuple[str, ...], snapshot_directory: Path | None
 ) -> None:
-    """Remove snapshots; what only they kept is freed."""
+    """Remove snapshots, and cursors with theirs; what only they kept is freed."""
     with _explained():
-        from warren.spark_export.snapshot import load_snapshot
+        from warren.persist.pins import NAME
+        from warren.spark_export.snapshot import load_snapshot, pins_directory
 
-        paths = [_snapshot_path(directory, one, snapshot_directory) for one in snapshots]
-        for found in [load_snapshot(path) for path in paths]:
-            found.release()
+        paths = [
+            _snapshot_path(directory, name, snapshot_directory)
+            for name in names
+            if NAME.fullmatch(name)
+        ]
+        found = [load_snapshot(path) for path in paths]
+        for name in names:
+            if not NAME.fullmatch(name):
+                _end_cursor(snapshot_directory or pins_directory(directory), name)
+        for snapshot in found:
+            snapshot.release()
 
 
 @snapshot_group.command("extend")
@@ -416,7 +444,10 @@ def extend_snapshot(
         from warren.spark_export.snapshot import open_snapshot
 
         path = _snapshot_path(directory, snapshot, snapshot_directory)
-        click.echo(_time(open_snapshot(path).extend(lease).expires_us))
+        extended = open_snapshot(path).extend(lease)
+        if extended.cursor is not None:
+            raise Refused(f"{snapshot} has no lease: it is of cursor {extended.cursor}")
+        click.echo(_time(extended.expires_us))
 
 
 # What the commands share
@@ -432,6 +463,24 @@ def _snapshot_path(directory: Path, snapshot: str, elsewhere: Path | None) -> Pa
     from warren.spark_export.snapshot import snapshot_path
 
     return snapshot_path(directory, snapshot, elsewhere)
+
+
+def _end_cursor(pins: Path, name: str) -> None:
+    from warren.persist.cursors import NAME
+    from warren.spark_export.cursor import end_cursor
+    from warren.spark_export.errors import OptionRefused
+
+    if not NAME.fullmatch(name):
+        raise OptionRefused(f"{name!r} is neither the id of a snapshot nor the name of a cursor")
+    if not end_cursor(pins, name):
+        raise OptionRefused(f"there is no cursor {name} in {pins}")
+
+
+def _wanted(snapshot: Snapshot) -> str:
+    if snapshot.cursor is not None:
+        return f"of cursor {snapshot.cursor}"
+    over = " (over)" if snapshot.expires_us <= time.time() * 1e6 else ""
+    return f"until {_time(snapshot.expires_us)}{over}"
 
 
 @contextmanager
@@ -510,7 +559,8 @@ def _snapshot_summary(snapshot: Snapshot) -> dict[str, Any]:
         "directory": str(snapshot.directory),
         "node_id": snapshot.node_id,
         "created_us": snapshot.created_us,
-        "expires_us": snapshot.expires_us,
+        "expires_us": None if snapshot.cursor is not None else snapshot.expires_us,
+        "cursor": snapshot.cursor,
         "messages": snapshot.rows,
         "record_bytes": snapshot.octets,
         "file_bytes": snapshot.log_octets,
@@ -521,6 +571,17 @@ def _snapshot_summary(snapshot: Snapshot) -> dict[str, Any]:
             {"vhost": queue.vhost, "name": queue.name, "messages": queue.rows}
             for queue in snapshot.queues
         ],
+    }
+
+
+def _cursor_summary(listed: ListedCursor) -> dict[str, Any]:
+    return {
+        "name": listed.cursor.name,
+        "kept_bytes": listed.held.octets,
+        "max_bytes": listed.cursor.octets_max,
+        "snapshots": listed.held.snapshots,
+        "in_use": listed.in_use,
+        "since_us": listed.cursor.since_us,
     }
 
 

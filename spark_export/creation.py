@@ -72,6 +72,7 @@ class Creation:
         lease_s: float,
         directory: Path | None,
         with_state: bool,
+        cursor: str | None = None,
         *,
         filesystem: FileSystem | None = None,
         linker: Linker | None = None,
@@ -84,6 +85,7 @@ class Creation:
         self._lease_s = lease_s
         self._wanted_directory = directory
         self._with_state = with_state
+        self._cursor = cursor
         self._filesystem = filesystem or RealFileSystem()
         self._linker = linker or Linker()
         self._pause = pause
@@ -99,7 +101,7 @@ class Creation:
             with self._directory() as unfinished:
                 try:
                     snapshot = self._take_whole(unfinished, node_id, keys, unacked)
-                    self._hand_over(unfinished)
+                    hand_over(unfinished, self._store)
                     os.rename(unfinished, snapshot.directory)
                 except BaseException:
                     shutil.rmtree(unfinished, ignore_errors=True)
@@ -136,7 +138,7 @@ class Creation:
     @contextmanager
     def _directory(self) -> Iterator[Path]:
         """A new directory that nobody takes for a leftover."""
-        base = self._base()
+        base = snapshots_base(self._store, self._wanted_directory)
         sweep(base, now_us())
         for _ in range(CREATE_TRIES_MAX):
             stamp = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -148,38 +150,6 @@ class Creation:
                     yield path
                     return
         raise OSError(f"directories in {base} are removed as soon as they are made")
-
-    def _base(self) -> Path:
-        if self._wanted_directory is not None:
-            return writable(self._wanted_directory.absolute())
-        pins = self._store / PINS_DIRECTORY
-        try:
-            return writable(pins)
-        except OSError as error:
-            if error.errno not in NO_WRITING:
-                raise
-            base = Path(tempfile.gettempdir()) / f"warren-snapshots-{os.geteuid()}"
-            writable(base)
-            if base.stat().st_uid != os.geteuid():
-                raise StoreRefused(f"{base} belongs to another user; name a directory") from None
-            log.warning(
-                "snapshot_elsewhere directory=%s reason=%r: the node does not count it",
-                base,
-                str(error),
-            )
-            return base
-
-    def _hand_over(self, path: Path) -> None:
-        """What root makes in the store of another user that user must be able to remove."""
-        owner = self._store.stat()
-        if os.geteuid() or not owner.st_uid or self._store not in path.parents:
-            return
-        os.chown(path.parent, owner.st_uid, owner.st_gid)
-        for directory, _, names in os.walk(path):
-            os.chown(directory, owner.st_uid, owner.st_gid)
-            if Path(directory).name != LOG_DIRECTORY:
-                for name in names:
-                    os.chown(os.path.join(directory, name), owner.st_uid, owner.st_gid)
 
     # What is in it
 
@@ -236,6 +206,7 @@ class Creation:
             copied=links.copied,
             lost=self._nowhere,
             unreadable=sum(self._queue_of(path) not in keys for path, _ in self._harms),
+            cursor=self._cursor,
         )
         write_lease(snapshot, path)
         return snapshot
@@ -350,6 +321,43 @@ def _describe(
         unacked=None if unacked is None else tuple(unacked.get(queue_id, ())),
         unreadable=unreadable,
     )
+
+
+def snapshots_base(store: Path, wanted: Path | None) -> Path:
+    """Where snapshots of a store are to stand; made if it is not there.
+
+    Raises `StoreRefused`, OSError.
+    """
+    if wanted is not None:
+        return writable(wanted.absolute())
+    try:
+        return writable(store / PINS_DIRECTORY)
+    except OSError as error:
+        if error.errno not in NO_WRITING:
+            raise
+        base = Path(tempfile.gettempdir()) / f"warren-snapshots-{os.geteuid()}"
+        writable(base)
+        if base.stat().st_uid != os.geteuid():
+            raise StoreRefused(f"{base} belongs to another user; name a directory") from None
+        log.warning(
+            "snapshot_elsewhere directory=%s reason=%r: the node does not count it",
+            base,
+            str(error),
+        )
+        return base
+
+
+def hand_over(path: Path, store: Path) -> None:
+    """What root makes in the store of another user that user must be able to remove."""
+    owner = store.stat()
+    if os.geteuid() or not owner.st_uid or store not in path.parents:
+        return
+    os.chown(path.parent, owner.st_uid, owner.st_gid)
+    for directory, _, names in os.walk(path):
+        os.chown(directory, owner.st_uid, owner.st_gid)
+        if Path(directory).name != LOG_DIRECTORY:
+            for name in names:
+                os.chown(os.path.join(directory, name), owner.st_uid, owner.st_gid)
 
 
 def writable(directory: Path) -> Path:

@@ -23,6 +23,10 @@ class SnapshotGone(SparkExportError):
     """A snapshot was released, or its lease has run out."""
 
 
+class CursorInUse(SparkExportError):
+    """Another stream reads with this cursor, or it is of another node."""
+
+
 class DataLost(SparkExportError):
     """Messages are gone that should have been read (`failOnDataLoss`)."""
 

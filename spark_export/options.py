@@ -24,6 +24,7 @@ an option needs from the store (whether a queue exists) is found out later.
 | `snapshot`, `snapshotDirectory` | an id; where snapshots stand | a new one; in the store |
 | `filterPushdown` | `true`, `false` | what was registered |
 | `maxOffsetsPerTrigger`, `maxBytesPerTrigger` | a number; bytes | no limit |
+| `cursor`, `cursorMaxBytes` | a name for a stream's snapshots; bytes | a lease; no limit |
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from warren.persist.cursors import NAME as CURSOR_NAME
+from warren.persist.pins import NAME as SNAPSHOT_NAME
 from warren.spark_export.errors import OptionRefused
 
 PARTITION_BYTES = 128 << 20
@@ -130,6 +133,8 @@ class ReadOptions:
     filter_pushdown: bool | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
+    cursor: str | None = None
+    cursor_max_bytes: int | None = None
 
     @property
     def wants_state(self) -> bool:
@@ -161,6 +166,8 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         values[field] = _PARSERS[option](option, text)
     if "queues" in values and "queue_pattern" in values:
         raise OptionRefused(f"options {names['queues']} and queuePattern exclude each other")
+    if "cursor_max_bytes" in values and "cursor" not in values:
+        raise OptionRefused("option cursorMaxBytes says what a cursor may keep; name a cursor too")
     options = ReadOptions(**values)
     _check_range(options)
     return options
@@ -313,6 +320,13 @@ def _bound(value: Any) -> Bound:
     return value
 
 
+def _cursor(option: str, text: str) -> str:
+    if not CURSOR_NAME.fullmatch(text) or SNAPSHOT_NAME.fullmatch(text):
+        wanted = "a name of letters, digits, - _ and . that does not begin with ."
+        raise _refused(option, text, wanted)
+    return text
+
+
 def _pattern(option: str, text: str) -> str:
     try:
         re.compile(_text(option, text))
@@ -346,6 +360,8 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "filterPushdown": _boolean,
     "maxOffsetsPerTrigger": _number,
     "maxBytesPerTrigger": _bytes,
+    "cursor": _cursor,
+    "cursorMaxBytes": _bytes,
 }
 
 _OTHER_FIELDS = {

@@ -62,21 +62,23 @@ def create(
     lease_s: float = LEASE_S,
     directory: Path | None = None,
     with_state: bool = False,
+    cursor: str | None = None,
 ) -> Snapshot:
     """Make a snapshot of the durable queues that are selected; it is there when this returns.
 
     It stands in the store, or below `directory` if one is given. `with_state` asks a node that runs
-    which messages are out for acknowledgement; of one that does not run, all are ready.
+    which messages are out for acknowledgement; of one that does not run, all are ready. With a
+    `cursor` it is wanted as long as that stands (`cursor.py`), whatever the lease says.
 
     Raises `StoreRefused`, `QueueUnknown`, `OptionRefused`, OSError.
     """
-    return Creation(data_directory, selector, lease_s, directory, with_state).run()
+    return Creation(data_directory, selector, lease_s, directory, with_state, cursor).run()
 
 
 def open_snapshot(directory: Path) -> Snapshot:
     """The snapshot at this directory. Raises `SnapshotGone`, `StoreRefused`, OSError."""
     snapshot = load_snapshot(directory)
-    if snapshot.expires_us <= now_us():
+    if snapshot.cursor is None and snapshot.expires_us <= now_us():
         until = datetime.fromtimestamp(snapshot.expires_us / 1e6, UTC).isoformat(timespec="seconds")
         raise SnapshotGone(
             f"the lease of snapshot {snapshot.id} ran out at {until}; take a new one, with a"

@@ -46,6 +46,7 @@ class Snapshot:
     messages whose record is nowhere: they are in it, and who decodes will miss them. `unreadable`
     counts places that could not be read in what is of no one queue: the journal and the
     checkpoint. What was there, and in unreadable places of an index, is no row of any queue.
+    `cursor` is the name of that which keeps it, if one does; then `expires_us` says nothing.
     """
 
     id: str
@@ -59,6 +60,7 @@ class Snapshot:
     copied: bool
     lost: int
     unreadable: int
+    cursor: str | None = None
 
     @property
     def rows(self) -> int:
@@ -78,10 +80,15 @@ class Snapshot:
         remove(self.directory)
 
     def extend(self, lease_s: float) -> Snapshot:
-        """Want it for so many seconds from now on. Raises `SnapshotGone`, OSError."""
+        """Want it for so many seconds from now on; that of a cursor is wanted anyhow.
+
+        Raises `SnapshotGone`, OSError.
+        """
         with locked(self.directory) as ours:
             if not ours:
                 raise gone(self.directory)
+            if self.cursor is not None:
+                return self
             extended = replace(self, expires_us=now_us() + int(lease_s * 1e6))
             write_lease(extended, self.directory)
         return extended
@@ -116,6 +123,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
         "copied": snapshot.copied,
         "lost": snapshot.lost,
         "unreadable": snapshot.unreadable,
+        "cursor": snapshot.cursor,
         "queues": [
             {
                 "vhost": queue.vhost,
@@ -156,6 +164,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
             copied=fields["copied"],
             lost=fields["lost"],
             unreadable=fields["unreadable"],
+            cursor=fields["cursor"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None

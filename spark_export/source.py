@@ -60,11 +60,14 @@ class MessageStoreSource(DataSource):
     def schema(self) -> StructType:
         options = parse_options(self.options)
         schema = spark_schema(columns(options))
-        self._snapshot = str(find_snapshot(options).directory)
+        # A batch that names a cursor is refused; a stream has snapshots of its own.
+        if options.cursor is None:
+            self._snapshot = str(find_snapshot(options).directory)
         return schema
 
     def reader(self, schema: StructType) -> BatchReader:
         options = parse_options(self.options)
+        _check_batch(options)
         chosen = columns_of(schema, options)
         if self._snapshot is None:
             self._snapshot = str(find_snapshot(options).directory)
@@ -104,7 +107,6 @@ class BatchReader(DataSourceReader):
     """Reads the snapshot in this directory."""
 
     def __init__(self, options: ReadOptions, chosen: Iterable[Column], snapshot: str) -> None:
-        _check_batch(options)
         self._options = options
         self._schema: pa.Schema = arrow_schema(chosen)
         self._snapshot = snapshot
@@ -207,6 +209,7 @@ def _check_batch(options: ReadOptions) -> None:
     streaming: dict[str, Any] = {
         "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
         "maxBytesPerTrigger": options.max_bytes_per_trigger,
+        "cursor": options.cursor,
     }
     for name, value in streaming.items():
         if value is not None:

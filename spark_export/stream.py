@@ -2,13 +2,19 @@
 
 A batch is read from one snapshot, the one its end offset names. So it is the same rows whenever
 Spark reads it, also after the driver was killed, and whatever became of the messages and files in
-the meantime. A snapshot is read to its end before the next is taken; when a batch is done with for
-good (`commit`), the snapshots before its own are released.
+the meantime. A snapshot is read to its end before the next is taken. Spark asks for a later offset
+(`latestOffset`) when the batch before is done with for good; so a snapshot of which nothing is left
+then is released.
+
+A snapshot is kept for `STREAM_LEASE_S` after its last use, or, with a cursor, as long as that
+stands (`cursor.py`). Which snapshot of a cursor is needed is known when Spark has named an offset,
+the end of the batch that is to be run again, or the start of the next: it is that one, and those
+that were taken since the reader began. Others were left by a driver that was killed before it had
+noted the offset, and are released.
 
 What is consumed between two snapshots is in neither, and never read: that is no loss that could be
-noticed. What can be is a snapshot that is gone before its batch was read (a driver that was away
-for longer than `STREAM_LEASE_S`): that is a `DataLost`, unless `failOnDataLoss` is false; then what
-is there still of the batch is read.
+noticed. What can be is a snapshot that is gone before it was read to its end: that is a `DataLost`,
+unless `failOnDataLoss` is false; then what is there still is read.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +36,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from warren.persist.pins import remove
+from warren.spark_export.cursor import HeldCursor, take_cursor
 from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING
 from warren.spark_export.options import ReadOptions
@@ -37,12 +45,14 @@ from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.plan import QueueSelector, Range, Rows, cut_rows, find_rows
 from warren.spark_export.schema import Column, arrow_schema
 from warren.spark_export.snapshot import (
+    LEASE_S,
     PinnedQueue,
     Snapshot,
     create,
     load_snapshot,
     open_snapshot,
 )
+from warren.spark_export.snapshot_file import gone
 from warren.spark_export.stream_offsets import StreamOffset, StreamQueue, Waiting, advance
 from warren.spark_export.unit import load_entries
 from warren.spark_export.unreadable import check_unreadable
@@ -67,15 +77,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_stream(options)
         self._options = options
         self._schema: pa.Schema = arrow_schema(chosen)
-        self._held: list[str] = []
-        """Directories of the snapshots that are to be released some day, the oldest first."""
+        self._held: set[str] = set()
+        """Directories of the snapshots that are to be released some day."""
+        self._cursor: HeldCursor | None = None
+        self._cursor_settled = False
+        self._available_now = False
         self._target: str | None = None
+        """With `Trigger.AvailableNow` the snapshot to read, until its first batch is done."""
+        self._told_lost: set[str] = set()
         self._newest: StreamOffset | None = None
         self._taken_at = -SNAPSHOT_EVERY_S
 
     def initialOffset(self) -> dict[str, Any]:
-        with self._create() as snapshot:
-            starting = self._options.starting_offsets
+        self._take_cursor()
+        starting = self._options.starting_offsets
+        if starting.bounds() == {"earliest"}:
+            return StreamOffset("", {}).to_json()
+        with self._create(LEASE_S, cursor=None) as snapshot:
             following: dict[StreamQueue, int] = {}
             for queue in snapshot.queues:
                 bound = starting.of(queue.vhost, queue.name)
@@ -93,42 +111,72 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
+        self._take_cursor()
+        self._available_now = True
         self._target = self._take()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._take_cursor()
         at = StreamOffset.from_json(start)
-        if at.snapshot and at.snapshot not in self._held:
-            # Of an earlier life of the query.
-            self._held.insert(0, at.snapshot)
-        following = None
-        if at.snapshot:
-            # To its end, whatever the limit is: what it has may be gone from the queues.
-            with suppress(SnapshotGone):
-                following = self._advance(at, open_snapshot(Path(at.snapshot)), limit)
-        if following is None and self._target != at.snapshot:
-            directory = self._target or self._take()
-            following = self._advance(at, load_snapshot(Path(directory)), limit)
-            if following is None and directory != self._target:
-                self._release(directory)
+        self._named(at)
+        if at.snapshot == self._target:
+            self._target = None
+        following = self._rest(at, limit) if at.snapshot else None
+        if following is None:
+            self._release_all_but(self._target)
+            if self._target is not None or not self._available_now:
+                following = self._begin(at, limit)
         return start if following is None else following.to_json()
+
+    def _rest(self, at: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
+        """The next batch out of the same snapshot, whatever the limit is: what it has may be gone
+        from the queues. None when it has nothing more."""
+        try:
+            return self._advance(at, open_snapshot(Path(at.snapshot)), limit)
+        except SnapshotGone as error:
+            if at.left:
+                self._lose(
+                    f"{at.left} messages of a snapshot had not been read", at.snapshot, error
+                )
+            return None
+
+    def _begin(self, at: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
+        """The first batch out of the next snapshot. None when it has nothing new."""
+        directory = self._target or self._take()
+        try:
+            following = self._advance(at, open_snapshot(Path(directory)), limit)
+        except SnapshotGone as error:
+            self._lose("a snapshot had not been read", directory, error)
+            self._held.discard(directory)
+            directory = self._take()
+            following = self._advance(at, open_snapshot(Path(directory)), limit)
+        if self._available_now:
+            self._target = None if following is None else directory
+        if following is None:
+            self._release(directory)
+        return following
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._newest is None else self._newest.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        if first.next == last.next:
+        begin, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        if begin.next == last.next:
             return []
+        self._take_cursor()
+        self._named(last)
+        following = begin.next if last.first is None else last.first
         snapshot = self._snapshot_of(last)
         check_unreadable(snapshot, snapshot.queues, self._options.mode)
         chosen = []
-        for queue in snapshot.queues:
-            end_seq = last.next.get(_key(queue))
-            if end_seq is not None:
-                span = Range(first.next.get(_key(queue)), end_seq)
-                rows = find_rows(snapshot.directory, queue, span)
-                if rows.end > rows.first:
-                    chosen.append(rows)
+        with _still_there(snapshot):
+            for queue in snapshot.queues:
+                end_seq = last.next.get(_key(queue))
+                if end_seq is not None:
+                    span = Range(following.get(_key(queue)), end_seq)
+                    rows = find_rows(snapshot.directory, queue, span)
+                    if rows.end > rows.first:
+                        chosen.append(rows)
         units = cut_rows(
             snapshot,
             chosen,
@@ -142,19 +190,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from read_partition(partition, self._schema, self._options, keep)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Release what is older than the snapshot of this offset; the snapshot itself may be read
-        on from there."""
-        directory = StreamOffset.from_json(end).snapshot
-        if directory in self._held:
-            for older in self._held[: self._held.index(directory)]:
-                self._release(older)
+        """Nothing is left to be done: `latestOffset` knows as much, and earlier."""
+
+    def stop(self) -> None:
+        """Called when the query has ended and the process does."""
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
 
     def _advance(
         self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit
     ) -> StreamOffset | None:
-        """The next batch out of this snapshot, None when it has nothing more."""
+        """The next batch out of this snapshot, None when it has nothing more.
+
+        Raises `SnapshotGone`, OSError.
+        """
         snapshot.extend(STREAM_LEASE_S)
-        waiting = [_waiting(snapshot, queue, start.next) for queue in snapshot.queues]
+        with _still_there(snapshot):
+            waiting = [_waiting(snapshot, queue, start.next) for queue in snapshot.queues]
         self._newest = StreamOffset(
             str(snapshot.directory),
             {
@@ -183,39 +236,78 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return open_snapshot(Path(end.snapshot))
         except SnapshotGone as error:
-            if self._options.fail_on_data_loss:
-                raise DataLost(
-                    f"a batch was not finished, and messages of it may be gone: {error}; with"
-                    " failOnDataLoss=false the stream goes on with what is there"
-                ) from error
-            log.warning("batch_incomplete snapshot=%s", end.snapshot)
+            self._lose("a batch was not finished", end.snapshot, error)
             return load_snapshot(Path(self._take()))
+
+    def _lose(self, what: str, directory: str, error: SnapshotGone) -> None:
+        """Go on without a snapshot, if that is allowed. Raises `DataLost`."""
+        why = None
+        if self._cursor is not None:
+            why = self._cursor.why_gone(Path(directory).name)
+        text = f"{what}, and messages of it may be gone: {why or error}"
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{text}; with failOnDataLoss=false the stream goes on with what is there"
+            ) from error
+        if directory not in self._told_lost:
+            self._told_lost.add(directory)
+            log.warning("messages_lost reason=%r", text)
+
+    def _take_cursor(self) -> None:
+        """At the first of what Spark asks of the reader that lives with the query; those that plan
+        and read what it has found have no need of it. Raises `CursorInUse`."""
+        options = self._options
+        if options.cursor is not None and self._cursor is None:
+            self._cursor = take_cursor(
+                options.data_directory,
+                options.cursor,
+                options.cursor_max_bytes,
+                self._elsewhere,
+            )
+
+    def _named(self, offset: StreamOffset) -> None:
+        """Spark has named this offset: its snapshot is held, and, if it is the first offset, no
+        other of an earlier life of the query is needed."""
+        if offset.snapshot:
+            self._held.add(offset.snapshot)
+        if self._cursor is not None and not self._cursor_settled:
+            self._cursor.release_others({Path(held).name for held in self._held})
+            self._cursor_settled = True
 
     def _take(self) -> str:
         """A new snapshot, held; not too soon after the last one."""
         pause_s = self._taken_at + SNAPSHOT_EVERY_S - time.monotonic()
         if pause_s > 0:
             time.sleep(pause_s)
-        directory = str(self._create().directory)
+        directory = str(self._create(STREAM_LEASE_S, self._options.cursor).directory)
         self._taken_at = time.monotonic()
-        self._held.append(directory)
+        self._held.add(directory)
         return directory
 
-    def _create(self) -> Snapshot:
+    def _create(self, lease_s: float, cursor: str | None) -> Snapshot:
         options = self._options
-        elsewhere = options.snapshot_directory
         return create(
             options.data_directory,
             QueueSelector(options.vhost, options.queues, options.queue_pattern),
-            lease_s=STREAM_LEASE_S,
-            directory=None if elsewhere is None else Path(elsewhere),
+            lease_s=lease_s,
+            directory=self._elsewhere,
             with_state=options.wants_state,
+            cursor=cursor,
         )
 
+    @property
+    def _elsewhere(self) -> Path | None:
+        directory = self._options.snapshot_directory
+        return None if directory is None else Path(directory)
+
+    def _release_all_but(self, needed: str | None) -> None:
+        for directory in sorted(self._held):
+            if directory != needed:
+                self._release(directory)
+
     def _release(self, directory: str) -> None:
-        self._held.remove(directory)
-        with suppress(SnapshotGone):
-            load_snapshot(Path(directory)).release()
+        self._held.discard(directory)
+        remove(Path(directory))
 
 
 def check_stream(options: ReadOptions) -> None:
@@ -229,6 +321,15 @@ def check_stream(options: ReadOptions) -> None:
     for name, given in batch.items():
         if given:
             raise OptionRefused(f"option {name} is for batches; a stream has no end")
+
+
+@contextmanager
+def _still_there(snapshot: Snapshot) -> Iterator[None]:
+    """A file that is missing was removed with its snapshot. Raises `SnapshotGone`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise gone(snapshot.directory) from error
 
 
 def _key(queue: PinnedQueue) -> StreamQueue:

@@ -2,7 +2,12 @@
 
 An offset is what Spark writes into the checkpoint:
 
-    {"snapshot": id, "next": {vhost: {queue: {queue id: next seq}}}}
+    {"snapshot": directory, "next": {vhost: {queue: {queue id: next seq}}}, "left": rows,
+     "first": null}
+
+`left` says how many messages of the snapshot come after it. The first batch of a query has in
+`first`, as in `next`, where it begins: Spark does not keep that before the batch has succeeded, and
+would ask again, when "latest" is no longer what it was.
 
 Queues are told apart by their ids too. A queue that was deleted and declared anew has another id
 and positions that begin anew; one with priorities has an id, and positions, for each level in use.
@@ -35,27 +40,50 @@ class StreamOffset:
 
     snapshot: str
     next: Mapping[StreamQueue, int]
+    left: int = 0
+    first: Mapping[StreamQueue, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        by_vhost: dict[str, dict[str, dict[str, int]]] = {}
-        for queue, seq in sorted(self.next.items()):
-            ids = by_vhost.setdefault(queue.vhost, {}).setdefault(queue.name, {})
-            ids[f"{queue.queue_id:016x}"] = seq
-        return {"snapshot": self.snapshot, "next": by_vhost}
+        return {
+            "snapshot": self.snapshot,
+            "next": _positions_to_json(self.next),
+            "left": self.left,
+            "first": None if self.first is None else _positions_to_json(self.first),
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
         """What `to_json` made. Raises ValueError."""
         try:
-            found = {
-                StreamQueue(vhost, name, int(queue_id, 16)): int(seq)
-                for vhost, queues in value["next"].items()
-                for name, ids in queues.items()
-                for queue_id, seq in ids.items()
-            }
-            return cls(str(value["snapshot"]), found)
+            first = value["first"]
+            return cls(
+                str(value["snapshot"]),
+                _positions_from_json(value["next"]),
+                int(value["left"]),
+                None if first is None else _positions_from_json(first),
+            )
         except (KeyError, AttributeError, TypeError) as error:
             raise ValueError(f"this is no offset of a stream of messages: {value!r}") from error
+
+
+def _positions_to_json(
+    positions: Mapping[StreamQueue, int],
+) -> dict[str, dict[str, dict[str, int]]]:
+    by_vhost: dict[str, dict[str, dict[str, int]]] = {}
+    for queue, seq in sorted(positions.items()):
+        ids = by_vhost.setdefault(queue.vhost, {}).setdefault(queue.name, {})
+        ids[f"{queue.queue_id:016x}"] = seq
+    return by_vhost
+
+
+def _positions_from_json(value: Any) -> dict[StreamQueue, int]:
+    """Raises ValueError, AttributeError, TypeError."""
+    return {
+        StreamQueue(vhost, name, int(queue_id, 16)): int(seq)
+        for vhost, queues in value.items()
+        for name, ids in queues.items()
+        for queue_id, seq in ids.items()
+    }
 
 
 class Waiting(NamedTuple):
@@ -82,6 +110,7 @@ def advance(
     """
     queues = sorted((at for at in waiting if len(at.positions)), key=lambda at: at.queue)
     rows = {at.queue: len(at.positions) for at in queues}
+    waiting_rows = sum(rows.values())
     if max_rows is not None:
         rows = shares(rows, max_rows)
     if max_octets is not None:
@@ -97,7 +126,12 @@ def advance(
         taken = rows[at.queue]
         if taken:
             following[at.queue] = int(at.positions[taken - 1]) + 1
-    return StreamOffset(snapshot, following)
+    return StreamOffset(
+        snapshot,
+        following,
+        left=waiting_rows - sum(rows.values()),
+        first=None if start.snapshot else start.next,
+    )
 
 
 def shares(wanted: Mapping[StreamQueue, int], most: int) -> dict[StreamQueue, int]:

@@ -96,6 +96,7 @@ PERSISTER = (
     _gauge("storage_unwritten_bytes", "Octets that wait to be written"),
     _gauge("storage_snapshots", "Snapshots that stand in the store"),
     _gauge("storage_pinned_bytes", "Octets on the disk for the sake of snapshots alone"),
+    _gauge("storage_cursors", "Cursors of streams that may keep snapshots"),
 )
 
 AUTH = (

@@ -49,7 +49,7 @@ def call(*arguments: object, code: int = 0) -> Result:
 def test_snapshots_are_made_listed_extended_and_released(node: StoredNode) -> None:
     store = node.directory.path
     made = call("snapshot", "create", store, "--lease", "15m", "--queue", "orders").output.strip()
-    found = json.loads(call("snapshot", "list", store, "--json").output)
+    found = json.loads(call("snapshot", "list", store, "--json").output)["snapshots"]
     assert [(one["id"], one["messages"], one["copied"]) for one in found] == [(made, 180, False)]
     assert found[0]["queues"] == [{"vhost": "/", "name": "orders", "messages": 180}]
     assert f"{made}: 180 messages of 1 queues" in call("snapshot", "list", store).output
@@ -77,7 +77,7 @@ def test_a_snapshot_can_be_made_elsewhere(node: StoredNode, tmp_path: Path) -> N
         (("snapshot", "create", "DIR/none"), "not a directory"),
         (("snapshot", "create", "DIR", "--lease", "soon"), "no time such as"),
         (("snapshot", "create", "DIR", "--state"), "stop the node"),
-        (("snapshot", "release", "DIR", "../.."), "no id of a snapshot"),
+        (("snapshot", "release", "DIR", "../.."), "neither the id of a snapshot nor"),
         (("verify", "DIR"), "no finished export"),
         (("run", "DIR", "DIR/to", "--export", "a/b"), "letters, digits"),
         (("run", "DIR", "DIR/to", "--start", "soon"), "startingTimestamp"),

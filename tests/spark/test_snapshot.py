@@ -134,7 +134,7 @@ def test_it_stays_what_it_was_when_the_store_loses_everything(
         assert pinned(snapshot, queue) == wanted[queue]
     assert measure(pins_directory(tmp_path)).octets > 65536 * 3
     snapshot.release()
-    assert measure(pins_directory(tmp_path)) == Pinned(0, 0)
+    assert measure(pins_directory(tmp_path)) == Pinned(0, 0, 0)
 
 
 def test_making_one_changes_nothing_else_in_the_directory(tmp_path: Path, node: StoredNode) -> None:
