@@ -135,6 +135,9 @@ class QueueHost:
 
     def _stays(self, queue: Queue) -> None:
         for node, payload in self._held.pop(queue.queue_id, ()):
+            if node not in self._post.peers():
+                # Its link is down, which we are about to be told: it sends them again.
+                continue
             self._serve(node, self._session(node, queue.queue_id), Kind.PUBLISH, payload)
 
     # Questions

@@ -27,6 +27,7 @@ SEEDS = (
 ONCE_FAILED = {
     82_491: "a queue that was being handed over when its policy wanted no mirrors any more was held"
     " for ever",
+    82_754: "a publish was held of a node whose link went while the queue was handed over",
     82_925: "as 82491",
     83_563: "what was acknowledged while a queue was handed over was gone at one mirror, and not at"
     " the one that led next",
