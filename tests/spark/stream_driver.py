@@ -1,8 +1,10 @@
 """A driver of its own, for a test that kills it: follows queues into Parquet until it is ended.
 
-    python stream_driver.py DATA_DIRECTORY OUTPUT CHECKPOINT
+    python stream_driver.py JAVA_OPTIONS
 
-Prints a line for each batch that has been written.
+Starts Spark, which takes longer than all the rest, and then reads a line from standard input: the
+data directory, the directories for the output and the checkpoint, and the name of a cursor, with
+tabs between. Prints a line for each batch that has been written.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import time
 
 
 def main() -> None:
-    data, output, checkpoint = sys.argv[1:]
+    (java_options,) = sys.argv[1:]
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
@@ -25,16 +27,22 @@ def main() -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "1")
         .getOrCreate()
     )
     warren.spark_export.register(spark, pushdown=False)
+    line = sys.stdin.readline()
+    if not line:
+        return
+    data, output, checkpoint, cursor = line.rstrip("\n").split("\t")
     query = (
         spark.readStream.format("warren")
         .option("columns", "queue,seq,body")
         .option("maxOffsetsPerTrigger", "40")
+        .option("cursor", cursor)
         .load(data)
         .writeStream.format("parquet")
         .option("checkpointLocation", checkpoint)

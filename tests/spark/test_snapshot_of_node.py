@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,14 +171,3 @@ def test_a_node_removes_at_its_start_what_nobody_wants(
     broker.start()
     wait_until(lambda: os.listdir(wanted.directory.parent) == [wanted.id])
     assert list_snapshots(tmp_path / "data") == [wanted]
-
-
-def test_a_node_imports_nothing_that_only_exports_need() -> None:
-    program = (
-        "import sys, warren.node, warren.management, warren.http_server, warren.mgmt.command_line;"
-        "assert not {'numpy', 'pandas', 'pyarrow', 'pyspark', 'warren.spark_export'}"
-        " & set(sys.modules)"
-    )
-    command = [sys.executable, "-P", "-c", program]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr

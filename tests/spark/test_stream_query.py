@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pika
 import pytest
@@ -16,6 +17,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 import warren.spark_export
 from warren import Broker
+from warren.persist.pins import held_by_cursors
+from warren.spark_export.plan import QueueSelector
+from warren.spark_export.snapshot import create, list_snapshots, pins_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +30,52 @@ if TYPE_CHECKING:
 def session(spark: SparkSession) -> SparkSession:
     warren.spark_export.register(spark, pushdown=False)
     return spark
+
+
+class Driver(NamedTuple):
+    """A process with a Spark of its own (`stream_driver.py`), and its standard error output."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def follow(self, archive: Archive, cursor: str) -> None:
+        assert self.process.stdin is not None
+        told = [archive.data, archive.output, archive.checkpoint, cursor]
+        self.process.stdin.write("\t".join(map(str, told)).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def wait_for_batch(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline(), self.log.read_text("utf-8")
+
+    def kill(self) -> None:
+        """With the JVM and the workers, which are of its group."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def driver(tmp_path_factory: pytest.TempPathFactory, java_options: str) -> Iterator[Driver]:
+    """Starts while the other tests run, and waits to be told what to read."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("there is no Java")
+    directory = tmp_path_factory.mktemp("driver")
+    script = str(Path(__file__).parent / "stream_driver.py")
+    log = directory / "driver.log"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-P", script, java_options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=directory,
+            start_new_session=True,
+        )
+    with process:
+        driver = Driver(process, log)
+        yield driver
+        if process.poll() is None:
+            driver.kill()
 
 
 @pytest.fixture
@@ -61,11 +111,12 @@ class Archive:
         self.output = directory / "output"
         self.checkpoint = directory / "checkpoint"
 
-    def start(self, *, available_now: bool) -> StreamingQuery:
+    def start(self, *, available_now: bool, **options: str) -> StreamingQuery:
         writer = (
             self._session.readStream.format("warren")
             .option("columns", "queue,seq,body")
             .option("maxOffsetsPerTrigger", "40")
+            .options(**options)
             .load(str(self.data))
             .writeStream.format("parquet")
             .option("checkpointLocation", str(self.checkpoint))
@@ -74,9 +125,9 @@ class Archive:
             writer = writer.trigger(availableNow=True)
         return writer.start(str(self.output))
 
-    def catch_up(self) -> None:
+    def catch_up(self, **options: str) -> None:
         """A run up to what is there now."""
-        self.start(available_now=True).awaitTermination()
+        self.start(available_now=True, **options).awaitTermination()
 
     def numbers(self) -> list[int]:
         """What has arrived, for readers that trust the sink's log of files."""
@@ -113,26 +164,20 @@ def test_a_query_that_is_stopped_in_a_batch_misses_and_repeats_nothing(
     assert archive.numbers() == list(range(130))
 
 
-def test_a_driver_that_is_killed_misses_and_repeats_nothing(
-    archive: Archive, channel: BlockingChannel, tmp_path: Path
+def test_a_driver_that_is_killed_misses_and_repeats_nothing_and_leaves_nothing(
+    driver: Driver, archive: Archive, channel: BlockingChannel
 ) -> None:
-    publish(channel, range(160))
-    script = str(Path(__file__).parent / "stream_driver.py")
-    command = [sys.executable, "-P", script, archive.data, archive.output, archive.checkpoint]
-    with (tmp_path / "driver.log").open("wb") as errors:
-        driver = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, cwd=tmp_path, start_new_session=True
-        )
-    assert driver.stdout is not None
-    with driver, driver.stdout as output:
-        try:
-            # Of four batches the first is written, and the second under way.
-            assert output.readline(), (tmp_path / "driver.log").read_text("utf-8")
-        finally:
-            # With the JVM and the workers, which are of its group.
-            os.killpg(driver.pid, signal.SIGKILL)
-    # The broker forgets what the driver had not yet read.
+    publish(channel, range(100))
+    driver.follow(archive, cursor="archive")
+    # Of three batches the first is written, and the second under way.
+    driver.wait_for_batch()
+    driver.kill()
+    # The broker forgets what the driver had not yet read; its cursor keeps that.
     channel.queue_purge("orders")
-    publish(channel, range(160, 170))
-    archive.catch_up()
-    assert archive.numbers() == list(range(170))
+    publish(channel, range(100, 110))
+    assert list(held_by_cursors(pins_directory(archive.data))) == ["archive"]
+    # Taken, and in no checkpoint.
+    create(archive.data, QueueSelector(), cursor="archive")
+    archive.catch_up(cursor="archive")
+    assert archive.numbers() == list(range(110))
+    assert list_snapshots(archive.data) == []
