@@ -242,6 +242,10 @@ class Leader:
         if not self._copies:
             self._release()
 
+    def _last_batch(self) -> int:
+        """The one that everything is in that was written down so far, sent or not."""
+        return self._batch if self._script else self._batch - 1
+
     def _wake(self) -> None:
         if not self._flushing:
             self._flushing = True
@@ -382,9 +386,9 @@ class Leader:
             copy.sync = firsts
             copy.sent = 0
             copy.began_at = self._clock.now()
-            copy.awaits_batch = self._batch - 1
+            copy.awaits_batch = self._last_batch()
         elif whole:
-            copy.awaits_batch = self._batch - 1
+            copy.awaits_batch = self._last_batch()
 
     def _find_kept(self, copy: _Copy) -> list[int]:
         """Note what the mirror need not be sent; returns by what its positions have moved."""
@@ -418,7 +422,7 @@ class Leader:
         With False when another node leads by then.
         """
         self.flush()
-        self._awaiting.append((self._batch - 1, _Confirm(_Barrier(done), 0, 1)))
+        self._awaiting.append((self._last_batch(), _Confirm(_Barrier(done), 0, 1)))
         self._release()
 
     def limit_slices(self, count_max: int) -> None:

@@ -29,6 +29,7 @@ ONCE_FAILED = {
     " for ever",
     82_754: "a publish was held of a node whose link went while the queue was handed over",
     82_925: "as 82491",
+    82_978: "a mirror that began while the queue was handed over was never in sync",
     83_563: "what was acknowledged while a queue was handed over was gone at one mirror, and not at"
     " the one that led next",
     4: "a restarted node asked the member of its own earlier life to be let in, for ever",
