@@ -278,8 +278,9 @@ class Leader:
             self._step(waiting)
 
     def fall_silent(self) -> None:
-        """Mirrors hear nothing more: one of them may lead from now on, and what it had not heard
-        the others shall not have done."""
+        """Mirrors hear nothing that is written down later: one of them may lead from now on, and
+        what it had not heard the others shall not have done."""
+        self.flush()
         self._silent = True
 
     def speak_again(self) -> None:

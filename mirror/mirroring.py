@@ -587,9 +587,9 @@ class Mirroring:
     def move_leader(self, queue: Queue, target: str) -> None:
         """Hand a queue over to a mirror that is in sync, without losing anything."""
         led = self._led.get(queue.queue_id)
-        if led is None or led.moving:
+        if led is None or led.moving_to:
             return
-        led.moving = True
+        led.moving_to = target
         queue.hold()
 
         # The target itself writes that it leads: it may have died, or have begun anew.
@@ -610,13 +610,13 @@ class Mirroring:
             if leads:
                 run(ask(), answered)
 
-        led.leader.barrier(when_all_have_it)
         led.leader.fall_silent()
+        led.leader.barrier(when_all_have_it)
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
 
     def _stay(self, led: LedQueue) -> None:
-        if led.moving and self._led.get(led.queue.queue_id) is led:
-            led.moving = False
+        if led.moving_to and self._led.get(led.queue.queue_id) is led:
+            led.moving_to = ""
             led.leader.speak_again()
             led.queue.release()
             self.on_stay(led.queue)
@@ -957,6 +957,9 @@ class Mirroring:
                 led.leader.goes_on_in(record.epoch)
                 led.member.set_epoch(record.epoch)
             led.record_changed(record)
+            if led.moving_to not in record.mirrors:
+                # It cannot take the lead any more.
+                self._stay(led)
 
     def _follow(self, copy: CopyHere, record: object | None) -> None:
         if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:
