@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,9 +36,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from warren.persist.pins import remove
 from warren.spark_export.cursor import HeldCursor, take_cursor
-from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
+from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone, StoreRefused
 from warren.spark_export.filters import EVERYTHING
 from warren.spark_export.options import ReadOptions
 from warren.spark_export.partition import partitions_of, read_partition
@@ -307,7 +306,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _release(self, directory: str) -> None:
         self._held.discard(directory)
-        remove(Path(directory))
+        # Nothing is removed that is no snapshot, whatever the checkpoint says.
+        with suppress(SnapshotGone, StoreRefused):
+            load_snapshot(Path(directory)).release()
 
 
 def check_stream(options: ReadOptions) -> None:

@@ -24,7 +24,7 @@ from warren.persist.pins import Pinned, held_by_cursors, sweep
 from warren.spark_export import cursor as cursors
 from warren.spark_export import stream
 from warren.spark_export.cursor import take_cursor
-from warren.spark_export.errors import CursorInUse, DataLost, OptionRefused
+from warren.spark_export.errors import CursorInUse, DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.options import parse_options
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot import create, list_snapshots, pins_directory
@@ -200,6 +200,30 @@ def test_a_snapshot_released_after_its_last_message_was_read_is_no_loss(
     assert ids(tmp_path) == []
     publish(node, range(200, 203))
     assert reading.batch() == list(range(200, 203))
+
+
+def test_a_snapshot_that_is_released_while_it_is_read_is_no_end_of_the_data(
+    tmp_path: Path, node: StoredNode, query: Callable[..., Query]
+) -> None:
+    publish(node, range(200))
+    reading = query(cursorMaxBytes="100k")
+    end = reading.reader.latestOffset(reading.at, TEN)
+    (partition,) = reading.reader.partitions(reading.at, end)
+    forget(node, range(200))
+    node.storage.pins.check(0.0)
+    with pytest.raises(SnapshotGone):
+        list(reading.reader.read(partition))
+
+
+def test_only_snapshots_are_removed_whatever_the_checkpoint_says(
+    tmp_path: Path, node: StoredNode, query: Callable[..., Query]
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    reading = query()
+    reading.at = {**reading.at, "snapshot": str(other)}
+    assert reading.batch() == []
+    assert other.exists()
 
 
 def test_what_two_cursors_keep_counts_for_each(

@@ -42,6 +42,8 @@ def test_every_option_has_its_field() -> None:
             "filterPushdown": "false",
             "maxOffsetsPerTrigger": "1000",
             "maxBytesPerTrigger": "1g",
+            "cursor": "archive",
+            "cursorMaxBytes": "10g",
         }
     )
     assert options == ReadOptions(
@@ -67,6 +69,8 @@ def test_every_option_has_its_field() -> None:
         filter_pushdown=False,
         max_offsets_per_trigger=1000,
         max_bytes_per_trigger=1 << 30,
+        cursor="archive",
+        cursor_max_bytes=10 << 30,
     )
 
 
