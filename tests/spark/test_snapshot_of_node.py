@@ -16,6 +16,7 @@ from pinned_messages import bodies_of
 
 from warren import Broker
 from warren.config import Listener
+from warren.spark_export.cursor import take_cursor
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot import Snapshot, create, list_snapshots
 
@@ -157,6 +158,9 @@ def test_metrics_count_what_snapshots_alone_keep(
     second.release()
     wait_until(lambda: look()["storage_pinned_bytes"] == 0)
     assert metrics(broker)["storage_snapshots"] == 0
+    assert metrics(broker)["storage_cursors"] == 0
+    take_cursor(tmp_path / "data", "archive", None, None).close()
+    wait_until(lambda: look()["storage_cursors"] == 1)
 
 
 def test_a_node_removes_at_its_start_what_nobody_wants(
