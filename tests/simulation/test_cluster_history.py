@@ -19,8 +19,8 @@ OUT_OF_SYNC_SEED = 10_277
 """A mirror that is not in sync is promoted in one history of some hundred; here it is."""
 
 SEEDS = (
-    *range(cluster_history.WIDER_FROM, cluster_history.WIDER_FROM + 40),
-    *range(cluster_history.WIDEST_FROM, cluster_history.WIDEST_FROM + 30),
+    *range(cluster_history.WIDER_FROM, cluster_history.WIDER_FROM + 20),
+    *range(cluster_history.WIDEST_FROM, cluster_history.WIDEST_FROM + 15),
     OUT_OF_SYNC_SEED,
 )
 
