@@ -7,18 +7,22 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from warren.core.ports import Commit, MetadataStore
-from warren.core.waiting import Waiting, run
+from warren.core.waiting import Awaited, Waiting, run
 
 Answer = TypeVar("Answer")
 
 
 async def done(commit: Commit) -> None:
     """Return when the commit is durable, or refused."""
-    if commit.done:
-        return
-    reached = asyncio.Event()
-    commit.then(reached.set)
-    await reached.wait()
+    if not commit.done:
+        await reached(commit)
+
+
+async def reached(awaited: Awaited) -> None:
+    """Return when it has happened."""
+    happened = asyncio.Event()
+    awaited.then(happened.set)
+    await happened.wait()
 
 
 async def visible(commit: Commit) -> None:

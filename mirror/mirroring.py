@@ -607,11 +607,16 @@ class Mirroring:
                 self._stay(led)
 
         def when_all_have_it(leads: bool) -> None:
-            if leads:
+            if leads and led.moving_to:
                 run(ask(), answered)
 
-        led.leader.fall_silent()
-        led.leader.barrier(when_all_have_it)
+        def last_words(leads: bool) -> None:
+            # Nothing was delivered since, and what came back meanwhile counts.
+            if leads and led.moving_to:
+                led.leader.fall_silent()
+                led.leader.barrier(when_all_have_it)
+
+        led.leader.barrier(last_words)
         self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
 
     def _stay(self, led: LedQueue) -> None:

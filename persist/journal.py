@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from warren.core.message import Envelope
 from warren.core.ports import Commit, Timer
 from warren.core.settlement import PublishConfirms
+from warren.core.waiting import Event
 from warren.persist.format import (
     BATCH_HEADER_BYTES,
     RECORD_BYTES,
@@ -147,6 +148,7 @@ class Journal:
         self._deleted: list[QueueIndex] = []
         self._flush_wanted = False
         self._mark_wanted = False
+        self._removals_awaited = Event()
 
     @property
     def idle(self) -> bool:
@@ -202,6 +204,11 @@ class Journal:
         self._mark_wanted = True
         self.flush()
 
+    def removals_written(self) -> Event:
+        """Happens when all that was removed so far is removed on disk."""
+        self.flush()
+        return self._removals_awaited
+
     # Closing batches
 
     def _timed_out(self) -> None:
@@ -230,6 +237,7 @@ class Journal:
         if not (self.noted or self._deleted or self._flush_wanted):
             return
         self._flush_wanted = False
+        removals, self._removals_awaited = self._removals_awaited, Event()
         batch = self._gather()
         # They have done their part; nothing is kept in memory for them.
         self.last_body = self.last_envelope = None
@@ -237,6 +245,7 @@ class Journal:
         if not batch.lengths:
             self._on_batch(self._store.end, 0)
             self._on_synced()
+            removals.happen()
             return
         place = place_of(batch.file.file_id, batch.start)
         records_bytes = batch.offset - batch.start - BATCH_HEADER_BYTES
@@ -253,6 +262,7 @@ class Journal:
         definitions = self._definitions()
         commit = self._group.submit(piece)
         commit.then(lambda: self._written(piece, batch.waiting, definitions))
+        commit.then(removals.happen)
 
     def _gather(self) -> OpenBatch:
         batch = OpenBatch(self._store.open_file(), self._now_us())

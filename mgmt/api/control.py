@@ -35,6 +35,7 @@ from warren.mgmt.http.slices import Breather
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
 from warren.mgmt.network_interfaces import network_interfaces
 from warren.mgmt.statistics.sampler import node_connections
+from warren.mgmt.waiting import reached
 
 TAIL_BYTES_MAX = 1 << 20
 """Of the log file that are read for its last lines."""
@@ -277,6 +278,8 @@ async def unacknowledged(request: ApiRequest) -> Any:
     In ranges, end exclusive, by the id under which the storage has the queue; each level of a queue
     with priorities has one of its own. With `queue_ids`, those of the definitions as hexadecimal
     numbers, only of these.
+
+    Whoever reads the storage afterwards finds none there that was acknowledged before.
     """
     wanted = _queue_ids(await request.body())
     node = request.node
@@ -293,6 +296,9 @@ async def unacknowledged(request: ApiRequest) -> Any:
         storage_id = _storage_id(request, queue)
         if wanted is None or storage_id in wanted:
             rows += _unacknowledged_rows(queue, storage_id, node.unacked_of(queue))
+    storage = request.managed.storage
+    if storage is not None:
+        await reached(storage.journal.removals_written())
     return rows
 
 

@@ -195,6 +195,33 @@ def test_a_confirm_comes_after_the_sync_only(node: Node) -> None:
     assert bodies(Node(node.disk).queues[QUEUE]) == [b"x"]
 
 
+def test_who_asks_is_told_when_all_removals_so_far_are_on_disk(node: Node) -> None:
+    node.publish(b"x")
+    node.rest()
+    message = node.queues[QUEUE].fetch()
+    assert message is not None
+    node.publish(b"under way")
+    node.turn()
+    node.queues[QUEUE].ack([message])
+    written = node.storage.journal.removals_written()
+    node.jobs.step_lane("journal")
+    assert not written.happened
+    node.turn()
+    node.jobs.step_lane("journal")
+    assert not written.happened
+    node.turn()
+    assert written.happened
+    node.disk.crash()
+    assert bodies(Node(node.disk).queues[QUEUE]) == [b"under way"]
+
+
+def test_who_asks_for_removals_is_told_at_once_when_there_are_none(node: Node) -> None:
+    node.rest()
+    written = node.storage.journal.removals_written()
+    node.turn()
+    assert written.happened
+
+
 def test_messages_that_come_while_one_sync_lasts_share_the_next(node: Node) -> None:
     node.publish(b"0")
     node.turn()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from warren.core.priority_queue import PriorityQueue
 from warren.core.records import QueueRecord
 from warren.mirror.leader_level import LeaderLevel
+from warren.mirror.mirroring import MOVE_PATIENCE_S
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -224,6 +225,13 @@ class Ledger:
         """Whether the queue was led anew since then."""
         ledger = self.queues.get(queue)
         return ledger is None or any(moved >= at for moved in ledger.moved_at)
+
+    def moves_around(self, queue: str, at: float) -> bool:
+        """Whether the queue was being handed over then, as far as whoever used it can know."""
+        ledger = self.queues.get(queue)
+        return ledger is None or any(
+            at - KNOWN_S <= moved <= at + MOVE_PATIENCE_S + KNOWN_S for moved in ledger.moved_at
+        )
 
 
 def record_of(cluster: Cluster, queue: str) -> QueueRecord | None:

@@ -32,6 +32,7 @@ ONCE_FAILED = {
     82_978: "a mirror that began while the queue was handed over was never in sync",
     83_563: "what was acknowledged while a queue was handed over was gone at one mirror, and not at"
     " the one that led next",
+    83_898: "what was acknowledged when a queue began to be handed over counts no more",
     4: "a restarted node asked the member of its own earlier life to be let in, for ever",
     7: "a question that waited for the new leader arrived before it was told to begin anew",
     8: "an answer that came after its link had broken took the next link down",
