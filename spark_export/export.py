@@ -205,7 +205,7 @@ def finish(
         schema=schema,
         unreadable=plan.snapshot.unreadable_in(_queues(plan)),
         files=tuple(sorted(files, key=lambda file: file.path)),
-        high_water=base | _high_water(_queues(plan)),
+        high_water=_high_water(base, _queues(plan)),
     )
     write_manifest(destination, manifest)
     shutil.rmtree(staging_directory(destination, plan.export), ignore_errors=True)
@@ -402,12 +402,14 @@ def _queues(plan: Plan) -> list[PinnedQueue]:
     return [queue for queue in plan.snapshot.queues if (queue.vhost, queue.name) in chosen]
 
 
-def _high_water(queues: list[PinnedQueue]) -> dict[str, int]:
-    return {
-        f"{queue.queue_id:016x}": queue.last_position + 1
-        for queue in queues
-        if queue.last_position is not None
-    }
+def _high_water(base: dict[str, int], queues: list[PinnedQueue]) -> dict[str, int]:
+    """Never less than that of the base: a snapshot that was given may be older than the base's."""
+    reached = dict(base)
+    for queue in queues:
+        if queue.last_position is not None:
+            key = f"{queue.queue_id:016x}"
+            reached[key] = max(reached.get(key, 0), queue.last_position + 1)
+    return reached
 
 
 def _plan_fields(plan: Plan) -> dict[str, Any]:

@@ -334,6 +334,21 @@ def test_increments_have_what_came_since_and_nothing_twice(
     assert [one.export for one in list_manifests(destination)] == ["1", "2", "3", "4"]
 
 
+def test_an_increment_from_an_older_snapshot_lets_nothing_come_twice(
+    node: StoredNode, destination: Path
+) -> None:
+    store = node.directory.path
+    node.publish(b"first", ORDERS)
+    node.flush()
+    older = create(store, QueueSelector())
+    node.publish(b"second", ORDERS)
+    node.flush()
+    export(store, destination, "1", wish())
+    assert export(store, destination, "2", wish(since="1", snapshot=older.directory)).rows == 0
+    assert export(store, destination, "3", wish(since="2")).rows == 0
+    older.release()
+
+
 def test_a_queue_that_was_made_since_is_in_the_increment(
     node: StoredNode, destination: Path
 ) -> None:
