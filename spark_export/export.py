@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from warren.spark_export import errors
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
 from warren.spark_export.manifest import (
+    SUCCESS_FILE,
     ExportedFile,
     Manifest,
     check_export_id,
@@ -46,7 +47,14 @@ from warren.spark_export.plan import (
     group_units,
 )
 from warren.spark_export.schema import columns, spark_schema
-from warren.spark_export.snapshot import LEASE_S, PinnedQueue, Snapshot, create, open_snapshot
+from warren.spark_export.snapshot import (
+    LEASE_S,
+    PinnedQueue,
+    Snapshot,
+    create,
+    load_snapshot,
+    open_snapshot,
+)
 from warren.spark_export.unreadable import check_unreadable
 
 if TYPE_CHECKING:
@@ -132,6 +140,8 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
     check_export_id(export)
     _check_destination(data_directory, destination)
     if manifest_path(destination, export).exists():
+        # Who wrote it may have been killed then.
+        settle(destination, export)
         return read_manifest(destination, export)
     path = staging_directory(destination, export) / PLAN_FILE
     if path.exists():
@@ -192,7 +202,7 @@ def tasks(destination: Path, plan: Plan) -> list[ExportTask]:
 def finish(
     destination: Path, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
 ) -> Manifest:
-    """Write the manifest, and give up what only an unfinished export needs. Raises OSError."""
+    """Write the manifest, and settle what follows from it. Raises OSError."""
     base = {} if plan.since is None else read_manifest(destination, plan.since).high_water
     manifest = Manifest(
         export=plan.export,
@@ -208,10 +218,25 @@ def finish(
         high_water=_high_water(base, _queues(plan)),
     )
     write_manifest(destination, manifest)
-    shutil.rmtree(staging_directory(destination, plan.export), ignore_errors=True)
-    if plan.owns_snapshot:
-        plan.snapshot.release()
+    settle(destination, plan.export)
     return manifest
+
+
+def settle(destination: Path, export: str) -> None:
+    """Say that there is a finished export, and give up what only an unfinished one needs.
+
+    Nothing is left to be done where this was done before. Raises OSError.
+    """
+    staging = staging_directory(destination, export)
+    try:
+        plan = json.loads((staging / PLAN_FILE).read_text("utf-8"))
+    except FileNotFoundError:
+        return
+    write_durably(destination / SUCCESS_FILE, b"")
+    if plan["owns_snapshot"]:
+        with suppress(SnapshotGone, StoreRefused):
+            load_snapshot(Path(plan["snapshot"])).release()
+    shutil.rmtree(staging, ignore_errors=True)
 
 
 def run(

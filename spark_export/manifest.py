@@ -196,7 +196,6 @@ def write_manifest(destination: Path, manifest: Manifest) -> None:
     fields |= {"rows": manifest.rows, "bytes": manifest.bytes, "corrupt": manifest.corrupt}
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, json.dumps(fields, indent=1).encode())
-    write_durably(destination / SUCCESS_FILE, b"")
 
 
 def read_manifest(destination: Path, export: str) -> Manifest:

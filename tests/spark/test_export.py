@@ -36,6 +36,7 @@ from warren.spark_export.manifest import (
     partition_directory,
     read_manifest,
     verify,
+    write_manifest,
 )
 from warren.spark_export.options import parse_options
 from warren.spark_export.plan import QueueSelector
@@ -238,6 +239,24 @@ def test_an_export_that_was_killed_and_run_again_has_the_same_files(
     # Who brings a snapshot keeps it.
     assert list_snapshots(store) == [snapshot]
     snapshot.release()
+
+
+def test_what_a_kill_behind_the_manifest_left_is_settled_by_the_next_run(
+    store: Path, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_and_die(destination: Path, manifest: Manifest) -> None:
+        write_manifest(destination, manifest)
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("warren.spark_export.export.write_manifest", write_and_die)
+        export(store, destination, "full", wish())
+    assert list_snapshots(store)
+    manifest = export(store, destination, "full", wish())
+    assert manifest.rows == 205
+    assert list_snapshots(store) == []
+    assert (destination / "_SUCCESS").exists()
+    assert os.listdir(destination / "_staging") == []
 
 
 def test_what_was_begun_with_other_options_is_not_gone_on_with(
