@@ -494,10 +494,10 @@ def _read_plan(path: Path, wish: Wish) -> Plan:
         codec=wish.codec,
         target_file_bytes=wish.target_file_bytes,
         selector=wish.selector,
+        # What was the latest then is gone on with, whatever has been finished meanwhile.
+        since=known.since if known.since and wish.since == LATEST else wish.since,
     )
-    if _options_fields(known) != _options_fields(wanted) or (known.since is None) != (
-        wish.since is None
-    ):
+    if _plan_fields(known) != _plan_fields(wanted):
         raise OptionRefused(
             f"export {export} was begun with other options; use those, or another name"
         )

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -277,6 +278,26 @@ def test_what_was_begun_with_other_options_is_not_gone_on_with(
         begin(store, destination, "full", wish())
 
 
+def test_an_increment_that_was_begun_goes_on_with_the_base_it_had(
+    store: Path, destination: Path
+) -> None:
+    for name in ("1", "2"):
+        export(store, destination, name, wish())
+    plan = begin(store, destination, "more", wish(since="1"))
+    assert not isinstance(plan, Manifest)
+    for since in ("2", None):
+        with pytest.raises(OptionRefused, match="begun with other options"):
+            begin(store, destination, "more", wish(since=since))
+    for since in ("1", "latest"):
+        assert begin(store, destination, "more", wish(since=since)) == plan
+    full = begin(store, destination, "full", wish())
+    assert not isinstance(full, Manifest)
+    with pytest.raises(OptionRefused, match="begun with other options"):
+        begin(store, destination, "full", wish(since="latest"))
+    for one in (plan, full):
+        one.snapshot.release()
+
+
 def test_a_file_of_a_unit_that_went_is_written_again(store: Path, destination: Path) -> None:
     def lose(task: object) -> None:
         for path in destination.rglob("part-*"):
@@ -366,6 +387,16 @@ def test_an_increment_from_an_older_snapshot_lets_nothing_come_twice(
     assert export(store, destination, "2", wish(since="1", snapshot=older.directory)).rows == 0
     assert export(store, destination, "3", wish(since="2")).rows == 0
     older.release()
+
+
+def test_exports_that_are_each_others_base_have_no_beginning(
+    store: Path, destination: Path
+) -> None:
+    manifest = export(store, destination, "1", wish())
+    for name, since in (("1", "3"), ("2", "1"), ("3", "2")):
+        write_manifest(destination, replace(manifest, export=name, since=since))
+    with pytest.raises(StoreRefused, match="3 has no beginning"):
+        chain(destination, read_manifest(destination, "3"))
 
 
 def test_a_queue_that_was_made_since_is_in_the_increment(
