@@ -38,8 +38,6 @@ NAME_BYTES_MAX = 200
 """Of a directory; a file system takes 255, and a name of 255 octets may need 765 when it is
 encoded."""
 
-CHAIN_MAX = 100_000
-
 HASH_BYTES = 1 << 20
 """Read at once."""
 
@@ -247,12 +245,14 @@ def find_manifest(destination: Path, export: str | None) -> Manifest:
 
 def chain(destination: Path, manifest: Manifest) -> list[Manifest]:
     """The export with its bases, the full one first. Raises `StoreRefused`, OSError."""
-    links = [manifest]
-    while links[-1].since is not None:
-        if len(links) >= CHAIN_MAX or links[-1].since in {link.export for link in links[-2:]}:
+    links = {manifest.export: manifest}
+    since = manifest.since
+    while since is not None:
+        if since in links:
             raise StoreRefused(f"export {manifest.export} has no beginning")
-        links.append(read_manifest(destination, links[-1].since))
-    return links[::-1]
+        links[since] = read_manifest(destination, since)
+        since = links[since].since
+    return list(links.values())[::-1]
 
 
 def verify(destination: Path, manifest: Manifest) -> Iterator[Fault]:
