@@ -18,9 +18,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
+from warren.persist.data_directory import sync_directory
 from warren.spark_export.errors import OptionRefused, StoreRefused
 
 FORMAT = 1
@@ -290,19 +292,11 @@ def file_digest(path: Path) -> str:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Put a file in place of what is there. Raises OSError."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.new")
+    """Put a file in place of what is there, whoever else does so too. Raises OSError."""
+    unfinished = path.with_name(f".{path.name}.{token_hex(8)}.new")
     with unfinished.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.rename(unfinished, path)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

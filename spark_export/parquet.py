@@ -2,7 +2,8 @@
 
 A file is written beside the others, synced, and renamed to a name that follows from what is in it.
 Then what was written is noted; a task that is run again finds the note and does nothing. A task
-that runs twice at once writes the same files twice, each under a name of its own until the rename.
+that runs twice at once, perhaps on two machines, writes the same files twice, each under a name of
+its own until the rename.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from warren.persist.data_directory import sync_directory
 from warren.spark_export.decode import decode_unit
 from warren.spark_export.filters import EVERYTHING
 from warren.spark_export.manifest import (
@@ -28,15 +31,12 @@ from warren.spark_export.manifest import (
     file_name,
     partition_directory,
     staging_directory,
-    sync_directory,
     write_durably,
 )
 from warren.spark_export.node_state import Span
 from warren.spark_export.options import ReadOptions
 from warren.spark_export.schema import arrow_schema, columns
 from warren.spark_export.unit import Unit
-
-CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 ROW_GROUP_BYTES = 64 << 20
 """Of decoded columns; so much of each file that is being written is in memory."""
@@ -97,7 +97,7 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
             for day, part in _by_date(batch):
                 file = by_date.get(day)
                 if file is None:
-                    path = staging / f"{task.name}-{day}.{os.getpid()}.new"
+                    path = staging / f"{task.name}-{day}.{token_hex(8)}.new"
                     file = by_date[day] = ParquetFile(path, task)
                     stack.callback(file.abandon)
                 file.write(part)

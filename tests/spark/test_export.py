@@ -20,6 +20,7 @@ from warren.core.ports import Write
 from warren.core.records import QueueRecord
 from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem
+from warren.spark_export import parquet
 from warren.spark_export.errors import (
     DataLost,
     OptionRefused,
@@ -28,8 +29,9 @@ from warren.spark_export.errors import (
     SnapshotGone,
     StoreRefused,
 )
-from warren.spark_export.export import alone, begin, deal, export_share, tasks
+from warren.spark_export.export import alone, begin, deal, export_share, finish, tasks
 from warren.spark_export.manifest import (
+    ExportedFile,
     Manifest,
     chain,
     find_manifest,
@@ -466,6 +468,30 @@ def test_an_export_is_written_by_one_process_at_once(store: Path, destination: P
         export(store, destination, "full", wish())
     assert [one.export for one in list_manifests(destination)] == ["full"]
     assert list((destination / "_staging").iterdir()) == []
+
+
+def test_a_task_that_runs_twice_at_once_does_no_harm(
+    store: Path, destination: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On another machine a process may have the same id.
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    plan = begin(store, destination, "full", wish())
+    assert not isinstance(plan, Manifest)
+    first, *others = tasks(destination, plan)
+    finish_file = parquet.ParquetFile.finish
+    twins: list[list[ExportedFile]] = []
+
+    def finish_beside_a_twin(self: parquet.ParquetFile, day: str | None) -> ExportedFile:
+        if not twins:
+            twins.append([])
+            twins.append(parquet.export_unit(first))
+        return finish_file(self, day)
+
+    monkeypatch.setattr(parquet.ParquetFile, "finish", finish_beside_a_twin)
+    assert parquet.export_unit(first) == twins[1]
+    files = export_share([first, *others])
+    manifest = finish(destination, plan, files, {})
+    assert manifest.rows == 205 and not list(verify(destination, manifest))
 
 
 def test_shares_of_tasks_are_alike(store: Path, destination: Path) -> None:
