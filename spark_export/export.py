@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from warren.persist.data_directory import write_durably
 from warren.spark_export import errors
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
 from warren.spark_export.manifest import (
@@ -33,7 +34,6 @@ from warren.spark_export.manifest import (
     manifest_path,
     read_manifest,
     staging_directory,
-    write_durably,
     write_manifest,
 )
 from warren.spark_export.options import BodyFormat, Headers, Mode, ReadOptions

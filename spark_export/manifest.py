@@ -18,11 +18,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 from urllib.parse import quote
 
-from warren.persist.data_directory import sync_directory
+from warren.persist.data_directory import write_durably
 from warren.spark_export.errors import OptionRefused, StoreRefused
 
 FORMAT = 1
@@ -289,14 +288,3 @@ def file_digest(path: Path) -> str:
         while data := file.read(HASH_BYTES):
             digest.update(data)
     return digest.hexdigest()
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Put a file in place of what is there, whoever else does so too. Raises OSError."""
-    unfinished = path.with_name(f".{path.name}.{token_hex(8)}.new")
-    with unfinished.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, path)
-    sync_directory(path.parent)

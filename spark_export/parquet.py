@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from warren.persist.data_directory import sync_directory
+from warren.persist.data_directory import sync_directory, write_durably
 from warren.spark_export.decode import decode_unit
 from warren.spark_export.filters import EVERYTHING
 from warren.spark_export.manifest import (
@@ -31,7 +31,6 @@ from warren.spark_export.manifest import (
     file_name,
     partition_directory,
     staging_directory,
-    write_durably,
 )
 from warren.spark_export.node_state import Span
 from warren.spark_export.options import ReadOptions

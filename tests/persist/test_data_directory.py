@@ -1,10 +1,13 @@
-"""A data directory that begins anew."""
+"""A data directory that begins anew, and files that are replaced in one."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from warren.persist.data_directory import DataDirectory, DirectoryInUse
+import pytest
+
+from warren.persist.data_directory import DataDirectory, DirectoryInUse, write_durably
 
 
 def test_a_directory_that_begins_anew_is_empty_and_of_another_node(tmp_path: Path) -> None:
@@ -32,3 +35,19 @@ def test_a_directory_that_begins_anew_is_empty_and_of_another_node(tmp_path: Pat
         again = directory.node_id
     with DataDirectory.open(path) as directory:
         assert directory.node_id == again
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_durably(tmp_path / "file", b"before")
+
+    def fail(fd: int) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="is full"):
+        patched.setattr(os, "fsync", fail)
+        write_durably(tmp_path / "file", b"after")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"before"}
+    write_durably(tmp_path / "file", b"after")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"file": b"after"}
