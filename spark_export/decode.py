@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from warren.persist.format import PUBLISH, RECORD_BYTES, SHARED_MESSAGE
 from warren.spark_export import arrow_columns
-from warren.spark_export.errors import DataLost, RecordDamaged, SnapshotGone, StoreRefused
+from warren.spark_export.errors import DataLost, RecordDamaged, StoreRefused
 from warren.spark_export.filters import RowFilter
 from warren.spark_export.header_tables import HeaderTables, variants
 from warren.spark_export.layout import HEAD, HEAD_BYTES, SHARED, gather, octets_at
@@ -85,11 +85,7 @@ def decode_unit(
     """
     tally = tally if tally is not None else Tally()
     damaged, lost = tally.damaged, tally.lost
-    try:
-        entries = unit.entries()
-    except FileNotFoundError:
-        raise SnapshotGone(f"the snapshot at {unit.snapshot} is gone") from None
-    entries = _included(entries, options, unacked)
+    entries = _included(unit.entries(), options, unacked)
     decoder = _UnitDecoder(unit, entries, schema, options, unacked, keep, tally)
     try:
         for first, end in cuts(entries["length"]):

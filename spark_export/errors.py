@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Self
+
 
 class SparkExportError(Exception):
     """The text says what is wrong and what to do."""
@@ -21,6 +24,10 @@ class QueueUnknown(SparkExportError):
 
 class SnapshotGone(SparkExportError):
     """A snapshot was released, or its lease has run out."""
+
+    @classmethod
+    def at(cls, directory: Path) -> Self:
+        return cls(f"there is no snapshot at {directory}: it was released, or its lease ran out")
 
 
 class CursorInUse(SparkExportError):

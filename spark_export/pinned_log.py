@@ -211,7 +211,7 @@ class PinnedLog:
         try:
             self._newest = find_log_files(os.listdir(directory)).newest
         except FileNotFoundError:
-            raise _gone(directory) from None
+            raise SnapshotGone.at(directory.parent) from None
         self._wanted_bytes = _octets_by_file(wanted)
         self._open: OrderedDict[int, LogFile | None] = OrderedDict()
         self._whole: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
@@ -267,7 +267,7 @@ class PinnedLog:
             with suppress(FileNotFoundError):
                 return LogFile(self._directory / file_name(file_id, generation))
         if not self._directory.exists():
-            raise _gone(self._directory)
+            raise SnapshotGone.at(self._directory.parent)
         return None
 
     @staticmethod
@@ -321,12 +321,6 @@ class PinnedLog:
             file.read_whole(data)
             self._whole[file_id] = data
         return data
-
-
-def _gone(directory: Path) -> SnapshotGone:
-    return SnapshotGone(
-        f"the snapshot at {directory.parent} is gone: it was released, or its lease ran out"
-    )
 
 
 def _octets_by_file(entries: NDArray[np.void]) -> dict[int, int]:

@@ -118,7 +118,7 @@ def plan_units(
 
     Queues without a range are read whole. Positions are exact; times are not looked at: who
     decodes is to leave out messages outside of `start_us` and `end_us`. Where units are cut depends
-    on nothing but the snapshot, the ranges and the two numbers. Raises OSError.
+    on nothing but the snapshot, the ranges and the two numbers. Raises `SnapshotGone`, OSError.
     """
     chosen = []
     for queue in snapshot.queues:

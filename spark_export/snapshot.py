@@ -34,7 +34,6 @@ from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot_file import (
     PinnedQueue,
     Snapshot,
-    gone,
     load_snapshot,
     now_us,
 )
@@ -123,6 +122,6 @@ def _check_whole(directory: Path, queue: PinnedQueue) -> None:
     try:
         size = entries_path(directory, queue.queue_id).stat().st_size
     except FileNotFoundError:
-        raise gone(directory) from None
+        raise SnapshotGone.at(directory) from None
     if size < queue.rows * ENTRY.itemsize:
         raise SnapshotGone(f"snapshot {directory} did not survive a power failure; take a new one")

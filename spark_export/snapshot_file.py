@@ -86,11 +86,15 @@ class Snapshot:
         """
         with locked(self.directory) as ours:
             if not ours:
-                raise gone(self.directory)
+                raise SnapshotGone.at(self.directory)
             if self.cursor is not None:
                 return self
             extended = replace(self, expires_us=now_us() + int(lease_s * 1e6))
-            write_lease(extended, self.directory)
+            try:
+                write_lease(extended, self.directory)
+            except FileNotFoundError:
+                # Whoever releases it does not ask for the lock.
+                raise SnapshotGone.at(self.directory) from None
         return extended
 
     def __enter__(self) -> Snapshot:
@@ -105,7 +109,7 @@ def load_snapshot(directory: Path) -> Snapshot:
     try:
         fields = json.loads((directory / LEASE_FILE).read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise gone(directory) from None
+        raise SnapshotGone.at(directory) from None
     except ValueError as error:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error}") from None
     return _decode(fields, directory)
@@ -182,12 +186,6 @@ def _decode_queue(fields: Any) -> PinnedQueue:
         last_position=fields["last_position"],
         unacked=None if unacked is None else tuple((start, end) for start, end in unacked),
         unreadable=fields["unreadable"],
-    )
-
-
-def gone(directory: Path) -> SnapshotGone:
-    return SnapshotGone(
-        f"there is no snapshot at {directory}: it was released, or its lease has run out"
     )
 
 

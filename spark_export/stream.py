@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,7 +51,6 @@ from warren.spark_export.snapshot import (
     load_snapshot,
     open_snapshot,
 )
-from warren.spark_export.snapshot_file import gone
 from warren.spark_export.stream_offsets import StreamOffset, StreamQueue, Waiting, advance
 from warren.spark_export.unit import load_entries
 from warren.spark_export.unreadable import check_unreadable
@@ -168,14 +167,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot = self._snapshot_of(last)
         check_unreadable(snapshot, snapshot.queues, self._options.mode)
         chosen = []
-        with _still_there(snapshot):
-            for queue in snapshot.queues:
-                end_seq = last.next.get(_key(queue))
-                if end_seq is not None:
-                    span = Range(following.get(_key(queue)), end_seq)
-                    rows = find_rows(snapshot.directory, queue, span)
-                    if rows.end > rows.first:
-                        chosen.append(rows)
+        for queue in snapshot.queues:
+            end_seq = last.next.get(_key(queue))
+            if end_seq is not None:
+                span = Range(following.get(_key(queue)), end_seq)
+                rows = find_rows(snapshot.directory, queue, span)
+                if rows.end > rows.first:
+                    chosen.append(rows)
         units = cut_rows(
             snapshot,
             chosen,
@@ -205,8 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises `SnapshotGone`, OSError.
         """
         snapshot.extend(STREAM_LEASE_S)
-        with _still_there(snapshot):
-            waiting = [_waiting(snapshot, queue, start.next) for queue in snapshot.queues]
+        waiting = [_waiting(snapshot, queue, start.next) for queue in snapshot.queues]
         self._newest = StreamOffset(
             str(snapshot.directory),
             {
@@ -322,15 +319,6 @@ def check_stream(options: ReadOptions) -> None:
     for name, given in batch.items():
         if given:
             raise OptionRefused(f"option {name} is for batches; a stream has no end")
-
-
-@contextmanager
-def _still_there(snapshot: Snapshot) -> Iterator[None]:
-    """A file that is missing was removed with its snapshot. Raises `SnapshotGone`."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise gone(snapshot.directory) from error
 
 
 def _key(queue: PinnedQueue) -> StreamQueue:

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from warren.spark_export.errors import SnapshotGone
+
 ENTRY = np.dtype(
     [
         ("position", "<u8"),
@@ -43,12 +45,16 @@ def entries_path(snapshot: Path, queue_id: int) -> Path:
 
 
 def load_entries(snapshot: Path, queue_id: int) -> NDArray[np.void]:
-    """All entries of a queue; many are mapped and not read. Raises OSError when they are gone.
+    """All entries of a queue; many are mapped and not read. Raises `SnapshotGone`, OSError.
 
     As `numpy.load`, which takes a millisecond to understand what is the same in all these files.
     """
     path = entries_path(snapshot, queue_id)
-    with path.open("rb") as file:
+    try:
+        opened = path.open("rb")
+    except FileNotFoundError:
+        raise SnapshotGone.at(snapshot) from None
+    with opened as file:
         head = file.read(HEAD_BYTES)
         start = 10 + int.from_bytes(head[8:10], "little")
         if head[:8] != NPY_1_0 or head[10 : 10 + len(DESCRIBED)] != DESCRIBED:
@@ -87,5 +93,5 @@ class Unit:
         return Path(self.snapshot) / LOG_DIRECTORY
 
     def entries(self) -> NDArray[np.void]:
-        """Its rows, of dtype `ENTRY`. Raises OSError when the snapshot is gone."""
+        """Its rows, of dtype `ENTRY`. Raises `SnapshotGone`, OSError."""
         return np.array(load_entries(Path(self.snapshot), self.queue_id)[self.first : self.end])

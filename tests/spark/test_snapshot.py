@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +270,22 @@ def test_release_twice_is_no_error_and_extending_what_is_gone_is(
         snapshot.extend(60)
     with pytest.raises(SnapshotGone, match="released"):
         open_snapshot(snapshot.directory)
+
+
+def test_one_that_is_released_while_it_is_extended_is_gone(
+    tmp_path: Path, node: StoredNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = create(tmp_path, ALL)
+
+    @contextmanager
+    def locked_and_released(path: Path) -> Iterator[bool]:
+        with locked(path) as ours:
+            snapshot.release()
+            yield ours
+
+    monkeypatch.setattr("warren.spark_export.snapshot_file.locked", locked_and_released)
+    with pytest.raises(SnapshotGone, match="released"):
+        snapshot.extend(60)
 
 
 def test_what_a_crash_left_goes_with_the_next_snapshot_but_not_what_is_being_made(

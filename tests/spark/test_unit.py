@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from warren.spark_export.errors import SnapshotGone
 from warren.spark_export.unit import (
     ENTRY,
     QUEUES_DIRECTORY,
@@ -37,5 +38,5 @@ def test_what_is_cut_or_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no entries as this version knows them"):
         load_entries(tmp_path, 7)
     path.unlink()
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(SnapshotGone, match=f"no snapshot at {tmp_path}"):
         load_entries(tmp_path, 7)
