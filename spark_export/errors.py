@@ -29,6 +29,10 @@ class SnapshotGone(SparkExportError):
     def at(cls, directory: Path) -> Self:
         return cls(f"there is no snapshot at {directory}: it was released, or its lease ran out")
 
+    @classmethod
+    def cut(cls, directory: Path) -> Self:
+        return cls(f"snapshot {directory} did not survive a power failure; take a new one")
+
 
 class CursorInUse(SparkExportError):
     """Another stream reads with this cursor, or it is of another node."""

@@ -124,4 +124,4 @@ def _check_whole(directory: Path, queue: PinnedQueue) -> None:
     except FileNotFoundError:
         raise SnapshotGone.at(directory) from None
     if size < queue.rows * ENTRY.itemsize:
-        raise SnapshotGone(f"snapshot {directory} did not survive a power failure; take a new one")
+        raise SnapshotGone.cut(directory)

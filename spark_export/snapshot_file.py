@@ -105,13 +105,17 @@ class Snapshot:
 
 
 def load_snapshot(directory: Path) -> Snapshot:
-    """The same without a look at the lease and the files."""
+    """What stands at this directory; nobody has looked at its lease and its other files.
+
+    Raises `SnapshotGone`, `StoreRefused`, OSError.
+    """
     try:
         fields = json.loads((directory / LEASE_FILE).read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise SnapshotGone.at(directory) from None
-    except ValueError as error:
-        raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error}") from None
+    except ValueError:
+        # It was whole when it was renamed.
+        raise SnapshotGone.cut(directory) from None
     return _decode(fields, directory)
 
 

@@ -321,7 +321,7 @@ def test_one_that_did_not_survive_a_power_failure_is_not_opened(
     with pytest.raises(SnapshotGone, match="power failure"):
         open_snapshot(snapshot.directory)
     (snapshot.directory / LEASE_FILE).write_bytes(b"")
-    with pytest.raises(StoreRefused):
+    with pytest.raises(SnapshotGone, match="power failure"):
         open_snapshot(snapshot.directory)
     assert list_snapshots(tmp_path) == []
     sweep(pins_directory(tmp_path), 0)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from stream_batches import Query
 
 from warren import Broker
+from warren.persist.pins import LEASE_FILE
 from warren.spark_export import stream
 from warren.spark_export.errors import DataLost, OptionRefused
 from warren.spark_export.options import parse_options
@@ -259,6 +260,20 @@ def test_a_snapshot_that_is_gone_is_loss_or_is_allowed(
     assert query.read(query.at, end) == list(range(2, 6))
     query.at = end
     assert query.batch() == list(range(6, 11))
+
+
+def test_a_snapshot_that_did_not_survive_a_power_failure_is_loss_or_is_allowed(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(10))
+    query = Query(tmp_path / "data", maxOffsetsPerTrigger="6")
+    assert len(query.batch()) == 6
+    (Path(query.at["snapshot"]) / LEASE_FILE).write_bytes(b"")
+    query.restart()
+    with pytest.raises(DataLost, match=r"4 messages of a snapshot had not been .*power failure"):
+        query.batch()
+    query.restart(failOnDataLoss="false")
+    assert query.batch() == list(range(6, 10))
 
 
 def test_how_far_there_is_to_go_is_reported(
