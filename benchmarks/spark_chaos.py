@@ -40,6 +40,7 @@ import pyarrow as pa
 from amqp_socket import AmqpSocket, method, persistent_publish
 
 from warren.spark_export.decode import decode_unit
+from warren.spark_export.filters import Interval
 from warren.spark_export.options import parse_options
 from warren.spark_export.plan import QueueSelector, plan_units
 from warren.spark_export.snapshot import Snapshot, create
@@ -237,7 +238,8 @@ def check(snapshot: Snapshot, progress: list[Progress]) -> Findings:
     """`progress`: confirmed before the snapshot, received and kept when it was read."""
     rows = wrong = twice = missing = 0
     found: list[set[int]] = [set() for _ in QUEUES]
-    for unit in plan_units(snapshot, {}, max_bytes=32 << 20, min_units=1):
+    whole = [(queue, Interval()) for queue in snapshot.queues]
+    for unit in plan_units(snapshot, whole, max_bytes=32 << 20, min_units=1):
         for batch in decode_unit(unit, SCHEMA, OPTIONS):
             rows += batch.num_rows
             for body in batch.column("body").to_pylist():

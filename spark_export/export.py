@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from warren.persist.data_directory import write_durably
 from warren.spark_export import errors
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
+from warren.spark_export.filters import Interval
 from warren.spark_export.manifest import (
     SUCCESS_FILE,
     ExportedFile,
@@ -41,10 +42,9 @@ from warren.spark_export.parquet import ExportTask, export_unit
 from warren.spark_export.plan import (
     UNIT_COST_BYTES,
     QueueSelector,
-    Range,
-    cut_rows,
-    find_rows,
     group_units,
+    plan_units,
+    select_queues,
 )
 from warren.spark_export.schema import columns, spark_schema
 from warren.spark_export.snapshot import (
@@ -177,13 +177,8 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
 def tasks(destination: Path, plan: Plan) -> list[ExportTask]:
     """What is to be done, the same each time it is asked for. Raises `StoreRefused`, OSError."""
     seen = {} if plan.since is None else read_manifest(destination, plan.since).high_water
-    chosen = []
-    for queue in _queues(plan):
-        start = seen.get(f"{queue.queue_id:016x}")
-        rows = find_rows(plan.snapshot.directory, queue, Range(start_seq=start))
-        if rows.end > rows.first:
-            chosen.append(rows)
-    units = cut_rows(plan.snapshot, chosen, max_bytes=plan.target_file_bytes, min_units=1)
+    spans = [(at, Interval(seen.get(f"{at.queue_id:016x}"))) for at in _queues(plan)]
+    units = plan_units(plan.snapshot, spans, max_bytes=plan.target_file_bytes, min_units=1)
     unacked = {queue.queue_id: queue.unacked for queue in plan.snapshot.queues}
     return [
         ExportTask(
@@ -420,11 +415,7 @@ def _check_same_node(base: Manifest, snapshot: Snapshot) -> None:
 
 
 def _queues(plan: Plan) -> list[PinnedQueue]:
-    """Those of the snapshot that are meant: one that was given may have more."""
-    keys = {(queue.vhost, queue.name) for queue in plan.snapshot.queues}
-    vhosts = {vhost for vhost, _ in keys} | {plan.selector.vhost or ""}
-    chosen = set(plan.selector.select(keys, vhosts))
-    return [queue for queue in plan.snapshot.queues if (queue.vhost, queue.name) in chosen]
+    return select_queues(plan.snapshot, plan.selector, taken_for_it=plan.owns_snapshot)
 
 
 def _high_water(base: dict[str, int], queues: list[PinnedQueue]) -> dict[str, int]:

@@ -8,7 +8,7 @@ every message of a time. So `plan_units` leaves times to who decodes the records
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ import numpy as np
 
 from warren.core.ports import Key
 from warren.spark_export.errors import OptionRefused, QueueUnknown
+from warren.spark_export.filters import Interval
 from warren.spark_export.unit import Unit, load_entries
 
 if TYPE_CHECKING:
@@ -82,20 +83,18 @@ class QueueSelector:
         return f"no durable queue {name!r}{where}{hint}"
 
 
-@dataclass(frozen=True)
-class Range:
-    """Messages of a queue by position (`seq`) and by time, each half open; None is an open end.
+def select_queues(
+    snapshot: Snapshot, selector: QueueSelector, *, taken_for_it: bool
+) -> list[PinnedQueue]:
+    """Those of the snapshot that are meant: one that was not taken for this selector may have more.
 
-    Times are microseconds since 1970, of `enqueued_us` in the records.
+    Who takes a snapshot sees virtual hosts without queues, too; a snapshot knows of none. Raises
+    `QueueUnknown`, `OptionRefused`.
     """
-
-    start_seq: int | None = None
-    end_seq: int | None = None
-    start_us: int | None = None
-    end_us: int | None = None
-
-
-EVERYTHING = Range()
+    keys = {(queue.vhost, queue.name) for queue in snapshot.queues}
+    seen = [selector.vhost] if taken_for_it and selector.vhost is not None else []
+    chosen = set(selector.select(keys, seen))
+    return [queue for queue in snapshot.queues if (queue.vhost, queue.name) in chosen]
 
 
 @dataclass(frozen=True)
@@ -107,44 +106,34 @@ class Rows:
     end: int
 
 
+def find_rows(directory: Path, queue: PinnedQueue, span: Interval) -> Rows:
+    """The rows whose positions are in the span. Raises `SnapshotGone`, OSError."""
+    if not queue.rows or span == Interval():
+        return Rows(queue, 0, queue.rows)
+    positions = load_entries(directory, queue.queue_id)["position"]
+    first, end = 0, queue.rows
+    if span.start is not None:
+        first = int(np.searchsorted(positions, np.uint64(max(span.start, 0))))
+    if span.end is not None:
+        end = int(np.searchsorted(positions, np.uint64(max(span.end, 0))))
+    return Rows(queue, first, max(first, end))
+
+
 def plan_units(
     snapshot: Snapshot,
-    ranges: Mapping[Key, Range],
+    spans: Iterable[tuple[PinnedQueue, Interval]],
     *,
     max_bytes: int,
     min_units: int,
 ) -> list[Unit]:
-    """Cut what is asked for into units of about `max_bytes` of records, or less for `min_units`.
+    """Cut queues, as far as their positions are in a span, into units of about `max_bytes` of
+    records, or less for `min_units`.
 
-    Queues without a range are read whole. Positions are exact; times are not looked at: who
-    decodes is to leave out messages outside of `start_us` and `end_us`. Where units are cut depends
-    on nothing but the snapshot, the ranges and the two numbers. Raises `SnapshotGone`, OSError.
+    Where units are cut depends on nothing but the snapshot, the spans and the two numbers. Raises
+    `SnapshotGone`, OSError.
     """
-    chosen = []
-    for queue in snapshot.queues:
-        rows = find_rows(snapshot.directory, queue, ranges.get((queue.vhost, queue.name)))
-        if rows.end > rows.first:
-            chosen.append(rows)
-    return cut_rows(snapshot, chosen, max_bytes=max_bytes, min_units=min_units)
-
-
-def find_rows(directory: Path, queue: PinnedQueue, span: Range | None) -> Rows:
-    """The rows whose positions are in the range."""
-    if not queue.rows or span is None:
-        return Rows(queue, 0, queue.rows)
-    positions = load_entries(directory, queue.queue_id)["position"]
-    first, end = 0, queue.rows
-    if span.start_seq is not None:
-        first = int(np.searchsorted(positions, np.uint64(max(span.start_seq, 0))))
-    if span.end_seq is not None:
-        end = int(np.searchsorted(positions, np.uint64(max(span.end_seq, 0))))
-    return Rows(queue, first, max(first, end))
-
-
-def cut_rows(
-    snapshot: Snapshot, chosen: list[Rows], *, max_bytes: int, min_units: int
-) -> list[Unit]:
-    """Cut these rows as `plan_units` does."""
+    found = [find_rows(snapshot.directory, queue, span) for queue, span in spans]
+    chosen = [at for at in found if at.end > at.first]
     lengths = [load_entries(snapshot.directory, at.queue.queue_id)["length"] for at in chosen]
     sums = [
         np.cumsum(column[at.first : at.end], dtype=np.uint64)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from warren.core.ports import Key
-    from warren.spark_export.plan import Range
     from warren.spark_export.sink import MessageStreamWriter, MessageWriter
     from warren.spark_export.snapshot import PinnedQueue, Snapshot
     from warren.spark_export.stream import StreamReader
@@ -154,51 +153,31 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
 
 def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]:
     """The units of a batch. Raises `QueueUnknown`, `RecordDamaged`, OSError."""
-    from warren.spark_export.plan import QueueSelector, plan_units
+    from warren.spark_export.plan import QueueSelector, plan_units, select_queues
     from warren.spark_export.unreadable import check_unreadable
 
     selector = QueueSelector(options.vhost, options.queues, options.queue_pattern)
-    vhosts = {queue.vhost for queue in snapshot.queues}
-    selected = set(selector.select({(at.vhost, at.name) for at in snapshot.queues}, vhosts))
-    _check_named("startingOffsets", options.starting_offsets, selected)
-    _check_named("endingOffsets", options.ending_offsets, selected)
-    read = [at for at in snapshot.queues if _is_read(at, pushed, selected)]
+    selected = select_queues(snapshot, selector, taken_for_it=options.snapshot is None)
+    names: set[Key] = {(queue.vhost, queue.name) for queue in selected}
+    _check_named("startingOffsets", options.starting_offsets, names)
+    _check_named("endingOffsets", options.ending_offsets, names)
+    read = [queue for queue in selected if pushed.has_queue(queue.vhost, queue.name)]
     check_unreadable(snapshot, read, options.mode)
-    ranges: dict[Key, Range] = {
-        (queue.vhost, queue.name): _range(queue, options, pushed, selected)
-        for queue in snapshot.queues
-    }
     return plan_units(
         snapshot,
-        ranges,
+        ((queue, _asked(queue, options) & pushed.seq) for queue in read),
         max_bytes=options.max_partition_bytes,
         min_units=options.min_partitions,
     )
 
 
-def _is_read(queue: PinnedQueue, pushed: Pushed, selected: set[Key]) -> bool:
-    key = (queue.vhost, queue.name)
-    return key in selected and pushed.has_queue(*key)
-
-
-def _range(
-    queue: PinnedQueue,
-    options: ReadOptions,
-    pushed: Pushed,
-    selected: set[Key],
-) -> Range:
-    from warren.spark_export.plan import Range
-
-    key = (queue.vhost, queue.name)
-    if not _is_read(queue, pushed, selected):
-        return Range(0, 0)
-    start, end = options.starting_offsets.of(*key), options.ending_offsets.of(*key)
-    asked = Interval(
+def _asked(queue: PinnedQueue, options: ReadOptions) -> Interval:
+    """The positions that the options ask for."""
+    start = options.starting_offsets.of(queue.vhost, queue.name)
+    end = options.ending_offsets.of(queue.vhost, queue.name)
+    return Interval(
         None if isinstance(start, str) else start, None if isinstance(end, str) else end
     )
-    seq = asked & pushed.seq
-    time = pushed.row_filter(options).enqueued_us
-    return Range(seq.start, seq.end, time.start, time.end)
 
 
 def _check_batch(options: ReadOptions) -> None:

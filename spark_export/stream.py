@@ -38,10 +38,10 @@ from pyspark.sql.streaming.datasource import (
 
 from warren.spark_export.cursor import HeldCursor, take_cursor
 from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone, StoreRefused
-from warren.spark_export.filters import EVERYTHING
+from warren.spark_export.filters import EVERYTHING, Interval
 from warren.spark_export.options import ReadOptions
 from warren.spark_export.partition import partitions_of, read_partition
-from warren.spark_export.plan import QueueSelector, Range, Rows, cut_rows, find_rows
+from warren.spark_export.plan import QueueSelector, find_rows, plan_units
 from warren.spark_export.schema import Column, arrow_schema
 from warren.spark_export.snapshot import (
     LEASE_S,
@@ -166,17 +166,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         following = begin.next if last.first is None else last.first
         snapshot = self._snapshot_of(last)
         check_unreadable(snapshot, snapshot.queues, self._options.mode)
-        chosen = []
-        for queue in snapshot.queues:
-            end_seq = last.next.get(_key(queue))
-            if end_seq is not None:
-                span = Range(following.get(_key(queue)), end_seq)
-                rows = find_rows(snapshot.directory, queue, span)
-                if rows.end > rows.first:
-                    chosen.append(rows)
-        units = cut_rows(
+        units = plan_units(
             snapshot,
-            chosen,
+            (
+                (queue, Interval(following.get(_key(queue)), last.next[_key(queue)]))
+                for queue in snapshot.queues
+                if _key(queue) in last.next
+            ),
             max_bytes=self._options.max_partition_bytes,
             min_units=self._options.min_partitions,
         )
@@ -331,6 +327,6 @@ def _waiting(
     """What of the queue has not been read."""
     if not queue.rows:
         return Waiting(_key(queue), np.empty(0, np.uint64), np.empty(0, np.uint32))
-    rows: Rows = find_rows(snapshot.directory, queue, Range(following.get(_key(queue))))
+    rows = find_rows(snapshot.directory, queue, Interval(following.get(_key(queue))))
     entries = load_entries(snapshot.directory, queue.queue_id)[rows.first : rows.end]
     return Waiting(_key(queue), entries["position"], entries["length"])

@@ -8,13 +8,20 @@ from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import Record
 from warren.persist.segment import Entry
 from warren.persist.store_view import RecordReader
+from warren.spark_export.filters import Interval
 from warren.spark_export.plan import plan_units
 from warren.spark_export.snapshot import Snapshot
 from warren.spark_export.unit import Unit
 
+WHOLE = Interval()
 
-def units_of(snapshot: Snapshot, max_bytes: int = 1 << 30) -> list[Unit]:
-    return plan_units(snapshot, {}, max_bytes=max_bytes, min_units=1)
+
+def units_of(
+    snapshot: Snapshot, max_bytes: int = 1 << 30, min_units: int = 1, span: Interval = WHOLE
+) -> list[Unit]:
+    """Of each queue what is in the span."""
+    spans = [(queue, span) for queue in snapshot.queues]
+    return plan_units(snapshot, spans, max_bytes=max_bytes, min_units=min_units)
 
 
 def records_of(units: list[Unit]) -> dict[tuple[str, str], dict[int, Record]]:

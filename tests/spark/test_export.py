@@ -517,6 +517,14 @@ def test_a_name_that_is_no_name_of_a_file_is_refused(
     assert not destination.exists()
 
 
+def test_a_virtual_host_that_a_given_snapshot_does_not_have_is_refused(
+    store: Path, destination: Path
+) -> None:
+    with create(store, QueueSelector()) as snapshot, pytest.raises(QueueUnknown, match="'us'"):
+        wanted = wish(selector=QueueSelector("us"), snapshot=snapshot.directory)
+        export(store, destination, "full", wanted)
+
+
 def test_nothing_is_left_of_an_export_that_cannot_begin(
     node: StoredNode, destination: Path
 ) -> None:

@@ -7,15 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pinned_messages import units_of
 from stored_node import INVOICES, ORDERS, fill
 
 from warren.spark_export.errors import OptionRefused, QueueUnknown
+from warren.spark_export.filters import Interval
 from warren.spark_export.plan import (
     UNIT_COST_BYTES,
     QueueSelector,
-    Range,
     group_units,
-    plan_units,
+    select_queues,
 )
 from warren.spark_export.snapshot import Snapshot, create
 from warren.spark_export.unit import Unit
@@ -84,7 +85,7 @@ def rows_of(snapshot: Snapshot, queue_id: int) -> int:
 def test_units_have_every_row_once_and_are_about_as_large_as_asked(
     snapshot: Snapshot, max_bytes: int
 ) -> None:
-    units = plan_units(snapshot, {}, max_bytes=max_bytes, min_units=1)
+    units = units_of(snapshot, max_bytes)
     for queue_id in (ORDERS, INVOICES):
         ends = [(unit.first, unit.end) for unit in units if unit.queue_id == queue_id]
         assert ends[0][0] == 0 and ends[-1][1] == rows_of(snapshot, queue_id)
@@ -97,42 +98,43 @@ def test_units_have_every_row_once_and_are_about_as_large_as_asked(
 
 
 def test_so_many_units_are_made_at_least(snapshot: Snapshot) -> None:
-    assert len(plan_units(snapshot, {}, max_bytes=1 << 30, min_units=1)) == 2
-    assert 7 <= len(plan_units(snapshot, {}, max_bytes=1 << 30, min_units=7)) <= 10
+    assert len(units_of(snapshot)) == 2
+    assert 7 <= len(units_of(snapshot, min_units=7)) <= 10
 
 
 def test_ranges_are_half_open_and_may_lie_anywhere(snapshot: Snapshot) -> None:
     orders = next(queue for queue in snapshot.queues if queue.queue_id == ORDERS)
     assert orders.first_position is not None and orders.last_position is not None
 
-    def positions(span: Range) -> list[int]:
-        units = plan_units(snapshot, {("/", "orders"): span}, max_bytes=1 << 30, min_units=1)
+    def positions(span: Interval) -> list[int]:
+        units = units_of(snapshot, span=span)
         return [
             at for unit in units if unit.queue_id == ORDERS for at in unit.entries()["position"]
         ]
 
-    everything = positions(Range())
+    everything = positions(Interval())
     assert len(everything) == orders.rows
-    assert positions(Range(everything[3], everything[5])) == everything[3:5]
-    assert positions(Range(everything[3] + 1)) == everything[4:]
-    assert positions(Range(end_seq=everything[1])) == everything[:1]
-    assert positions(Range(0, orders.first_position)) == []
-    assert positions(Range(orders.last_position + 1, (1 << 63) - 1)) == []
-    assert positions(Range(everything[5], everything[3])) == []
+    assert positions(Interval(everything[3], everything[5])) == everything[3:5]
+    assert positions(Interval(everything[3] + 1)) == everything[4:]
+    assert positions(Interval(end=everything[1])) == everything[:1]
+    assert positions(Interval(0, orders.first_position)) == []
+    assert positions(Interval(orders.last_position + 1, (1 << 63) - 1)) == []
+    assert positions(Interval(everything[5], everything[3])) == []
 
 
-def test_times_are_left_to_who_decodes(snapshot: Snapshot) -> None:
-    span = {("/", "orders"): Range(start_us=1 << 60)}
-    assert plan_units(snapshot, span, max_bytes=1 << 30, min_units=1) == plan_units(
-        snapshot, {}, max_bytes=1 << 30, min_units=1
-    )
+def test_a_virtual_host_without_queues_is_known_to_who_took_the_snapshot_for_it(
+    snapshot: Snapshot,
+) -> None:
+    assert select_queues(snapshot, QueueSelector("us"), taken_for_it=True) == []
+    with pytest.raises(QueueUnknown, match="no virtual host 'us'"):
+        select_queues(snapshot, QueueSelector("us"), taken_for_it=False)
 
 
 def test_a_snapshot_without_messages_has_no_units(tmp_path: Path) -> None:
     fill(tmp_path).stop()
     with create(tmp_path, QueueSelector(names=("empty",))) as empty:
         assert [queue.name for queue in empty.queues] == ["empty"]
-        assert plan_units(empty, {}, max_bytes=1, min_units=3) == []
+        assert units_of(empty, 1, min_units=3) == []
 
 
 def unit(queue_id: int, octets: int) -> Unit:

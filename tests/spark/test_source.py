@@ -18,7 +18,7 @@ from warren.amqp.properties import encode_properties
 from warren.core.field import Field, Table
 from warren.core.message import Envelope, Message
 from warren.core.ports import Write
-from warren.core.records import QueueRecord
+from warren.core.records import QueueRecord, VirtualHostRecord
 from warren.spark_export.options import parse_options
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.schema import arrow_schema, columns, spark_schema
@@ -58,6 +58,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     node.metadata.transact(
         [Write(("queue", "/", name), QueueRecord(False, {}, at)) for at, name in ODD_NAMES.items()]
     )
+    node.metadata.transact([Write(("vhost", "without queues"), VirtualHostRecord())])
     for at in ODD_NAMES:
         node.queues[at] = node.storage.open(at, durable=True)
         node.positions[at] = node.queues[at].first_position()
@@ -190,6 +191,7 @@ def test_odd_names_of_queues(spark: SparkSession, store: Path) -> None:
 def test_no_messages_and_no_queues(spark: SparkSession, store: Path) -> None:
     assert load(spark, store, queue="empty").collect() == []
     assert load(spark, store, queuePattern="no such .*").count() == 0
+    assert load(spark, store, vhost="without queues").count() == 0
 
 
 def test_offsets_and_times(spark: SparkSession, store: Path) -> None:
