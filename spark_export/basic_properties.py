@@ -7,9 +7,10 @@ properties whose flag is set, in the order of `PROPERTIES`.
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-WireType = Literal["shortstr", "octet", "table", "timestamp"]
+WireType: TypeAlias = Literal["shortstr", "octet", "table", "timestamp"]
 
 FIXED_BYTES: Final = 14
 """Of a payload, before the first property."""
@@ -41,6 +42,8 @@ PROPERTIES: Final = (
     Property("app_id", 0x0008, "shortstr"),
     Property("cluster_id", 0x0004, "shortstr"),
 )
+
+BY_NAME: Final[Mapping[str, Property]] = {one.name: one for one in PROPERTIES}
 
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")

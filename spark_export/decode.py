@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from warren.persist.format import PUBLISH, RECORD_BYTES, SHARED_MESSAGE
 from warren.spark_export import arrow_columns
+from warren.spark_export.basic_properties import BY_NAME
 from warren.spark_export.errors import DataLost, RecordDamaged, StoreRefused
 from warren.spark_export.filters import RowFilter
 from warren.spark_export.header_tables import HeaderTables, variants
@@ -36,7 +37,7 @@ from warren.spark_export.layout import HEAD, HEAD_BYTES, SHARED, gather, octets_
 from warren.spark_export.message_state import Spans, within
 from warren.spark_export.options import BodyFormat, Include, Mode, ReadOptions
 from warren.spark_export.pinned_log import Fetched, PinnedLog, Trouble
-from warren.spark_export.props import PROPERTIES, Span, locate
+from warren.spark_export.props import Span, locate
 from warren.spark_export.schema import ALWAYS_PRESENT
 from warren.spark_export.variant import parse_json
 
@@ -225,7 +226,7 @@ class _UnitDecoder:
         self._tally = tally
         self._log = PinnedLog(unit.log_directory, entries)
         self._tables = HeaderTables(options.headers) if "headers" in schema.names else None
-        self._properties = [name for name in PROPERTIES if name in schema.names]
+        self._properties = [name for name in BY_NAME if name in schema.names]
         self._corrupt = options.corrupt_column if options.mode is Mode.PERMISSIVE else None
         self._malformed: dict[int, str] = {}
 
@@ -380,7 +381,7 @@ class _UnitDecoder:
         span = messages.spans.get(name)
         if span is None:
             return pa.nulls(len(messages), kind)
-        return _PROPERTIES[PROPERTIES[name][1]](self, messages.data, span)
+        return _PROPERTIES[BY_NAME[name].wire_type](self, messages.data, span)
 
     def vhost(self, messages: _Messages) -> pa.Array:
         return arrow_columns.repeated(self._unit.vhost, len(messages))

@@ -1,42 +1,21 @@
 """Where the properties of many messages are: AMQP's content headers, read column by column.
 
-A content header is class u16, weight u16, body size u64, flags u16, and those properties that the
-flags name, one behind the other, big-endian. So where a property is depends on all before it: one
-cursor for each message is moved over the properties in turn, all cursors at once.
+`basic_properties` says what a content header is. Its properties stand one behind the other, so
+where one is depends on all before it: one cursor for each message is moved over the properties in
+turn, all cursors at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from warren.spark_export.basic_properties import FIXED_BYTES, FLAGS_AT, PROPERTIES, WireType
 from warren.spark_export.layout import octets_at
 
-Wire: TypeAlias = Literal["shortstr", "octet", "table", "timestamp"]
-
-PROPERTIES: Mapping[str, tuple[int, Wire]] = {
-    "content_type": (0x8000, "shortstr"),
-    "content_encoding": (0x4000, "shortstr"),
-    "headers": (0x2000, "table"),
-    "delivery_mode": (0x1000, "octet"),
-    "priority": (0x0800, "octet"),
-    "correlation_id": (0x0400, "shortstr"),
-    "reply_to": (0x0200, "shortstr"),
-    "expiration": (0x0100, "shortstr"),
-    "message_id": (0x0080, "shortstr"),
-    "timestamp": (0x0040, "timestamp"),
-    "type": (0x0020, "shortstr"),
-    "user_id": (0x0010, "shortstr"),
-    "app_id": (0x0008, "shortstr"),
-    "cluster_id": (0x0004, "shortstr"),
-}
-"""By name: its flag, and how it is written. In the order in which they stand."""
-
-FLAGS_AT = 12
-FIXED_BYTES = 14
 _CONTINUED = 1
 
 LONGEST_FIXED = 8
@@ -70,7 +49,7 @@ def locate(
 
     Behind the last end are `LONGEST_FIXED` further octets at least.
     """
-    last = max((at for at, name in enumerate(PROPERTIES) if name in wanted), default=-1)
+    last = max((at for at, one in enumerate(PROPERTIES) if one.name in wanted), default=-1)
     broken = end - start < FIXED_BYTES
     if broken.any():
         # Nothing of these is looked at; what is found there is thrown away.
@@ -81,12 +60,12 @@ def locate(
         cursor, endless = _behind_flags(data, flags, cursor, end)
         broken |= endless
     spans: dict[str, Span] = {}
-    for name, (flag, wire) in list(PROPERTIES.items())[: last + 1]:
+    for name, flag, wire_type in PROPERTIES[: last + 1]:
         has = (flags & flag) != 0
         if not has.any():
             continue
         present = None if has.all() else has
-        span, cursor = _step(data, cursor, wire, present)
+        span, cursor = _step(data, cursor, wire_type, present)
         over = cursor > end
         if over.any():
             broken |= over
@@ -100,12 +79,12 @@ def locate(
 def _step(
     data: NDArray[np.uint8],
     cursor: NDArray[np.int64],
-    wire: Wire,
+    wire_type: WireType,
     present: NDArray[np.bool_] | None,
 ) -> tuple[Span, NDArray[np.int64]]:
     """The property at the cursors, and the cursors behind it."""
     size: NDArray[np.int64]
-    match wire:
+    match wire_type:
         case "shortstr":
             prefix, size = 1, data[cursor].astype(np.int64)
         case "table":

@@ -32,12 +32,12 @@ from warren.core.field import Field, Table
 from warren.persist import format as persist_format
 from warren.persist.log_writer import file_name
 from warren.spark_export import decode, pinned_log
+from warren.spark_export.basic_properties import PROPERTIES
 from warren.spark_export.decode import Tally, decode_unit
 from warren.spark_export.errors import DataLost, RecordDamaged, SnapshotGone, StoreRefused
 from warren.spark_export.filters import Interval, RowFilter
 from warren.spark_export.layout import HEAD, HEAD_BYTES
 from warren.spark_export.options import ReadOptions, parse_options
-from warren.spark_export.props import PROPERTIES
 from warren.spark_export.schema import all_columns, arrow_schema
 from warren.spark_export.unit import Unit
 
@@ -115,9 +115,7 @@ def test_layout_is_that_of_the_store() -> None:
 def test_properties_are_those_of_the_broker() -> None:
     from warren.amqp.properties import PROPERTIES as OF_THE_BROKER
 
-    assert [(name, flag, wire) for name, (flag, wire) in PROPERTIES.items()] == [
-        tuple(one) for one in OF_THE_BROKER
-    ]
+    assert [tuple(one) for one in PROPERTIES] == [tuple(one) for one in OF_THE_BROKER]
 
 
 # Against the reference
@@ -175,7 +173,7 @@ def property_octets(draw: st.DrawFn) -> bytes:
     if draw(st.integers(0, 19)) == 0:
         return draw(st.binary(max_size=40))
     flags, out = 0, b""
-    for _, (flag, wire) in PROPERTIES.items():
+    for _, flag, wire in PROPERTIES:
         if not draw(st.booleans()):
             continue
         flags |= flag
