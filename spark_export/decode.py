@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +32,7 @@ from warren.spark_export.basic_properties import BY_NAME
 from warren.spark_export.errors import DataLost, RecordDamaged, StoreRefused
 from warren.spark_export.filters import RowFilter
 from warren.spark_export.header_tables import HeaderTables, variants
-from warren.spark_export.layout import HEAD, HEAD_BYTES, SHARED, gather, octets_at
+from warren.spark_export.layout import HEAD, HEAD_BYTES, SHARED, gather, octets_at, sums_wrong
 from warren.spark_export.message_state import Spans, within
 from warren.spark_export.options import BodyFormat, Include, Mode, ReadOptions
 from warren.spark_export.pinned_log import Fetched, PinnedLog, Trouble
@@ -547,21 +546,11 @@ class _UnitDecoder:
 
 
 def _sums_wrong(messages: _Messages, lengths: Rows, which: NDArray[np.bool_]) -> list[int]:
-    """Those of the records whose checksum is another; this is a loop, and what costs most."""
+    """Those of the records in question whose checksum is another."""
     suspects = np.flatnonzero(which)
-    if not len(suspects):
-        return []
-    view = messages.data.data
-    starts = messages.at[suspects]
-    ends = starts + lengths[suspects]
     sums = messages.head["crc"][suspects]
-    return [
-        at
-        for at, start, end, crc in zip(
-            suspects.tolist(), starts.tolist(), ends.tolist(), sums.tolist(), strict=True
-        )
-        if crc32(view[start + 8 : start + 48], crc32(view[start + 48 : end])) != crc
-    ]
+    wrong = sums_wrong(messages.data, messages.at[suspects], lengths[suspects], sums)
+    return [int(suspects[at]) for at in wrong]
 
 
 def _exchange(decoder: _UnitDecoder, messages: _Messages) -> pa.Array:

@@ -35,27 +35,11 @@ from warren.persist.format import (
     place_of,
 )
 from warren.persist.log_reader import Scan
-from warren.spark_export.layout import OFFSET_MASK, SHARED, gather
+from warren.spark_export.layout import OFFSET_MASK, RECORD_HEAD, SHARED, gather, sums_wrong
 from warren.spark_export.unit import ENTRY
 
 WHOLE_BYTES_MAX = 256 << 20
 """Of a journal file; a larger one is read batch by batch."""
-
-RECORD_HEAD = np.dtype(
-    [
-        ("length", "<u4"),
-        ("crc", "<u4"),
-        ("type", "u1"),
-        ("flags", "u1"),
-        ("unused", "<u2"),
-        ("envelope", "<u4"),
-        ("queue", "<u8"),
-        ("position", "<u8"),
-        ("expires_us", "<u8"),
-        ("enqueued_us", "<u8"),
-    ]
-)
-"""The fixed part of a record, without what stands in an envelope."""
 
 REFERENCE = np.dtype([("place", "<u8"), ("length", "<u4"), ("body_bytes", "<u4")])
 RANGE = np.dtype([("start", "<u8"), ("end", "<u8")])
@@ -110,8 +94,8 @@ def read_journal_file(data: bytes, file_id: int, offset: int, *, complete: bool)
     envelope = head["envelope"].astype(np.int64)
     if (head["length"] != lengths).any() or (envelope > lengths - RECORD_BYTES).any():
         raise Odd("a record of another length than its batch says")
-    if not trusted:
-        _check_sums(data, at, lengths, head["crc"])
+    if not trusted and sums_wrong(octets, at, lengths, head["crc"]):
+        raise Odd("checksum of the record")
     places = at.astype(np.uint64) | np.uint64(file_id << 32)
     kind = head["type"]
     if not np.isin(kind, (PUBLISH, SHARED_MESSAGE, ENQUEUE, REMOVE)).all():
@@ -168,13 +152,6 @@ def _cut(
         raise Odd("lengths of the records")
     before = ends - padded
     return starts[batch] + before - before[first][batch], length
-
-
-def _check_sums(data: bytes, at: Offsets, lengths: Offsets, sums: NDArray[np.uint32]) -> None:
-    view = memoryview(data)
-    for start, end, crc in zip(at.tolist(), (at + lengths).tolist(), sums.tolist(), strict=True):
-        if crc32(view[start + 8 : start + 48], crc32(view[start + 48 : end])) != crc:
-            raise Odd("checksum of the record")
 
 
 def _entered(

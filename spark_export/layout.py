@@ -7,11 +7,12 @@ parts of fixed size, and where the others begin.
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-HEAD = np.dtype(
+RECORD_HEAD = np.dtype(
     [
         ("length", "<u4"),
         ("crc", "<u4"),
@@ -23,6 +24,13 @@ HEAD = np.dtype(
         ("position", "<u8"),
         ("expires_us", "<u8"),
         ("enqueued_us", "<u8"),
+    ]
+)
+"""The fixed part of a record, without what stands in an envelope."""
+
+HEAD = np.dtype(
+    [
+        *RECORD_HEAD.descr,
         ("expiration_ms", "<u8"),
         ("header", "<u4"),
         ("copies", "<u4"),
@@ -58,6 +66,27 @@ def gather(
 def octets_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
     """Big-endian numbers of 1, 2, 4 or 8 octets, as AMQP has them."""
     return _everywhere(np.dtype(f">u{count}"), data)[at].astype(np.uint64)
+
+
+def sums_wrong(
+    data: NDArray[np.uint8],
+    at: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    sums: NDArray[np.uint32],
+) -> list[int]:
+    """Which of the records at these offsets have other octets than when their checksum was made.
+
+    This is a loop, and what costs most where records are verified one by one.
+    """
+    view = data.data
+    ends = (at + lengths).tolist()
+    return [
+        number
+        for number, (start, end, crc) in enumerate(
+            zip(at.tolist(), ends, sums.tolist(), strict=True)
+        )
+        if crc32(view[start + 8 : start + 48], crc32(view[start + 48 : end])) != crc
+    ]
 
 
 def _everywhere(kind: np.dtype[Any], data: NDArray[np.uint8]) -> NDArray[Any]:

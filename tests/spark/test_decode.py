@@ -31,7 +31,7 @@ from warren.amqp.field_table import encode_table
 from warren.core.field import Field, Table
 from warren.persist import format as persist_format
 from warren.persist.log_writer import file_name
-from warren.spark_export import decode, pinned_log
+from warren.spark_export import decode, layout, pinned_log
 from warren.spark_export.basic_properties import PROPERTIES
 from warren.spark_export.decode import Tally, decode_unit
 from warren.spark_export.errors import DataLost, RecordDamaged, SnapshotGone, StoreRefused
@@ -574,7 +574,7 @@ def test_a_sealed_file_is_verified_once_in_a_process(
         return persist_format.crc32(data, value)
 
     monkeypatch.setattr(pinned_log, "crc32", whole)
-    monkeypatch.setattr(decode, "crc32", part)
+    monkeypatch.setattr(layout, "crc32", part)
     size = log_path(unit).stat().st_size
     for _ in range(2):
         assert len(read(unit)) == 100
