@@ -35,6 +35,9 @@ REFUSED = 2
 
 BAR_WIDTH = 30
 
+LEASE_S_MAX = 10 * 366 * 86400
+"""Ten years: who wants a snapshot for longer wants an export."""
+
 F = TypeVar("F", bound=Callable[..., object])
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
@@ -66,8 +69,9 @@ class Seconds(click.ParamType[float]):
             seconds = float(text[:-1]) * unit if unit else float(text)
         except ValueError:
             seconds = 0.0
-        if not seconds > 0:
-            self.fail(f"{value!r} is no time such as 90, 15m, 2h or 1d", param, ctx)
+        if not 0 < seconds <= LEASE_S_MAX:
+            wanted = "no time such as 90, 15m, 2h or 1d, up to ten years"
+            self.fail(f"{value!r} is {wanted}", param, ctx)
         return seconds
 
 

@@ -76,6 +76,8 @@ def test_a_snapshot_can_be_made_elsewhere(node: StoredNode, tmp_path: Path) -> N
         (("snapshot", "create", "DIR", "--queue", "orders", "--pattern", "o.*"), "exclude"),
         (("snapshot", "create", "DIR/none"), "not a directory"),
         (("snapshot", "create", "DIR", "--lease", "soon"), "no time such as"),
+        (("snapshot", "create", "DIR", "--lease", "inf"), "no time such as"),
+        (("snapshot", "create", "DIR", "--lease", "1e9d"), "up to ten years"),
         (("snapshot", "create", "DIR", "--state"), "stop the node"),
         (("snapshot", "release", "DIR", "../.."), "neither the id of a snapshot nor"),
         (("verify", "DIR"), "no finished export"),
