@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from warren.persist.data_directory import write_durably
 from warren.spark_export import errors
@@ -293,7 +294,8 @@ def _write(
     tell: Callable[[Progress], None],
 ) -> list[ExportedFile]:
     context = spark.sparkContext
-    group = f"warren export {work[0].export}"
+    # Of this run alone: the Spark there is may have run an export of this name before.
+    group = f"warren-export-{uuid4().hex}"
     wanted = len(
         group_units(
             [task.unit for task in work],
@@ -308,7 +310,7 @@ def _write(
 
     def collect() -> None:
         try:
-            context.setJobGroup(group, group, interruptOnCancel=True)
+            context.setJobGroup(group, f"warren export {work[0].export}", interruptOnCancel=True)
             written.extend(context.parallelize(shares, len(shares)).map(export_share).collect())
         except BaseException as failure:
             failures.append(failure)

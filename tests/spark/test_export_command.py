@@ -22,6 +22,7 @@ from warren.mgmt.command_line import warren
 from warren.persist.pins import measure
 from warren.spark_export import read_export
 from warren.spark_export.errors import StoreRefused
+from warren.spark_export.export import Progress, run
 from warren.spark_export.manifest import find_manifest
 from warren.spark_export.options import parse_options
 from warren.spark_export.snapshot import list_snapshots, pins_directory
@@ -135,6 +136,15 @@ def test_an_export_is_written_by_spark_and_read_as_it_was(
     )
     assert read_export(spark, to, "1").count() == 206
     assert "2 exports" in call("verify", to).output
+
+
+def test_progress_is_that_of_this_run_alone(
+    spark: SparkSession, node: StoredNode, tmp_path: Path
+) -> None:
+    told: list[Progress] = []
+    for directory in ("first", "second"):
+        run(spark, node.directory.path, tmp_path / directory, "x", wish(), tell=told.append)
+    assert all(one.units <= one.units_total for one in told)
 
 
 def test_only_files_of_manifests_are_read(
