@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from warren.spark_export.variant import TIMESTAMP_END_S
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-TIMESTAMP_END_US = 253_402_300_800_000_000
-"""The year 10000, which neither SQL nor Python has a date for."""
+TIMESTAMP_END_US = TIMESTAMP_END_S * 1_000_000
 
 
 def octets(

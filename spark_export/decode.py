@@ -38,7 +38,7 @@ from warren.spark_export.options import BodyFormat, Include, Mode, ReadOptions
 from warren.spark_export.pinned_log import Fetched, PinnedLog, Trouble
 from warren.spark_export.props import Span, locate
 from warren.spark_export.schema import ALWAYS_PRESENT
-from warren.spark_export.variant import parse_json
+from warren.spark_export.variant import TIMESTAMP_END_S, parse_json
 
 if TYPE_CHECKING:
     from warren.spark_export.unit import Unit
@@ -47,9 +47,6 @@ log = logging.getLogger("warren.spark_export")
 
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 16 << 20
-
-TIMESTAMP_END_S = 253_402_300_800
-"""The year 10000; the first that has no date in SQL."""
 
 _EVERY_ROW = RowFilter()
 

@@ -31,6 +31,7 @@ from typing import Any
 from warren.core.field import Field, Table
 from warren.spark_export.variant import (
     DECIMAL_DIGITS_MAX,
+    TIMESTAMP_END_S,
     Decimal,
     Float32,
     Timestamp,
@@ -39,9 +40,6 @@ from warren.spark_export.variant import (
 
 NESTING_MAX = 128
 """Tables and arrays within each other, as the broker has it."""
-
-TIMESTAMP_MAX_S = 253_402_300_799
-"""The end of the year 9999: Python and SQL have no later times."""
 
 
 class TableBroken(ValueError):
@@ -219,7 +217,7 @@ def _typed(field: Field) -> Any:
 
 
 def _typed_time(value: int) -> Timestamp | int:
-    return Timestamp(value * 1_000_000) if value <= TIMESTAMP_MAX_S else value
+    return Timestamp(value * 1_000_000) if value < TIMESTAMP_END_S else value
 
 
 def _typed_decimal(value: tuple[int, int]) -> Decimal | str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from warren.spark_export.options import ReadOptions
+from warren.spark_export.options import ReadOptions, microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -135,5 +135,4 @@ def _whole_number(value: Any) -> int | None:
 def _microseconds(value: Any) -> int | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
-    since = value - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    return microseconds(value)

@@ -33,7 +33,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
@@ -51,6 +51,8 @@ MILLISECONDS_MIN = 10**11
 """In 1973; numbers below are seconds of this century, or 20260131."""
 
 POSITION_MAX = (1 << 63) - 1
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Headers(StrEnum):
@@ -283,8 +285,12 @@ def _timestamp_us(option: str, text: str) -> int:
         raise _refused(option, text, wanted) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
+    return microseconds(moment)
+
+
+def microseconds(moment: datetime) -> int:
+    """Since 1970; exact, which floating point is not."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _offsets(default: Bound) -> Callable[[str, str], Offsets]:

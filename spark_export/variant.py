@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 
 DECIMAL_DIGITS_MAX = 38
 
+TIMESTAMP_END_S = 253_402_300_800
+"""The year 10000, which neither SQL nor Python has a date for."""
+
 VERSION = 1
 _SORTED = 1 << 4
 
