@@ -28,14 +28,14 @@ MIB = 1 << 20
 
 
 class Server:
-    """A node that may not be ready yet."""
+    """A node that may not be ready yet. `arguments` are further ones of its command line."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, *arguments: str) -> None:
         command = [sys.executable, "-P", "-m", "warren", "server", "--data-dir", "data"]
         self.started = time.perf_counter()
         with (directory / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--amqp", f"127.0.0.1:{port}", "--http", "none"],
+                [*command, "--amqp", f"127.0.0.1:{port}", "--http", "none", *arguments],
                 cwd=directory,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -21,7 +21,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import re
 import statistics
 import struct
 import subprocess
@@ -38,6 +37,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from amqp_socket import AmqpSocket, method, persistent_publish
+from restart import Server
 
 from warren.spark_export.decode import decode_unit
 from warren.spark_export.filters import Interval
@@ -76,26 +76,15 @@ class Progress(NamedTuple):
     kept: frozenset[int]
 
 
-class Server:
+class Broker(Server):
     """The broker, and what it is asked."""
 
     def __init__(self, directory: Path) -> None:
-        self.data_directory = directory / "data"
         config = directory / "warren.conf"
         config.write_text(CONFIG, "utf-8")
-        command = [sys.executable, "-P", "-m", "warren", "server", "--data-dir", "data"]
-        with (directory / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--amqp", "127.0.0.1:0", "--http", "none", "--config", str(config)],
-                cwd=directory,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        assert self.process.stdout is not None
-        found = re.search(r"ready: amqp (\d+)", self.process.stdout.readline().decode())
-        if found is None:
-            raise SystemExit("the node does not start, see server.log")
-        self.port = int(found[1])
+        super().__init__(directory, 0, "--config", str(config))
+        self.data_directory = directory / "data"
+        self.port, _ = self.wait_until_ready()
 
     def counts(self) -> dict[str, int]:
         """Ready and unacknowledged messages by queue."""
@@ -110,8 +99,7 @@ class Server:
         return set(os.listdir(self.data_directory / "store" / "log"))
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.kill()
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -258,7 +246,7 @@ def check(snapshot: Snapshot, progress: list[Progress]) -> Findings:
 
 def run(directory: Path, go_on: Callable[[int, int], bool]) -> dict[str, object]:
     """Until `go_on` says no, which is told how many batches and snapshots there were."""
-    server = Server(directory)
+    server = Broker(directory)
     consumers: list[Consumer] = []
     failures: list[BaseException] = []
     batches, over = 0, threading.Event()

@@ -14,14 +14,14 @@ import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
-import time
 import warnings
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from amqp_socket import AmqpSocket, disk_bytes, persistent_publish
+from local_spark import Cost, cost_of, least, new_spark
 from restart import Server
 
 from warren.spark_export import export, read_export, register
@@ -39,11 +39,6 @@ LEVEL = 1
 
 DIFFERENT = 20_000
 """Bodies, of hexadecimal digits: more than compression looks back."""
-
-
-class Cost(NamedTuple):
-    wall_s: float
-    cpu_s: float
 
 
 def fill(directory: Path, messages: int, size: int) -> None:
@@ -68,49 +63,6 @@ def fill(directory: Path, messages: int, size: int) -> None:
         server.kill()
 
 
-def new_spark(directory: Path) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
-    return spark
-
-
-def cpu_s() -> float:
-    """Of this process, and of all below it that are there or were."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    parents: dict[int, int] = {}
-    used: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            parents[int(name)] = int(fields[1])
-            used[int(name)] = sum(map(int, fields[11:15]))
-    total, todo = 0, [os.getpid()]
-    while todo:
-        one = todo.pop()
-        total += used.get(one, 0)
-        todo += [child for child, parent in parents.items() if parent == one]
-    return total / ticks
-
-
 def by_export(spark: SparkSession, data: Path, snapshot: Snapshot, target: Path) -> None:
     wish = export.Wish(QueueSelector(), parse_options({}), codec=CODEC, snapshot=snapshot.directory)
     manifest = export.run(spark, data, target, "full", wish)
@@ -128,6 +80,7 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, object]:
     data = directory / "data"
     snapshot = create(data, QueueSelector(), lease_s=86_400)
     spark = new_spark(directory)
+    register(spark)
     ways = {"export": by_export, "df_write": by_spark}
     costs: dict[str, list[Cost]] = {name: [] for name in ways}
     written: dict[str, int] = {}
@@ -137,9 +90,7 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, object]:
             target = directory / "to" / name
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir(parents=True)
-            cpu, wall = cpu_s(), time.perf_counter()
-            way(spark, data, snapshot, target)
-            costs[name].append(Cost(time.perf_counter() - wall, cpu_s() - cpu))
+            costs[name].append(cost_of(partial(way, spark, data, snapshot, target)))
             written[name] = disk_bytes(str(target))
     assert read_export(spark, directory / "to" / "export").count() == options.messages
     assert spark.read.parquet(str(directory / "to" / "df_write")).count() == options.messages
@@ -148,7 +99,7 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, object]:
     best = {}
     for name, all_rounds in costs.items():
         rounds = all_rounds[1:]
-        best[name] = Cost(min(at.wall_s for at in rounds), min(at.cpu_s for at in rounds))
+        best[name] = least(rounds)
         result[name] = {
             "wall_s": [round(at.wall_s, 2) for at in rounds],
             "cpu_us_per_row": round(1e6 * best[name].cpu_s / options.messages, 2),

@@ -7,28 +7,24 @@ Writes one queue as a snapshot into a directory for temporary files: sealed log 
 octets of a publisher that sets some properties and has fifty different tables of headers. All rows
 have all columns, and go nowhere (`noop`). The source has to manage a quarter of what Spark
 manages with Parquet; only that ratio, of one run, means something on another machine.
-
-`CPU` is that of this process and all below it, the Java machine and its workers included.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from local_spark import Cost, cost_of, least, new_spark
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource
 
 from warren.amqp.properties import encode_properties
@@ -67,13 +63,6 @@ OPTIONS = parse_options({"path": "/"})
 COLUMNS = all_columns(OPTIONS)
 
 
-class Took(NamedTuple):
-    """Seconds on the clock, and of all processors."""
-
-    wall_s: float
-    cpu_s: float
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--messages", type=int, default=1_000_000)
@@ -89,7 +78,7 @@ def main() -> None:
         report.line("decoder alone, 1 core", lambda: decode(units))
         if arguments.decoder_only:
             return
-        spark = session(directory)
+        spark = new_spark(directory)
         spark.dataSource.register(UnitsSource)
         source = spark.read.format("units").option("snapshot", str(directory / "snapshot")).load()
         through = report.line("source, all columns", lambda: drain(source))
@@ -113,9 +102,8 @@ class Report:
         self._rounds = rounds
         print(f"{messages} messages, {octets / messages:.0f} bytes each in the log")
 
-    def line(self, what: str, job: Callable[[], None]) -> Took:
-        runs = [_timed(job) for _ in range(self._rounds)]
-        took = Took(min(run.wall_s for run in runs), min(run.cpu_s for run in runs))
+    def line(self, what: str, job: Callable[[], None]) -> Cost:
+        took = least([cost_of(job) for _ in range(self._rounds)])
         print(
             f"{what:34} {self._messages / took.wall_s:10,.0f} rows/s"
             f" {self._octets / took.wall_s / 1e6:7,.0f} MB/s"
@@ -124,36 +112,6 @@ class Report:
             flush=True,
         )
         return took
-
-
-def _timed(job: Callable[[], None]) -> Took:
-    wall, before = time.perf_counter(), cpu_ticks()
-    job()
-    wall = time.perf_counter() - wall
-    # A worker that ended meanwhile is left out with all it did.
-    ticks = sum(spent - before.get(pid, 0) for pid, spent in cpu_ticks().items())
-    return Took(wall, ticks / os.sysconf("SC_CLK_TCK"))
-
-
-def cpu_ticks() -> dict[int, int]:
-    """Of this process and of all that descend from it and are there, by process."""
-    parents: dict[int, int] = {}
-    used: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        pid = int(path.parent.name)
-        parents[pid] = int(fields[1])
-        used[pid] = int(fields[11]) + int(fields[12])
-    return {pid: spent for pid, spent in used.items() if _is_ours(pid, parents)}
-
-
-def _is_ours(pid: int, parents: dict[int, int]) -> bool:
-    while pid not in (0, os.getpid()):
-        pid = parents.get(pid, 0)
-    return pid != 0
 
 
 def decode(units: list[Unit]) -> None:
@@ -198,23 +156,6 @@ class UnitsSource(DataSource):
 class UnitsReader(BatchReader):
     def partitions(self):  # type: ignore[no-untyped-def]
         return [UnitPartition([(unit, ())]) for unit in units_of(Path(self._snapshot))]
-
-
-def session(directory: Path) -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 # The data

@@ -4,30 +4,30 @@
 
 First frames only, in this process: record batches to frames, by columns and by rows. Then Spark
 (local[2]) publishes to a queue of a running broker, with confirms, by the sink and by rows. The
-writers take turns; the best round counts. CPU is that of this process and all it started: the JVM
-and Spark's Python workers, not the broker. Prints JSON lines, the last of them with the ratios.
+writers take turns; the best round counts. CPU is not that of the broker (`local_spark.py`). Prints
+JSON lines, the last of them with the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import struct
 import sys
-import time
+import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from amqp_socket import AmqpSocket
+from local_spark import Cost, cost_of, least, new_spark
 
 warnings.simplefilter("ignore")
 
 from pyspark import TaskContext  # noqa: E402
-from pyspark.sql import SparkSession, types  # noqa: E402
+from pyspark.sql import types  # noqa: E402
 from pyspark.sql.datasource import (  # noqa: E402
     DataSource,
     DataSourceWriter,
@@ -42,7 +42,7 @@ from warren.spark_export.sink_columns import SinkColumns  # noqa: E402
 from warren.spark_export.sink_options import SinkOptions  # noqa: E402
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 QUEUE = "spark-sink"
 BATCH_ROWS = 10_000
@@ -179,41 +179,9 @@ SINKS: tuple[type[DataSource], ...] = (ArrowSink, RowSink, CollectingRowSink)
 # Measuring
 
 
-class Measured(NamedTuple):
-    wall_s: float
-    cpu_s: float
-
-
-def tree_cpu_s() -> float:
-    """CPU of this process and of its descendants, the ended ones included."""
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            ticks[int(name)] = sum(map(int, fields[11:15]))
-            children.setdefault(int(fields[1]), []).append(int(name))
-    todo, total = [os.getpid()], 0
-    while todo:
-        one = todo.pop()
-        total += ticks.get(one, 0)
-        todo += children.get(one, [])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-def measure(work: Callable[[], object]) -> Measured:
-    wall_s, cpu_s = time.monotonic(), tree_cpu_s()
-    work()
-    return Measured(time.monotonic() - wall_s, tree_cpu_s() - cpu_s)
-
-
-def report(name: str, rows: int, rounds: Iterable[Measured]) -> Measured:
+def report(name: str, rows: int, rounds: Iterable[Cost]) -> Cost:
     """Of each figure the best; microseconds a row."""
-    every = list(rounds)
-    best = Measured(min(one.wall_s for one in every), min(one.cpu_s for one in every))
+    best = least(rounds)
     found = {
         "writer": name,
         "rows_per_s": round(rows / best.wall_s),
@@ -264,30 +232,12 @@ def frames_only(rows: int, body_bytes: int, rounds: int) -> float:
             for at, row in enumerate(zip(*columns, strict=True), number * BATCH_ROWS):
                 frames_of_row(row, f"job-0-0-{at}")
 
-    found: dict[str, list[Measured]] = {"columns": [], "rows": []}
+    found: dict[str, list[Cost]] = {"columns": [], "rows": []}
     for _ in range(rounds):
-        found["columns"].append(measure(by_columns))
-        found["rows"].append(measure(by_rows))
+        found["columns"].append(cost_of(by_columns))
+        found["rows"].append(cost_of(by_rows))
     best = {name: report(f"frames only, {name}", rows, each) for name, each in found.items()}
     return best["rows"].cpu_s / best["columns"].cpu_s
-
-
-def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "2g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    for sink in SINKS:
-        spark.dataSource.register(sink)
-    return spark
 
 
 def messages(spark: SparkSession, rows: int, body_bytes: int) -> DataFrame:
@@ -300,19 +250,23 @@ def messages(spark: SparkSession, rows: int, body_bytes: int) -> DataFrame:
     )
 
 
-def with_spark(port: int, rows: int, body_bytes: int, rounds: int) -> dict[str, float]:
+def with_spark(
+    directory: Path, port: int, rows: int, body_bytes: int, rounds: int
+) -> dict[str, float]:
     """Wall time and CPU of the row writers, times those of the sink."""
     peer = AmqpSocket("127.0.0.1", port)
     peer.declare(QUEUE, {})
-    spark = session()
+    spark = new_spark(directory)
+    for sink in SINKS:
+        spark.dataSource.register(sink)
     data = messages(spark, rows, body_bytes)
-    found: dict[str, list[Measured]] = {sink.name(): [] for sink in SINKS}
+    found: dict[str, list[Cost]] = {sink.name(): [] for sink in SINKS}
     # One more: what is compiled and started in the first is not counted.
     for turn in range(rounds + 1):
         for sink in SINKS:
             writer = data.write.format(sink.name()).mode("append")
             writer = writer.options(url=f"amqp://127.0.0.1:{port}", exchange="")
-            measured = measure(writer.save)
+            measured = cost_of(writer.save)
             print(f"{sink.name()}: {measured.wall_s:.1f} s", file=sys.stderr, flush=True)
             stored = peer.declare(QUEUE, {})
             assert stored == rows, f"{stored} of {rows} are there"
@@ -340,7 +294,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = options.rows // BATCH_ROWS * BATCH_ROWS
     ratios = {"cpu_s of frames by rows": frames_only(rows, options.body, options.rounds)}
-    ratios |= with_spark(options.port, rows, options.body, options.rounds)
+    with tempfile.TemporaryDirectory(prefix="spark-sink-") as path:
+        ratios |= with_spark(Path(path), options.port, rows, options.body, options.rounds)
     print(json.dumps({name: round(ratio, 2) for name, ratio in ratios.items()}))
 
 
