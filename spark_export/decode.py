@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -53,17 +52,6 @@ _EVERY_ROW = RowFilter()
 Rows: TypeAlias = NDArray[np.int64]
 
 
-@dataclass
-class Tally:
-    """What became of messages: `damaged` ones have a row or not, as `mode` says; `lost` ones have
-    none, since their log file is gone."""
-
-    rows: int = 0
-    body_bytes: int = 0
-    damaged: int = 0
-    lost: int = 0
-
-
 def decode_unit(
     unit: Unit,
     schema: pa.Schema,
@@ -71,19 +59,16 @@ def decode_unit(
     *,
     unacked: Spans | None = None,
     keep: RowFilter = _EVERY_ROW,
-    tally: Tally | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a unit with the columns of `schema` (see `schema.py`), in order.
 
     `unacked`: positions that are out for acknowledgement, None when nobody knows. `keep` leaves out
-    whole messages; damaged ones it cannot judge, and keeps. Counts are added to `tally`.
+    whole messages; damaged ones it cannot judge, and keeps.
 
     Raises `SnapshotGone`, `StoreRefused`, `DataLost`, `RecordDamaged`, OSError.
     """
-    tally = tally if tally is not None else Tally()
-    damaged, lost = tally.damaged, tally.lost
     entries = _included(unit.entries(), options, unacked)
-    decoder = _UnitDecoder(unit, entries, schema, options, unacked, keep, tally)
+    decoder = _UnitDecoder(unit, entries, schema, options, unacked, keep)
     try:
         for first, end in cuts(entries["length"]):
             batch = decoder.decode(entries[first:end])
@@ -91,13 +76,13 @@ def decode_unit(
                 yield batch
     finally:
         decoder.close()
-    if tally.damaged > damaged or tally.lost > lost:
+    if decoder.damaged or decoder.lost:
         log.warning(
             "messages_damaged vhost=%r queue=%r damaged=%d lost=%d",
             unit.vhost,
             unit.queue,
-            tally.damaged - damaged,
-            tally.lost - lost,
+            decoder.damaged,
+            decoder.lost,
         )
 
 
@@ -212,14 +197,16 @@ class _UnitDecoder:
         options: ReadOptions,
         unacked: Spans | None,
         keep: RowFilter,
-        tally: Tally,
     ) -> None:
         self._unit = unit
         self._schema = schema
         self._options = options
         self._unacked = unacked
         self._keep = keep
-        self._tally = tally
+        self.damaged = 0
+        """Messages that have a row or not, as `mode` says."""
+        self.lost = 0
+        """Messages that have none, since their log file is gone."""
         self._log = PinnedLog(unit.log_directory, entries)
         self._tables = HeaderTables(options.headers) if "headers" in schema.names else None
         self._properties = [name for name in BY_NAME if name in schema.names]
@@ -449,17 +436,13 @@ class _UnitDecoder:
         troubles: dict[int, Trouble],
     ) -> pa.RecordBatch:
         rows = messages.rows
-        body_bytes = messages.entries["body_bytes"]
         if self._malformed:
             arrays, good = self._judge_malformed(messages, arrays)
-            rows, body_bytes = rows[good], body_bytes[good]
+            rows = rows[good]
         damaged = self._judge(entries, troubles)
         if damaged:
             arrays = self._with_damaged(entries, rows, arrays, damaged)
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._tally.rows += batch.num_rows
-        self._tally.body_bytes += int(body_bytes.sum(dtype=np.int64))
-        return batch
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _judge_malformed(
         self, messages: _Messages, arrays: list[pa.Array]
@@ -471,7 +454,7 @@ class _UnitDecoder:
             at = min(self._malformed)
             trouble = self._trouble(messages, at, self._malformed[at])
             raise self._damaged(int(messages.entries["position"][at]), trouble)
-        self._tally.damaged += len(self._malformed)
+        self.damaged += len(self._malformed)
         if mode is Mode.DROPMALFORMED:
             good[list(self._malformed)] = False
             return [array.filter(pa.array(good)) for array in arrays], good
@@ -496,11 +479,11 @@ class _UnitDecoder:
                 f"{self._unit.queue!r} in virtual host {self._unit.vhost!r}, and more; with "
                 "failOnDataLoss=false such messages are left out"
             )
-        self._tally.lost += lost
+        self.lost += lost
         if damaged and self._options.mode is Mode.FAILFAST:
             row, trouble = next(iter(damaged.items()))
             raise self._damaged(int(entries["position"][row]), trouble)
-        self._tally.damaged += len(damaged)
+        self.damaged += len(damaged)
         return damaged if self._options.mode is Mode.PERMISSIVE else {}
 
     def _damaged(self, position: int, trouble: Trouble) -> RecordDamaged:
