@@ -245,8 +245,8 @@ def run(
     parallelism: int | None = None,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Manifest:
-    """Export; `tell` hears how far it is. The snapshot of an export that fails stays for the next
-    try, until its lease runs out.
+    """Export; `tell` hears how far it is. The snapshot is kept while this runs, and that of an
+    export that fails until its lease runs out, for the next try.
 
     Raises what `begin` and `export_unit` raise, as far as Spark lets through.
     """
@@ -258,8 +258,30 @@ def run(
             return plan
         work = tasks(destination, plan)
         schema = spark_schema(columns(plan.options)).jsonValue()
-        files = _write(spark, work, parallelism, tell) if work else []
+        renewal = Renewal(plan.snapshot, wish.lease_s) if plan.owns_snapshot else None
+
+        def look(progress: Progress) -> None:
+            if renewal is not None:
+                renewal.look(time.monotonic())
+            tell(progress)
+
+        files = _write(spark, work, parallelism, look) if work else []
         return finish(destination, plan, files, schema)
+
+
+class Renewal:
+    """Keeps a snapshot as long as somebody looks: a lease is for those who have ended."""
+
+    def __init__(self, snapshot: Snapshot, lease_s: float) -> None:
+        self._snapshot = snapshot
+        self._lease_s = lease_s
+        self._due = 0.0
+
+    def look(self, now: float) -> None:
+        """Renew the lease when a third of it is over. Raises `SnapshotGone`, OSError."""
+        if now >= self._due:
+            self._snapshot.extend(self._lease_s)
+            self._due = now + self._lease_s / 3
 
 
 @contextmanager

@@ -21,11 +21,12 @@ from warren.core.records import QueueRecord
 from warren.mgmt.command_line import warren
 from warren.persist.pins import measure
 from warren.spark_export import read_export
-from warren.spark_export.errors import StoreRefused
-from warren.spark_export.export import Progress, run
-from warren.spark_export.manifest import find_manifest
+from warren.spark_export.errors import SnapshotGone, StoreRefused
+from warren.spark_export.export import Progress, Renewal, begin, run
+from warren.spark_export.manifest import Manifest, find_manifest
 from warren.spark_export.options import parse_options
-from warren.spark_export.snapshot import list_snapshots, pins_directory
+from warren.spark_export.plan import QueueSelector
+from warren.spark_export.snapshot import Snapshot, create, list_snapshots, pins_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,6 +107,19 @@ def test_what_is_damaged_is_found(node: StoredNode, tmp_path: Path) -> None:
     assert "full: 205 rows" in call("list", tmp_path / "to").output
 
 
+def test_a_lease_is_renewed_long_before_it_is_over(node: StoredNode) -> None:
+    with create(node.directory.path, QueueSelector()) as snapshot:
+        renewal = Renewal(snapshot, 90)
+        leases = set()
+        for now in (100.0, 120.0, 129.9, 130.1, 150.0):
+            renewal.look(now)
+            (there,) = list_snapshots(node.directory.path)
+            leases.add(there.expires_us)
+        assert len(leases) == 2
+    with pytest.raises(SnapshotGone):
+        renewal.look(200.0)
+
+
 def test_columns_are_printed(tmp_path: Path) -> None:
     assert "body binary" in call("schema").output.splitlines()
     told = json.loads(call("schema", "--headers", "json", "--json").output)
@@ -145,6 +159,23 @@ def test_progress_is_that_of_this_run_alone(
     for directory in ("first", "second"):
         run(spark, node.directory.path, tmp_path / directory, "x", wish(), tell=told.append)
     assert all(one.units <= one.units_total for one in told)
+
+
+def test_an_export_that_runs_keeps_its_snapshot(
+    spark: SparkSession, node: StoredNode, tmp_path: Path
+) -> None:
+    store = node.directory.path
+    plan = begin(store, tmp_path / "to", "x", wish())
+    assert not isinstance(plan, Manifest)
+    nearly_over = plan.snapshot.extend(60)
+    kept: list[Snapshot] = []
+
+    def tell(progress: Progress) -> None:
+        kept.extend(list_snapshots(store))
+
+    run(spark, store, tmp_path / "to", "x", wish(lease_s=3600), tell=tell)
+    assert kept[0].id == nearly_over.id
+    assert kept[0].expires_us > nearly_over.expires_us + 3000 * 10**6
 
 
 def test_only_files_of_manifests_are_read(
