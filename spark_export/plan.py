@@ -23,6 +23,7 @@ from warren.spark_export.unit import Unit, load_entries
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from warren.spark_export.options import Offsets
     from warren.spark_export.snapshot import PinnedQueue, Snapshot
 
 NEAR_NAMES_MAX = 3
@@ -95,6 +96,17 @@ def select_queues(
     seen = [selector.vhost] if taken_for_it and selector.vhost is not None else []
     chosen = set(selector.select(keys, seen))
     return [queue for queue in snapshot.queues if (queue.vhost, queue.name) in chosen]
+
+
+def check_named(option: str, offsets: Offsets, queues: Iterable[PinnedQueue]) -> None:
+    """Raises `OptionRefused` when the offsets name a queue that is not among these."""
+    read = {(queue.vhost, queue.name) for queue in queues}
+    for (vhost, queue), _ in offsets.queues:
+        if (vhost, queue) not in read:
+            raise OptionRefused(
+                f"option {option} names queue {queue!r} in virtual host {vhost!r}, "
+                "which is not among those that are read"
+            )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from warren.spark_export import FORMAT_NAME
 from warren.spark_export.errors import OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING, Interval, Pushed, understand
-from warren.spark_export.options import Offsets, ReadOptions, parse_options
+from warren.spark_export.options import ReadOptions, parse_options
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.schema import Column, arrow_schema, columns, columns_of, spark_schema
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from warren.core.ports import Key
     from warren.spark_export.sink import MessageStreamWriter, MessageWriter
     from warren.spark_export.snapshot import PinnedQueue, Snapshot
     from warren.spark_export.stream import StreamReader
@@ -153,14 +152,18 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
 
 def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]:
     """The units of a batch. Raises `QueueUnknown`, `RecordDamaged`, OSError."""
-    from warren.spark_export.plan import QueueSelector, plan_units, select_queues
+    from warren.spark_export.plan import (
+        QueueSelector,
+        check_named,
+        plan_units,
+        select_queues,
+    )
     from warren.spark_export.unreadable import check_unreadable
 
     selector = QueueSelector(options.vhost, options.queues, options.queue_pattern)
     selected = select_queues(snapshot, selector, taken_for_it=options.snapshot is None)
-    names: set[Key] = {(queue.vhost, queue.name) for queue in selected}
-    _check_named("startingOffsets", options.starting_offsets, names)
-    _check_named("endingOffsets", options.ending_offsets, names)
+    check_named("startingOffsets", options.starting_offsets, selected)
+    check_named("endingOffsets", options.ending_offsets, selected)
     read = [queue for queue in selected if pushed.has_queue(queue.vhost, queue.name)]
     check_unreadable(snapshot, read, options.mode)
     return plan_units(
@@ -193,12 +196,3 @@ def _check_batch(options: ReadOptions) -> None:
     for name, value in streaming.items():
         if value is not None:
             raise OptionRefused(f"option {name} is for streams")
-
-
-def _check_named(option: str, offsets: Offsets, selected: set[Key]) -> None:
-    for (vhost, queue), _ in offsets.queues:
-        if (vhost, queue) not in selected:
-            raise OptionRefused(
-                f"option {option} names queue {queue!r} in virtual host {vhost!r}, "
-                "which is not among those that are read"
-            )

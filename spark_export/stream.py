@@ -41,7 +41,7 @@ from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone, St
 from warren.spark_export.filters import EVERYTHING, Interval
 from warren.spark_export.options import ReadOptions
 from warren.spark_export.partition import partitions_of, read_partition
-from warren.spark_export.plan import QueueSelector, find_rows, plan_units
+from warren.spark_export.plan import QueueSelector, check_named, find_rows, plan_units
 from warren.spark_export.schema import Column, arrow_schema
 from warren.spark_export.snapshot import (
     LEASE_S,
@@ -92,6 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if starting.bounds() == {"earliest"}:
             return StreamOffset("", {}).to_json()
         with self._create(LEASE_S, cursor=None) as snapshot:
+            check_named("startingOffsets", starting, snapshot.queues)
             following: dict[StreamQueue, int] = {}
             for queue in snapshot.queues:
                 bound = starting.of(queue.vhost, queue.name)

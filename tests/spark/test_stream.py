@@ -290,6 +290,14 @@ def test_how_far_there_is_to_go_is_reported(
     assert there - reached == 6
 
 
+def test_a_start_of_a_queue_that_is_not_read_is_refused(
+    tmp_path: Path, broker: Broker, channel: BlockingChannel
+) -> None:
+    with pytest.raises(OptionRefused, match="startingOffsets names queue 'ordres'"):
+        Query(tmp_path / "data", startingOffsets=json.dumps({"/": {"ordres": 17}}))
+    assert list_snapshots(tmp_path / "data") == []
+
+
 @pytest.mark.parametrize(
     "given", [{"endingOffsets": "earliest"}, {"endingTimestamp": "2026-01-31"}, {"snapshot": "x"}]
 )
