@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
+from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -100,30 +102,16 @@ def choosing_queues(command: F) -> F:
 def _explained() -> Iterator[None]:
     """Turn what may go wrong into a line of text and an exit code."""
     try:
-        from warren.spark_export import errors
-    except ModuleNotFoundError as error:
-        raise Refused(_missing(error)) from error
-    try:
         yield
     except ModuleNotFoundError as error:
-        if _package(error) in ("numpy", "pyarrow", "pyspark", "pandas"):
-            raise Refused(_missing(error)) from error
-        raise
-    except (
-        errors.OptionRefused,
-        errors.QueueUnknown,
-        errors.StoreRefused,
-        errors.CursorInUse,
-    ) as error:
-        raise Refused(str(error)) from error
-    except (errors.SnapshotGone, OSError) as error:
-        raise Refused(str(error)) from error
-    except errors.SparkExportError as error:
+        package = _package(error)
+        if package not in ("numpy", "pyarrow", "pyspark", "pandas"):
+            raise
+        raise Refused(f"{package} is not installed: pip install 'warren[spark]'") from error
+    except (DataLost, RecordDamaged) as error:
         raise Failed(str(error)) from error
-
-
-def _missing(error: ModuleNotFoundError) -> str:
-    return f"{_package(error)} is not installed: pip install 'warren[spark]'"
+    except (SparkExportError, OSError) as error:
+        raise Refused(str(error)) from error
 
 
 def _package(error: ModuleNotFoundError) -> str:
@@ -472,7 +460,6 @@ def _snapshot_path(directory: Path, snapshot: str, elsewhere: Path | None) -> Pa
 def _end_cursor(pins: Path, name: str) -> None:
     from warren.persist.cursors import NAME
     from warren.spark_export.cursor import end_cursor
-    from warren.spark_export.errors import OptionRefused
 
     if not NAME.fullmatch(name):
         raise OptionRefused(f"{name!r} is neither the id of a snapshot nor the name of a cursor")
