@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
 from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
+from warren.spark_export.snapshot_file import utc_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -293,7 +293,7 @@ def list_exports(destination: Path, as_json: bool) -> None:
         since = "" if one.since is None else f" since {one.since}"
         click.echo(
             f"{one.export}{since}: {one.rows} rows in {len(one.files)} files,"
-            f" {one.bytes} bytes, of {_time(one.snapshot_us)}"
+            f" {one.bytes} bytes, of {utc_text(one.snapshot_us)}"
         )
 
 
@@ -394,7 +394,7 @@ def list_of_snapshots(directory: Path, as_json: bool) -> None:
         use = "in use" if listed.in_use else "not in use"
         click.echo(
             f"cursor {cursor.name}: keeps {listed.held.octets} bytes{most} with"
-            f" {len(listed.held.snapshots)} snapshots, {use} (since {_time(cursor.since_us)})"
+            f" {len(listed.held.snapshots)} snapshots, {use} (since {utc_text(cursor.since_us)})"
         )
 
 
@@ -439,7 +439,7 @@ def extend_snapshot(
         extended = open_snapshot(path).extend(lease)
         if extended.cursor is not None:
             raise Refused(f"{snapshot} has no lease: it is of cursor {extended.cursor}")
-        click.echo(_time(extended.expires_us))
+        click.echo(utc_text(extended.expires_us))
 
 
 # What the commands share
@@ -471,7 +471,7 @@ def _wanted(snapshot: Snapshot) -> str:
     if snapshot.cursor is not None:
         return f"of cursor {snapshot.cursor}"
     over = " (over)" if snapshot.expires_us <= time.time() * 1e6 else ""
-    return f"until {_time(snapshot.expires_us)}{over}"
+    return f"until {utc_text(snapshot.expires_us)}{over}"
 
 
 @contextmanager
@@ -574,7 +574,3 @@ def _cursor_summary(listed: ListedCursor) -> dict[str, Any]:
         "in_use": listed.in_use,
         "since_us": listed.cursor.since_us,
     }
-
-
-def _time(us: int) -> str:
-    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="seconds")

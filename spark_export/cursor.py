@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Collection
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,7 +23,7 @@ from warren.persist.pins import Held, held_by_cursors, locked, remove
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.spark_export.creation import hand_over, read_node_id, snapshots_base
 from warren.spark_export.errors import CursorInUse, StoreRefused
-from warren.spark_export.snapshot_file import now_us
+from warren.spark_export.snapshot_file import now_us, utc_text
 
 OWNER_WAIT_S: Final = 10.0
 """A query that was just stopped, or killed, may be in the middle of a snapshot yet."""
@@ -56,7 +55,7 @@ class HeldCursor:
             return None
         return (
             f"cursor {self.name} kept {release.octets} bytes on the disk, its cursorMaxBytes was"
-            f" {release.octets_max}, and so its snapshot was released at {_time(release.at_us)};"
+            f" {release.octets_max}, and so its snapshot was released at {utc_text(release.at_us)};"
             " let it keep more, or run the stream more often"
         )
 
@@ -146,9 +145,5 @@ def _in_use(path: Path, advice: str) -> str:
     owner = read_cursor(path)
     whose = ""
     if owner is not None:
-        whose = f", process {owner.pid} on {owner.host} since {_time(owner.since_us)}"
+        whose = f", process {owner.pid} on {owner.host} since {utc_text(owner.since_us)}"
     return f"another stream reads with cursor {path.name}{whose}; {advice}"
-
-
-def _time(us: int) -> str:
-    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="seconds")

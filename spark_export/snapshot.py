@@ -22,7 +22,6 @@ later snapshot there cleans up. Where no links can be made, files are copied.
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 from warren.persist.filesystem import RealFileSystem
@@ -36,6 +35,7 @@ from warren.spark_export.snapshot_file import (
     Snapshot,
     load_snapshot,
     now_us,
+    utc_text,
 )
 from warren.spark_export.unit import ENTRY, entries_path
 
@@ -78,10 +78,9 @@ def open_snapshot(directory: Path) -> Snapshot:
     """The snapshot at this directory. Raises `SnapshotGone`, `StoreRefused`, OSError."""
     snapshot = load_snapshot(directory)
     if snapshot.cursor is None and snapshot.expires_us <= now_us():
-        until = datetime.fromtimestamp(snapshot.expires_us / 1e6, UTC).isoformat(timespec="seconds")
         raise SnapshotGone(
-            f"the lease of snapshot {snapshot.id} ran out at {until}; take a new one, with a"
-            " longer lease if need be"
+            f"the lease of snapshot {snapshot.id} ran out at {utc_text(snapshot.expires_us)}; take"
+            " a new one, with a longer lease if need be"
         )
     for queue in snapshot.queues:
         if queue.rows:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,8 @@ def _decode_queue(fields: Any) -> PinnedQueue:
 
 def now_us() -> int:
     return int(time.time() * 1e6)
+
+
+def utc_text(us: int) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="seconds")
