@@ -35,7 +35,14 @@ from warren.persist.format import (
     place_of,
 )
 from warren.persist.log_reader import Scan
-from warren.spark_export.layout import OFFSET_MASK, RECORD_HEAD, SHARED, gather, sums_wrong
+from warren.spark_export.layout import (
+    OFFSET_MASK,
+    RECORD_HEAD,
+    SHARED,
+    gather,
+    grouped,
+    sums_wrong,
+)
 from warren.spark_export.unit import ENTRY
 
 WHOLE_BYTES_MAX = 256 << 20
@@ -236,7 +243,6 @@ class JournalEntries:
 
     def __init__(self, only: Callable[[int], bool]) -> None:
         self._only = only
-        self._wanted: dict[int, bool] = {}
         self._entered: dict[int, list[Entered]] = {}
         self._removed: dict[int, list[Removed]] = {}
 
@@ -247,10 +253,12 @@ class JournalEntries:
 
     def add(self, file: JournalFile) -> None:
         """Take the next file into account."""
-        for queue_id, rows in self._by_queue(file.entered.queue):
-            self._entered.setdefault(queue_id, []).append(file.entered.only(rows))
-        for queue_id, rows in self._by_queue(file.removed.queue):
-            self._removed.setdefault(queue_id, []).append(file.removed.only(rows))
+        for queue_id, rows in grouped(file.entered.queue):
+            if self._only(queue_id):
+                self._entered.setdefault(queue_id, []).append(file.entered.only(rows))
+        for queue_id, rows in grouped(file.removed.queue):
+            if self._only(queue_id):
+                self._removed.setdefault(queue_id, []).append(file.removed.only(rows))
 
     def entered(self, queue_id: int) -> Entered | None:
         parts = self._entered.get(queue_id)
@@ -259,20 +267,6 @@ class JournalEntries:
     def removed(self, queue_id: int) -> Removed | None:
         parts = self._removed.get(queue_id)
         return None if parts is None else Removed(*map(np.concatenate, zip(*parts, strict=True)))
-
-    def _by_queue(self, queues: NDArray[np.uint64]) -> list[tuple[int, NDArray[np.intp]]]:
-        """The rows of each queue that is wanted."""
-        if not len(queues):
-            return []
-        order = np.argsort(queues, kind="stable")
-        ordered = queues[order]
-        starts = np.concatenate([[0], np.flatnonzero(np.diff(ordered)) + 1])
-        found = []
-        for first, rows in zip(starts.tolist(), np.split(order, starts[1:]), strict=True):
-            queue_id = int(ordered[first])
-            if self._only(queue_id):
-                found.append((queue_id, rows))
-        return found
 
 
 def last_removals(positions: NDArray[np.uint64], removed: Removed) -> NDArray[np.uint64]:

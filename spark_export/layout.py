@@ -6,6 +6,7 @@ parts of fixed size, and where the others begin.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
@@ -66,6 +67,17 @@ def gather(
 def octets_at(data: NDArray[np.uint8], at: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
     """Big-endian numbers of 1, 2, 4 or 8 octets, as AMQP has them."""
     return _everywhere(np.dtype(f">u{count}"), data)[at].astype(np.uint64)
+
+
+def grouped(keys: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Each key, and the rows that have it, in their order; keys ascend."""
+    if not len(keys):
+        return
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.diff(ordered)) + 1
+    for rows in np.split(order, starts):
+        yield int(keys[rows[0]]), rows
 
 
 def sums_wrong(

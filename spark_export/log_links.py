@@ -21,6 +21,7 @@ from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import FILE_HEADER_BYTES, OFFSET_MASK, Damaged, decode_file_header
 from warren.persist.log_files import parse_file_name, read_survivors
 from warren.persist.log_writer import file_name
+from warren.spark_export.layout import grouped
 
 log = logging.getLogger("warren.spark_export")
 
@@ -194,8 +195,4 @@ def _by_file(file_ids: NDArray[np.uint64]) -> Iterator[tuple[int, Rows]]:
         for first, end in zip(starts.tolist(), ends, strict=True):
             yield int(file_ids[first]), slice(first, end)
         return
-    order = np.argsort(file_ids, kind="stable")
-    ordered = file_ids[order]
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(ordered)) + 1])
-    for rows in np.split(order, starts[1:]):
-        yield int(file_ids[rows[0]]), rows
+    yield from grouped(file_ids)
