@@ -38,6 +38,7 @@ from warren.spark_export.unit import (
     ENTRY,
     LOG_DIRECTORY,
     QUEUES_DIRECTORY,
+    Entries,
     entries_path,
     load_entries,
 )
@@ -54,9 +55,6 @@ AGAIN_S = (0.2, 1.0)
 CREATE_TRIES_MAX = 10
 
 NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-Entries = NDArray[np.void]
-"""Of dtype `ENTRY`, ordered by position."""
 
 
 class Creation:

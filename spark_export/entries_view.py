@@ -26,10 +26,7 @@ from warren.spark_export.journal_entries import (
     read_journal_file,
     scan_journal_file,
 )
-from warren.spark_export.unit import ENTRY
-
-Entries = NDArray[np.void]
-"""Of dtype `ENTRY`, ordered by position."""
+from warren.spark_export.unit import ENTRY, Entries
 
 
 class ArrayColumns(Columns):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,9 @@ ENTRY = np.dtype(
 """An index entry as docs/storage-format.md has it in section 4; bit 0 of the place says that the
 record is shared by queues. Times are microseconds since 1970, 0 is never."""
 
+Entries: TypeAlias = NDArray[np.void]
+"""Of dtype `ENTRY`, ordered by position."""
+
 NPY_1_0 = b"\x93NUMPY\x01\x00"
 DESCRIBED = f"{{'descr': {ENTRY.descr!r}, 'fortran_order': False, 'shape': (".encode("ascii")
 HEAD_BYTES = 512
@@ -44,7 +48,7 @@ def entries_path(snapshot: Path, queue_id: int) -> Path:
     return snapshot / QUEUES_DIRECTORY / f"{queue_id:016x}.npy"
 
 
-def load_entries(snapshot: Path, queue_id: int) -> NDArray[np.void]:
+def load_entries(snapshot: Path, queue_id: int) -> Entries:
     """All entries of a queue; many are mapped and not read. Raises `SnapshotGone`, OSError.
 
     As `numpy.load`, which takes a millisecond to understand what is the same in all these files.
@@ -65,7 +69,7 @@ def load_entries(snapshot: Path, queue_id: int) -> NDArray[np.void]:
         if count > READ_ENTRIES_MAX:
             return np.memmap(file, ENTRY, "r", start, (count,))
         file.seek(start)
-        entries: NDArray[np.void] = np.fromfile(file, ENTRY, count)
+        entries: Entries = np.fromfile(file, ENTRY, count)
         return entries
 
 
@@ -92,6 +96,6 @@ class Unit:
     def log_directory(self) -> Path:
         return Path(self.snapshot) / LOG_DIRECTORY
 
-    def entries(self) -> NDArray[np.void]:
-        """Its rows, of dtype `ENTRY`. Raises `SnapshotGone`, OSError."""
+    def entries(self) -> Entries:
+        """Its rows. Raises `SnapshotGone`, OSError."""
         return np.array(load_entries(Path(self.snapshot), self.queue_id)[self.first : self.end])
