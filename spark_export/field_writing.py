@@ -7,7 +7,7 @@ The other way is `field_tables`'. What a value of a DataFrame becomes is said by
 | BOOLEAN | t | | STRING | S |
 | TINYINT, SMALLINT, INT, BIGINT | b, s, I, l | | BINARY | x |
 | FLOAT, DOUBLE | f, d | | TIMESTAMP | T, in seconds |
-| DECIMAL | D, or d beyond 32 bits | | DATE | S, as 2026-01-31 |
+| DECIMAL | D, or d below 0 and beyond 32 bits | | DATE | S, as 2026-01-31 |
 | MAP of names, STRUCT | F | | ARRAY | A |
 | null in a map or an array | V | | null in a struct | left out |
 
@@ -45,7 +45,9 @@ _LONG = struct.Struct(">cq")
 _TIME = struct.Struct(">cQ")
 _DECIMAL = struct.Struct(">cBI")
 _LONG_RANGE = range(-(1 << 63), 1 << 63)
-_DECIMAL_RANGE = range(-(1 << 31), 1 << 32)
+_DECIMAL_RANGE = range(1 << 32)
+"""4.2.5.5 calls it a signed number, and its grammar an unsigned one, which is how brokers read it:
+so none below 0, and what was read is written as it was."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -155,8 +157,7 @@ def _write_decimal(value: Decimal) -> bytes:
     unscaled = -unscaled if sign else unscaled
     if scale > 255 or unscaled not in _DECIMAL_RANGE:
         return _DOUBLE.pack(b"d", float(value))
-    # 4.2.5.5 calls it a signed number, and its grammar an unsigned one: both are written.
-    return _DECIMAL.pack(b"D", scale, unscaled & 0xFFFFFFFF)
+    return _DECIMAL.pack(b"D", scale, unscaled)
 
 
 def _array_writer(item: Writer) -> Writer:

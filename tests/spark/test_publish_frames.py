@@ -257,7 +257,9 @@ def test_each_type_of_a_struct_has_its_letter() -> None:
         "d": types.DoubleType(),
         "S": STRING,
         "x": BINARY,
-        "D": types.DecimalType(9, 2),
+        "D": types.DecimalType(10, 2),
+        "negative": types.DecimalType(9, 2),
+        "large": types.DecimalType(10, 0),
         "big": types.DecimalType(38, 2),
         "T": types.TimestampType(),
         "N": types.TimestampNTZType(),
@@ -279,7 +281,9 @@ def test_each_type_of_a_struct_has_its_letter() -> None:
         "d": 0.1,
         "S": "é",
         "x": b"\xff",
-        "D": Decimal("-12.34"),
+        "D": Decimal("42949672.95"),
+        "negative": Decimal("-12.34"),
+        "large": Decimal(1 << 32),
         "big": Decimal("123456789012.34"),
         "T": time.replace(tzinfo=UTC),
         "N": time,
@@ -300,7 +304,9 @@ def test_each_type_of_a_struct_has_its_letter() -> None:
             ("d", pa.float64()),
             ("S", pa.string()),
             ("x", pa.binary()),
-            ("D", pa.decimal128(9, 2)),
+            ("D", pa.decimal128(10, 2)),
+            ("negative", pa.decimal128(9, 2)),
+            ("large", pa.decimal128(10, 0)),
             ("big", pa.decimal128(38, 2)),
             ("T", pa.timestamp("us", "UTC")),
             ("N", pa.timestamp("us")),
@@ -323,7 +329,9 @@ def test_each_type_of_a_struct_has_its_letter() -> None:
             "d": Field("d", 0.1),
             "S": Field("S", "é".encode()),
             "x": Field("x", b"\xff"),
-            "D": Field("D", (2, (1 << 32) - 1234)),
+            "D": Field("D", (2, (1 << 32) - 1)),
+            "negative": Field("d", -12.34),
+            "large": Field("d", float(1 << 32)),
             "big": Field("d", 123456789012.34),
             "T": Field("T", seconds),
             "N": Field("T", seconds),
@@ -387,7 +395,7 @@ def test_variant_headers_keep_their_types_but_integers_are_long() -> None:
         json.dumps(
             {"t": True, "f": False, "n": None, "i": 5, "I": 1 << 40, "s": "é", "long": long}
         )[:-1]
-        + ', "D": -1.25, "d": 1e100, "a": [1, "x", {"k": []}]}'
+        + ', "D": 1.25, "negative": -1.25, "d": 1e100, "a": [1, "x", {"k": []}]}'
     )
     expected = {
         "t": Field("t", True),
@@ -397,7 +405,8 @@ def test_variant_headers_keep_their_types_but_integers_are_long() -> None:
         "I": Field("l", 1 << 40),
         "s": Field("S", "é".encode()),
         "long": Field("S", long.encode()),
-        "D": Field("D", (2, (1 << 32) - 125)),
+        "D": Field("D", (2, 125)),
+        "negative": Field("d", -1.25),
         "d": Field("d", 1e100),
         "a": Field("A", [Field("l", 1), Field("S", b"x"), Field("F", {"k": Field("A", [])})]),
     }
