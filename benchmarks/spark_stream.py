@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import struct
-import sys
 import tempfile
 import threading
 import time
@@ -28,6 +26,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from amqp_socket import AmqpSocket, method, persistent_publish
+from local_spark import new_spark
 from spark_chaos import Broker
 
 import warren.spark_export
@@ -91,19 +90,8 @@ def follow(directory: Path, data: Path) -> tuple[Any, Any]:
     """Spark, and the query that is under way."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from pyspark.sql import SparkSession
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+        spark = new_spark(directory)
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100000")
     warren.spark_export.register(spark, pushdown=False)
     query = (
         spark.readStream.format("warren")
