@@ -86,8 +86,6 @@ class LedQueue:
         self._kept: dict[MemberId, Kept] = {}
         # Declarations that wait until the queue has its mirrors.
         self.waiting: list[Event] = []
-        # To whom it is being handed over; empty when it is not.
-        self.moving_to = ""
         # While its node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
         # Who was asked to have a mirror, and when.

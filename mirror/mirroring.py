@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import cast
@@ -39,6 +38,7 @@ from warren.mirror.copy_here import CopyHere
 from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
+from warren.mirror.hand_over import HandOvers
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
@@ -53,8 +53,6 @@ from warren.mirror.replicas import (
     WHEN_SYNCED,
     Copies,
     Wanted,
-    better_leader,
-    drained_leader,
     wanted_leader,
     wanted_mirrors,
 )
@@ -71,9 +69,6 @@ MIRRORS_S = 2.0
 
 NEWS_S = 0.5
 """How much later than another node this one may hear of a definition; then it is asked again."""
-
-MOVE_PATIENCE_S = 5.0
-"""How long a queue is held for a mirror that is to take the lead."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
@@ -134,14 +129,13 @@ class Mirroring:
         self._stopping = False
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
-        # Told when a queue that was to be handed over stays here.
-        self.on_stay: Callable[[Queue], None] = lambda queue: None
+        self.hand_overs = HandOvers(name, calls, clock, self._led, self, running, may_lead)
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
     def find_former_copies(self, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Open what is left of copies this node had, before what nobody has opened is dropped."""
-        self._formers.find(self._queue_records(), new_backing)
+        self._formers.find(self.queue_records(), new_backing)
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
@@ -154,7 +148,7 @@ class Mirroring:
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
-        self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
+        self.hand_overs.serve()
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
@@ -485,7 +479,7 @@ class Mirroring:
         """The queue has no mirrors any more, and shall have none."""
         queue = led.queue
         # Nobody is left whom it could be handed over to.
-        self._stay(led)
+        self.hand_overs.mirrors_changed(queue.queue_id, ())
         del self._led[queue.queue_id]
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
@@ -510,6 +504,7 @@ class Mirroring:
         self._origins.pop(queue.queue_id, None)
         self._refusals.pop(queue.queue_id, None)
         self._former_copies.pop(queue.queue_id, None)
+        self.hand_overs.queue_gone(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         if led is None:
             return
@@ -570,9 +565,9 @@ class Mirroring:
         if wanted.mode is None and not record.mirrors and not led.members():
             self._unlead(led)
             return
-        leader = wanted_leader(wanted, copies, self._may_be_moved_to())
+        leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
         if leader != self._name:
-            self.move_leader(queue, leader)
+            self.hand_overs.begin(led, leader)
             return
         led.drop_unwanted()
         led.invite_missing(running)
@@ -581,107 +576,6 @@ class Mirroring:
                 unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
                 if unsynced and led.leader.may_synchronise(mirror):
                     led.leader.start(mirror, synchronise=True)
-
-    # Moving the lead
-
-    def move_leader(self, queue: Queue, target: str) -> None:
-        """Hand a queue over to a mirror that is in sync, without losing anything."""
-        led = self._led.get(queue.queue_id)
-        if led is None or led.moving_to:
-            return
-        led.moving_to = target
-        queue.hold()
-
-        # The target itself writes that it leads: it may have died, or have begun anew.
-        async def ask() -> bool:
-            takes: bool = await self._calls.ask(
-                target, "mirror.take_over", queue.queue_id, led.leader.epoch
-            )
-            return takes
-
-        def answered(result: Callable[[], bool]) -> None:
-            takes = False
-            with suppress(NotFound):
-                takes = result()
-            if not takes:
-                self._stay(led)
-
-        def when_all_have_it(leads: bool) -> None:
-            if leads and led.moving_to:
-                run(ask(), answered)
-
-        def last_words(leads: bool) -> None:
-            # Nothing was delivered since, and what came back meanwhile counts.
-            if leads and led.moving_to:
-                led.leader.fall_silent()
-                led.leader.barrier(when_all_have_it)
-
-        led.leader.barrier(last_words)
-        self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
-
-    def _stay(self, led: LedQueue) -> None:
-        if led.moving_to and self._led.get(led.queue.queue_id) is led:
-            led.moving_to = ""
-            led.leader.speak_again()
-            led.queue.release()
-            self.on_stay(led.queue)
-
-    def hand_over_all(self) -> int:
-        """In maintenance mode: hand over every queue of this node that another node can lead.
-
-        Returns how many are still to go.
-        """
-        leads = self._leads()
-        may_lead = self._may_be_moved_to()
-        count = 0
-        for led in list(self._led.values()):
-            record = self.record_of(led.key, led.queue.queue_id)
-            if record is None or record.leader != self._name:
-                continue
-            copies = Copies(record.leader, record.mirrors, record.in_sync)
-            target = drained_leader(copies, may_lead, leads)
-            if target is not None:
-                count += 1
-                leads[target] = leads.get(target, 0) + 1
-                self.move_leader(led.queue, target)
-        return count
-
-    def _may_be_moved_to(self) -> Collection[str]:
-        return [node for node in self._running() if self._may_lead(node)]
-
-    def _leads(self) -> dict[str, int]:
-        """How many queues each node leads."""
-        return Counter([record.leader for record in self._queue_records()])
-
-    async def rebalance(self) -> None:
-        """Have every node hand over queues to mirrors at nodes that lead fewer."""
-        leads = self._leads()
-        for node in sorted(self._running()):
-            if node == self._name:
-                leads = self.hand_over_surplus(leads)
-            else:
-                # Who cannot be reached has nothing to hand over.
-                with suppress(NotFound):
-                    leads = await self._calls.ask(node, "mirror.rebalance", leads)
-
-    async def _asked_to_rebalance(self, _node: str, leads: dict[str, int]) -> dict[str, int]:
-        return self.hand_over_surplus(leads)
-
-    def hand_over_surplus(self, leads: Mapping[str, int]) -> dict[str, int]:
-        """Hand over queues of this node; returns how many queues each node leads then."""
-        counts = dict(leads)
-        for led in list(self._led.values()):
-            record = self.record_of(led.key, led.queue.queue_id)
-            if record is None:
-                continue
-            in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
-            copies = Copies(record.leader, record.mirrors, in_sync)
-            target = better_leader(copies, counts)
-            if target != self._name:
-                counts[self._name] = counts.get(self._name, 0) - 1
-                counts[target] = counts.get(target, 0) + 1
-                self.move_leader(led.queue, target)
-        return counts
 
     def _tick(self) -> None:
         for led in list(self._led.values()):
@@ -696,10 +590,10 @@ class Mirroring:
                 self.drop_copy(copy, "nobody asks for it any more")
             else:
                 self._write_card_of_copy(copy)
-        self._formers.discard_unwanted(self._queue_records(), self._running())
+        self._formers.discard_unwanted(self.queue_records(), self._running())
         if not self._may_lead(self._name):
             # A mirror may be in sync by now, or this node lead what it did not then.
-            self.hand_over_all()
+            self.hand_overs.drain()
         self._clock.call_later(TICK_S, self._tick)
 
     # What is kept for the time after a restart
@@ -908,7 +802,7 @@ class Mirroring:
 
     # Definitions
 
-    def _queue_records(self) -> Iterator[QueueRecord]:
+    def queue_records(self) -> Iterator[QueueRecord]:
         for stored in self._metadata.records(("queue",)):
             if isinstance(stored.record, QueueRecord):
                 yield stored.record
@@ -962,9 +856,7 @@ class Mirroring:
                 led.leader.goes_on_in(record.epoch)
                 led.member.set_epoch(record.epoch)
             led.record_changed(record)
-            if led.moving_to not in record.mirrors:
-                # It cannot take the lead any more.
-                self._stay(led)
+            self.hand_overs.mirrors_changed(queue_id, record.mirrors)
 
     def _follow(self, copy: CopyHere, record: object | None) -> None:
         if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:

@@ -84,7 +84,7 @@ class QueueHost:
         calls.serve("queue.resume", self._resume)
         node.local_queues.watch(self._queue_here, self._queue_gone)
         node.other_clients.append(self._unacked_of)
-        mirroring.on_stay = self._stays
+        mirroring.hand_overs.on_stay = self._stays
 
     # Frames
 

@@ -15,6 +15,7 @@ from pamqp import commands
 from warren.core.field import Field
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
+from warren.mirror.hand_over import PATIENCE_S
 from warren.mirror.replicas import Wanted
 
 
@@ -40,6 +41,12 @@ def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
     cluster.clock.advance(3)
     client.receives(commands.Queue.DeclareOk)
     assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
+
+
+def hand_over(cluster: Cluster, queue: str, target: str) -> None:
+    mirroring = cluster[record(cluster, queue).leader].mirroring
+    (led,) = [led for led in mirroring._led.values() if led.queue.name == queue]
+    mirroring.hand_overs.begin(led, target)
 
 
 def test_a_new_queue_has_mirrors_in_sync_at_every_node(cluster: Cluster) -> None:
@@ -362,7 +369,7 @@ def test_the_lead_moves_to_a_listed_node_when_that_is_in_sync(cluster: Cluster) 
 def test_queues_are_spread_over_the_nodes(cluster: Cluster) -> None:
     for number in range(6):
         mirrored(cluster, f"ha{number}")
-    run(cluster["b"].mirroring.rebalance(), lambda result: result())
+    run(cluster["b"].mirroring.hand_overs.rebalance(), lambda result: result())
     cluster.clock.advance(5)
     leaders = [record(cluster, f"ha{number}").leader for number in range(6)]
     assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
@@ -747,7 +754,7 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
     # The mirrors have the first; of the others nothing is told before it is confirmed.
     cluster.clock.advance(0.25)
     if handed_over:
-        cluster["a"].mirroring.move_leader(cluster["a"].queue("ha"), "b")
+        hand_over(cluster, "ha", "b")
     else:
         cluster.kill("a")
     delay_s[0] = 0.0
@@ -832,12 +839,23 @@ def test_what_was_published_to_a_former_leader_is_not_taken_by_it_when_it_leads_
     b.selects_confirms()
     cluster.stall("b", "a")
     b.publishes("ha", b"once")
-    for leader, target in (("a", "c"), ("c", "a")):
-        (led,) = cluster[leader].mirroring._led.values()
-        cluster[leader].mirroring.move_leader(led.queue, target)
+    for target in ("c", "a"):
+        hand_over(cluster, "ha", target)
         cluster.clock.advance(5)
         assert record(cluster, "ha").leader == target
     cluster.unstall("b", "a")
     cluster.clock.advance(5)
     assert b.receives(commands.Basic.Ack).delivery_tag == 1
     assert b.counts("ha") == (1, 0)
+
+
+def test_a_hand_over_has_all_its_time_whatever_became_of_the_one_before(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    queue = cluster["a"].queue("ha")
+    hand_over(cluster, "ha", "nobody")
+    assert not queue.is_held
+    cluster.clock.advance(PATIENCE_S - 1)
+    cluster.cut_store("b")
+    hand_over(cluster, "ha", "b")
+    cluster.clock.advance(2)
+    assert queue.is_held
