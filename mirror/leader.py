@@ -579,9 +579,13 @@ class Leader:
         copy.sent += len(ready) + len(loaded)
         return end
 
-    def begin_epoch(self, deltas: Sequence[int]) -> None:
-        """After promotion: mirrors take our positions, and put back what was out."""
+    def begin_epoch(self, deltas: Sequence[int], carried_out: tuple[int, int]) -> None:
+        """After promotion: mirrors take our positions, and put back what was out.
+
+        Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
+        gave up waiting for us to take its place may have gone on at the same moment.
+        """
         tails = [level.next_position for level in self.levels]
         self.renumbering.step(Step(self.epoch, list(deltas), tails))
-        self._script.control(Op.EPOCH, list(deltas), tails)
+        self._script.control(Op.EPOCH, list(deltas), tails, carried_out)
         self._wake()

@@ -367,7 +367,7 @@ class Mirroring:
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
         led.member.set_epoch(record.epoch)
-        led.leader.begin_epoch(copy.mirror.deltas())
+        led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out)
         led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:

@@ -859,3 +859,34 @@ def test_a_hand_over_has_all_its_time_whatever_became_of_the_one_before(cluster:
     hand_over(cluster, "ha", "b")
     cluster.clock.advance(2)
     assert queue.is_held
+
+
+def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster) -> None:
+    """A leader that gave up a hand-over went on, and the other took its place all the same."""
+    mirrored(cluster, "ha")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.publishes("ha", b"acknowledged")
+    client.consumes("ha")
+    (delivery,) = client.receives_deliveries()
+    cluster.settle()
+    (led,) = cluster["a"].mirroring._led.values()
+    ring = [member.node for member in led.member.member.record.members]
+    between, target = ring[ring.index("a") + 1 :] + ring[: ring.index("a")]
+    cluster.cut_store(target)
+    hand_over(cluster, "ha", target)
+    cluster.clock.advance(PATIENCE_S + 1)
+    # Only one of the mirrors hears of it before the other leads.
+    cluster.stall(between, target)
+    client.acks(delivery.method.delivery_tag)
+    cluster.settle()
+    cluster.restore_store(target)
+    cluster.settle()
+    cluster.unstall(between, target)
+    cluster.clock.advance(5)
+    assert record(cluster, "ha").leader == target
+    queue = cluster[target].queue("ha")
+    for node in record(cluster, "ha").in_sync:
+        (copy,) = cluster[node].mirroring._copies.values()
+        (level,) = copy.mirror.levels
+        assert (level.backing.length, len(level.pending)) == (len(queue), queue.unacked), node
