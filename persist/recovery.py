@@ -36,6 +36,7 @@ from warren.persist.format import (
 )
 from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Found, Scan
+from warren.persist.log_writer import file_name
 from warren.persist.message_store import StoreFile
 from warren.persist.segment import Segment
 from warren.persist.stored_index import StoredIndex
@@ -223,7 +224,7 @@ class Recovery:
         The header and the first batch are synced together: in the last file, a header that is
         not whole means that they were not, unless the batch is there to be used.
         """
-        path = self._log_directory / f"{file_id:08x}.{generation}.rdq"
+        path = self._log_directory / file_name(file_id, generation)
         opened = self._filesystem.open(path)
         try:
             stored = StoreFile(file_id, generation, opened.size())
@@ -276,8 +277,8 @@ class Recovery:
         found may have been delivered and acknowledged, but nothing that was not is lost.
         """
         restored = 0
-        for file_id, stored in sorted(self.files.items()):
-            path = self._log_directory / f"{file_id:08x}.{stored.generation}.rdq"
+        for _, stored in sorted(self.files.items()):
+            path = self._log_directory / stored.name
             opened = self._filesystem.open(path, writable=False)
             try:
                 for found in self._whole_records(opened, stored):
@@ -346,7 +347,7 @@ class Recovery:
         offset = FILE_HEADER_BYTES
         if stored.file_id == file_of(self.place):
             offset = self.place & OFFSET_MASK
-        path = self._log_directory / f"{stored.file_id:08x}.{stored.generation}.rdq"
+        path = self._log_directory / stored.name
         opened = self._filesystem.open(path)
         try:
             scan = Scan(opened, stored.file_id, offset, complete=complete)
@@ -362,7 +363,7 @@ class Recovery:
     def _make_durable(self) -> None:
         """What was found may never have been synced; from now on it counts as if it had been."""
         paths = [
-            self._log_directory / f"{stored.file_id:08x}.{stored.generation}.rdq"
+            self._log_directory / stored.name
             for stored in self.files.values()
             if stored.file_id >= file_of(self.place)
         ]
