@@ -890,3 +890,34 @@ def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster
         (copy,) = cluster[node].mirroring._copies.values()
         (level,) = copy.mirror.levels
         assert (level.backing.length, len(level.pending)) == (len(queue), queue.unacked), node
+
+
+@pytest.mark.parametrize("handed_over", [True, False])
+@pytest.mark.parametrize("priority", [0, 3])
+def test_messages_expire_at_whoever_leads(
+    cluster: Cluster, priority: int, handed_over: bool
+) -> None:
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.declares("dead")
+    arguments = {
+        "x-dead-letter-exchange": Field("S", b""),
+        "x-dead-letter-routing-key": Field("S", b"dead"),
+        **({"x-max-priority": Field("I", 5)} if priority else {}),
+    }
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
+    cluster.clock.advance(3)
+    a.receives(commands.Queue.DeclareOk)
+    a.publishes("ha", b"mortal", expiration="20000", priority=priority)
+    cluster.settle()
+    if handed_over:
+        hand_over(cluster, "ha", "b")
+    else:
+        cluster.kill("a")
+    cluster.clock.advance(10)
+    assert record(cluster, "ha").leader != "a"
+    assert (b.counts("ha"), b.counts("dead")) == ((1, 0), (0, 0))
+    cluster.clock.advance(11)
+    assert (b.counts("ha"), b.counts("dead")) == ((0, 0), (1, 0))
