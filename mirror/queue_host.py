@@ -174,7 +174,7 @@ class QueueHost:
 
     async def _purge(self, node: str, queue_id: int) -> int:
         session = await self._asked(node, queue_id)
-        return session.queue.purge()
+        return await session.queue.empty()
 
     async def _delete(self, node: str, queue_id: int, if_unused: bool, if_empty: bool) -> int:
         session = await self._asked(node, queue_id)

@@ -11,6 +11,7 @@ sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from cluster import Cluster
 from pamqp import commands
+from pipe import Client
 
 from warren.core.field import Field
 from warren.core.records import QueueRecord
@@ -890,6 +891,59 @@ def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster
         (copy,) = cluster[node].mirroring._copies.values()
         (level,) = copy.mirror.levels
         assert (level.backing.length, len(level.pending)) == (len(queue), queue.unacked), node
+
+
+def held_with_messages(cluster: Cluster, *bodies: bytes, **arguments: Field) -> Client:
+    """A queue with these messages that is being handed over to b, which cannot write so yet."""
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.declares("dead")
+    all_arguments = {
+        "x-dead-letter-exchange": Field("S", b""),
+        "x-dead-letter-routing-key": Field("S", b"dead"),
+        **{name.replace("_", "-"): value for name, value in arguments.items()},
+    }
+    client.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=all_arguments)
+    cluster.clock.advance(3)
+    client.receives(commands.Queue.DeclareOk)
+    for body in bodies:
+        client.publishes("ha", body)
+    cluster.settle()
+    cluster.cut_store("b")
+    hand_over(cluster, "ha", "b")
+    cluster.settle()
+    assert cluster["a"].queue("ha").is_held
+    return client
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_what_expires_while_a_queue_is_handed_over_is_dead_once(
+    cluster: Cluster, goes: bool
+) -> None:
+    client = held_with_messages(cluster, b"one", b"two", x_message_ttl=Field("I", 1000))
+    cluster.clock.advance(2 if goes else PATIENCE_S + 1)
+    cluster.restore_store("b")
+    cluster.clock.advance(2)
+    assert record(cluster, "ha").leader == "b"
+    assert client.counts("dead") == (2, 0)
+    assert client.counts("ha") == (0, 0)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+@pytest.mark.parametrize("node", ["a", "c"])
+def test_a_queue_that_is_purged_while_it_is_handed_over_is_empty(
+    cluster: Cluster, node: str, goes: bool
+) -> None:
+    held_with_messages(cluster, b"one", b"two")
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Purge, queue="ha")
+    cluster.clock.advance(1 if goes else PATIENCE_S + 1)
+    cluster.restore_store("b")
+    cluster.clock.advance(2)
+    assert client.receives(commands.Queue.PurgeOk).message_count == 2
+    assert record(cluster, "ha").leader == "b"
+    assert client.counts("ha") == (0, 0)
 
 
 @pytest.mark.parametrize("handed_over", [True, False])
