@@ -146,7 +146,7 @@ class Leader:
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
         # What of these it has refused; and what of that is not written down yet.
-        self.refusals: dict[str, Refusals] = {}
+        self.refusals = Refusals()
         self._refused: dict[str, list[int]] = {}
         self._clock = clock
         self._effects = effects
@@ -380,8 +380,8 @@ class Leader:
         )
         for name, number in self.origins.items():
             self._script.origin(name, number)
-        for name, refusals in self.refusals.items():
-            self._script.control(Op.REFUSED, name, list(refusals.numbers))
+        for name, numbers in self.refusals:
+            self._script.control(Op.REFUSED, name, list(numbers))
         self.flush()
         if synchronise:
             copy.sync = firsts

@@ -46,7 +46,7 @@ class Mirror:
         self.epoch = epoch
         self.levels = [MirrorLevel(backing) for backing in backings]
         self.origins: dict[str, int] = {}
-        self.refusals: dict[str, Refusals] = {}
+        self.refusals = Refusals()
         self.started = False
         self.renumbering = Renumbering(epoch)
         # What this node has of the queue from before, while that is of use.
@@ -197,12 +197,11 @@ class Mirror:
             return
         if op is Op.REFUSED:
             name, numbers = arguments
-            self.refusals.setdefault(name, Refusals()).note(numbers)
+            self.refusals.note(name, numbers)
             return
         if op is Op.HEARD:
             name, upto = arguments
-            if name in self.refusals:
-                self.refusals[name].heard(upto)
+            self.refusals.heard(name, upto)
             return
         mirror, *rest = arguments
         if mirror != self._node:

@@ -47,7 +47,6 @@ from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.refusals import Refusals
 from warren.mirror.remote_queue import RemoteQueue
-from warren.mirror.remote_queues import node_of
 from warren.mirror.replicas import (
     SYNC_BATCH,
     WHEN_SYNCED,
@@ -119,8 +118,8 @@ class Mirroring:
         self._formers = FormerCopies(name, card_files, clock)
         self._by_key: dict[Key, int] = {}
         self._origins: dict[int, dict[str, int]] = {}
-        # Of queues that are here, by who published.
-        self._refusals: dict[int, dict[str, Refusals]] = {}
+        # Of queues that are here.
+        self._refusals: dict[int, Refusals] = {}
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
@@ -240,31 +239,25 @@ class Mirroring:
         """A publish of another node is not in the queue; it is to hear so, whoever leads then."""
         if queue_id not in self._node.local_queues:
             return
-        by_origin = self._refusals.setdefault(queue_id, {})
-        if origin not in by_origin:
-            # Nobody asks for those of earlier runs of the node.
-            for earlier in [one for one in by_origin if node_of(one) == node_of(origin)]:
-                del by_origin[earlier]
-            by_origin[origin] = Refusals()
-        by_origin[origin].note((number,))
+        self._refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
         led = self._led.get(queue_id)
         if led is not None:
             led.leader.refused(origin, number)
 
     def note_heard(self, queue_id: int, origin: str, upto: int) -> None:
         """Another node knows of refusals up to this number."""
-        refusals = self._refusals.get(queue_id, {}).get(origin)
-        if refusals is None:
+        refusals = self._refusals.get(queue_id)
+        if refusals is None or not refusals.of(origin):
             return
-        refusals.heard(upto)
+        refusals.heard(origin, upto)
         led = self._led.get(queue_id)
         if led is not None:
             led.leader.heard(origin, upto)
 
     def refused_of(self, queue_id: int, origin: str) -> Collection[int]:
         """Publishes of another node that were refused, as far as it may not know."""
-        refusals = self._refusals.get(queue_id, {}).get(origin)
-        return refusals.numbers if refusals is not None else ()
+        refusals = self._refusals.get(queue_id)
+        return refusals.of(origin) if refusals is not None else ()
 
     @contextmanager
     def publishing_again(self, queue: Queue) -> Iterator[None]:
@@ -387,7 +380,7 @@ class Mirroring:
     def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         led = LedQueue(key, queue, record.epoch, self._name, self._clock, self)
         led.storage_id = record.storage_id(self._name)
-        led.leader.refusals = self._refusals.setdefault(queue.queue_id, {})
+        led.leader.refusals = self._refusals.setdefault(queue.queue_id, Refusals())
         backing = queue.backing
         inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         led.leader.levels = [
