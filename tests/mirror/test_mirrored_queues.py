@@ -44,6 +44,18 @@ def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
     assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
 
 
+def mirrored_later(cluster: Cluster, **definition: str) -> Client:
+    """Have a queue at a with a message that its mirrors lack, and a client there."""
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    policy = {"ha-mode": "all", **definition}
+    cluster["a"].node.policies.set("/", "l", "^later", policy, 0, "queues")
+    cluster.clock.advance(5)
+    return a
+
+
 def hand_over(cluster: Cluster, queue: str, target: str) -> None:
     mirroring = cluster[record(cluster, queue).leader].mirroring
     (led,) = [led for led in mirroring._led.values() if led.queue.name == queue]
@@ -282,12 +294,7 @@ def test_a_leader_that_stops_in_order_hands_over(cluster: Cluster) -> None:
 
 
 def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Cluster) -> None:
-    a = cluster["a"].connects()
-    a.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
-    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
-    cluster.clock.advance(5)
+    mirrored_later(cluster)
     assert record(cluster, "later").in_sync == []
     cluster["a"].mirroring.stop_leading()
     cluster.settle()
@@ -300,13 +307,8 @@ def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Clu
 def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leader(
     cluster: Cluster,
 ) -> None:
-    a, b = cluster["a"].connects(), cluster["b"].connects()
-    for client in (a, b):
-        client.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
-    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
-    cluster.clock.advance(5)
+    a, b = mirrored_later(cluster), cluster["b"].connects()
+    b.opens_channel(1)
     a.publishes("later", b"everywhere", delivery_mode=2)
     cluster.settle()
     cluster.kill("a")
@@ -323,13 +325,7 @@ def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leade
 def test_with_when_synced_nobody_takes_the_lead_over_an_unsynchronised_queue(
     cluster: Cluster,
 ) -> None:
-    a = cluster["a"].connects()
-    a.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
-    definition = {"ha-mode": "all", "ha-promote-on-failure": "when-synced"}
-    cluster["a"].node.policies.set("/", "l", "^later", definition, 0, "queues")
-    cluster.clock.advance(5)
+    mirrored_later(cluster, **{"ha-promote-on-failure": "when-synced"})
     cluster.kill("a")
     cluster.clock.advance(5)
     assert record(cluster, "later").leader == "a"
@@ -809,13 +805,8 @@ def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> No
 def test_a_leader_that_stopped_in_order_is_waited_for_though_it_stays_away(
     cluster: Cluster,
 ) -> None:
-    a = cluster["a"].connects()
-    a.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
     # Its policy would have anybody lead after a failure.
-    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
-    cluster.clock.advance(5)
+    mirrored_later(cluster)
     cluster["a"].mirroring.stop_leading()
     cluster.settle()
     cluster.kill("a")
