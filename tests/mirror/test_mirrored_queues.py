@@ -34,13 +34,20 @@ def record(cluster: Cluster, queue: str, node: str = "b") -> QueueRecord:
     return stored.record
 
 
+def declare_mirrored(
+    cluster: Cluster, client: Client, queue: str, arguments: dict[str, Field] | None = None
+) -> None:
+    """Declare a queue at the node of the client, and wait for its mirrors."""
+    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments=arguments or {})
+    cluster.clock.advance(3)
+    client.receives(commands.Queue.DeclareOk)
+
+
 def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
     """Declare a queue and wait for its mirrors."""
     client = cluster[node].connects()
     client.opens_channel(1)
-    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments={})
-    cluster.clock.advance(3)
-    client.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, client, queue)
     assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
 
 
@@ -398,9 +405,7 @@ def test_a_queue_is_declared_without_nodes_that_take_too_long(cluster: Cluster) 
     a = cluster["a"].connects()
     a.opens_channel(1)
     cluster.cut_store("b")
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha")
     assert record(cluster, "ha", "a").mirrors == ["c"]
     cluster.restore_store("b")
     cluster.clock.advance(3)
@@ -412,9 +417,7 @@ def test_what_the_next_leader_drops_at_once_its_mirrors_drop_too(cluster: Cluste
     client = cluster["a"].connects()
     client.opens_channel(1)
     limit = {"x-max-length": Field("I", 3)}
-    client.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=limit)
-    cluster.clock.advance(3)
-    client.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, client, "ha", limit)
     client.publishes("ha", b"out")
     client.gets("ha")
     for number in range(3):
@@ -622,9 +625,7 @@ def test_confirms_come_though_the_leader_and_a_mirror_do_not_reach_each_other(
     cluster.settle()
     a = cluster["a"].connects()
     a.opens_channel(1)
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha")
     a.selects_confirms()
     cluster.cut("a", other)
     for number in range(5):
@@ -679,9 +680,7 @@ def test_a_refusal_outlives_the_link_to_the_leader() -> None:
     for client in (a, b):
         client.opens_channel(1)
     arguments = {"x-max-length": Field("I", 1), "x-overflow": Field("S", b"reject-publish")}
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha", arguments)
     b.selects_confirms()
     b.publishes("ha", b"kept")
     assert b.receives(commands.Basic.Ack).delivery_tag == 1
@@ -737,9 +736,7 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
     a.opens_channel(1)
     client.opens_channel(1)
     arguments = {"x-max-length": Field("I", 1), "x-overflow": Field("S", b"reject-publish")}
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha", arguments)
     client.selects_confirms()
     delay_s[0] = 0.1
     for body in (b"kept", b"refused", b"refused too"):
@@ -889,9 +886,7 @@ def held_with_messages(cluster: Cluster, *bodies: bytes, **arguments: Field) -> 
         "x-dead-letter-routing-key": Field("S", b"dead"),
         **{name.replace("_", "-"): value for name, value in arguments.items()},
     }
-    client.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=all_arguments)
-    cluster.clock.advance(3)
-    client.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, client, "ha", all_arguments)
     for body in bodies:
         client.publishes("ha", body)
     cluster.settle()
@@ -947,9 +942,7 @@ def test_messages_expire_at_whoever_leads(
     }
     a = cluster["a"].connects()
     a.opens_channel(1)
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha", arguments)
     a.publishes("ha", b"mortal", expiration="20000", priority=priority)
     cluster.settle()
     if handed_over:
