@@ -234,6 +234,13 @@ class LedQueue:
             node in there for node in self.wanted_mirrors if node in running
         )
 
+    def synchronise(self, record: QueueRecord) -> None:
+        """Send every mirror that is not in sync what it lacks."""
+        for mirror in record.mirrors:
+            unsynced = mirror not in record.in_sync and mirror in self.leader.mirrors
+            if unsynced and self.leader.may_synchronise(mirror):
+                self.leader.start(mirror, synchronise=True)
+
     def drop_unwanted(self) -> None:
         """Have the definition name no more mirrors than are wanted; they go when they see that.
 

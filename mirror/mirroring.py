@@ -291,11 +291,8 @@ class Mirroring:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
         record = self.record_of(led.key, led.queue.queue_id)
-        for mirror in record.mirrors if record is not None else ():
-            assert record is not None
-            unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
-            if unsynced and led.leader.may_synchronise(mirror):
-                led.leader.start(mirror, synchronise=True)
+        if record is not None:
+            led.synchronise(record)
 
     def cancel_synchronisation(self, queue: Queue) -> None:
         """Raises `PreconditionFailed`."""
@@ -565,10 +562,7 @@ class Mirroring:
         led.drop_unwanted()
         led.invite_missing(running)
         if wanted.synchronise:
-            for mirror in record.mirrors:
-                unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
-                if unsynced and led.leader.may_synchronise(mirror):
-                    led.leader.start(mirror, synchronise=True)
+            led.synchronise(record)
 
     def _tick(self) -> None:
         for led in list(self._led.values()):
