@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
+
+from warren.persist.data_directory import replace_file
 
 FILE = "cluster.json"
 
@@ -29,9 +30,4 @@ def read_known_cluster(data_directory: Path) -> KnownCluster | None:
 
 def write_known_cluster(data_directory: Path, known: KnownCluster) -> None:
     """In place of what is there, or not at all. Raises OSError."""
-    unfinished = data_directory / f"{FILE}.new"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        file.write(json.dumps(known._asdict()) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, data_directory / FILE)
+    replace_file(data_directory / FILE, json.dumps(known._asdict()) + "\n")

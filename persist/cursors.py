@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from warren.core.log_line import log_event
+from warren.persist.data_directory import replace_file
 
 log = logging.getLogger("warren.storage")
 
@@ -29,7 +30,6 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 CURSOR_FILE = "cursor.json"
 RELEASE_FILE = "released.json"
-UNFINISHED = ".new"
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,5 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, fields: dict[str, Any]) -> None:
-    """Synced: a cursor outlives its stream, and what it may keep should hold after a crash."""
-    unfinished = path.with_name(path.name + UNFINISHED)
-    with unfinished.open("w", encoding="utf-8") as file:
-        json.dump(fields, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, path)
+    # A cursor outlives its stream, and what it may keep should hold after a crash.
+    replace_file(path, json.dumps(fields))

@@ -139,6 +139,17 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def replace_file(path: Path, text: str) -> None:
+    """Put a file in place of what is there, durably, or leave what is there. Raises OSError."""
+    unfinished = path.with_name(f"{path.name}.new")
+    with unfinished.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(unfinished, path)
+    sync_directory(path.parent)
+
+
 def _lock(path: Path) -> int:
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -198,11 +209,5 @@ def _parse_identity(path: Path, text: str) -> str:
 def _write_identity(path: Path) -> str:
     node_id = secrets.token_hex(16)
     text = json.dumps({"format": FORMAT_VERSION, "node_id": node_id}) + "\n"
-    unfinished = path / f"{IDENTITY_FILE}.new"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, path / IDENTITY_FILE)
-    sync_directory(path)
+    replace_file(path / IDENTITY_FILE, text)
     return node_id
