@@ -127,7 +127,9 @@ class Mirroring:
         self._news: dict[Key, list[Event]] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
-        self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
+        self.figures = MirrorFigures(
+            name, self._led, self._copies, self.record_of, self._groups.record
+        )
         self.hand_overs = HandOvers(name, calls, clock, self._led, self, running, may_lead)
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
