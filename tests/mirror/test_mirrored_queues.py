@@ -311,6 +311,18 @@ def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Clu
     assert record(cluster, "later").down
 
 
+def test_a_leader_that_stops_is_not_waited_for_where_its_policy_says_so(cluster: Cluster) -> None:
+    mirrored_later(cluster, **{"ha-promote-on-shutdown": "always"})
+    cluster["a"].mirroring.stop_leading()
+    cluster.settle()
+    assert not record(cluster, "later").down
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(3)
+    assert record(cluster, "later").leader in ("b", "c")
+    assert "not in sync" in record(cluster, "later").promoted
+
+
 def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leader(
     cluster: Cluster,
 ) -> None:
