@@ -219,7 +219,12 @@ class BackingQueue(Protocol):
 
 
 class MirroredLevel(BackingQueue, Protocol):
-    """A backing queue of which other nodes may have copies; of a priority queue, each level."""
+    """A backing queue of which other nodes may have copies; of a priority queue, each level.
+
+    `expiring` is set by who fills it before a queue has it.
+    """
+
+    expiring: bool
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         """Look at ready messages from a position on, in order, at one at least if there is any.

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from warren.core.backing_queue import BackingQueue
 from warren.core.consumers import Blocked, Consumer, ConsumerRing
-from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked
+from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked, no_queue
 from warren.core.field import Table
 from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
@@ -26,7 +26,7 @@ from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Clock, Commit, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.waiting import taken
+from warren.core.waiting import Event, taken
 
 DELIVERY_SLICE = 512
 """Messages handed over before other work gets a turn; about a millisecond."""
@@ -109,6 +109,7 @@ class Queue:
         "_expiry_timer",
         "_has_expiring",
         "_held",
+        "_let_go",
         "_resume_scheduled",
         "_rules",
         "_sent_late",
@@ -184,6 +185,8 @@ class Queue:
         self._trace: Firehose | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
+        # Happens when it stays here, or another object has taken the place of this one.
+        self._let_go: Event | None = None
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
         self._has_expiring = backing.expiring
@@ -453,9 +456,7 @@ class Queue:
             if message.expires_at is not None:
                 self._has_expiring = True
         self.backing.requeue(messages)
-        if self._has_expiring:
-            self._drop_expired(EXPIRY_SLICE)
-        self._drop_excess()
+        self._keep_rules()
         self.deliver()
 
     def purge(self) -> int:
@@ -480,8 +481,17 @@ class Queue:
         return Fetched(self.get(no_ack, client), self.backing.length, self)
 
     async def empty(self) -> int:
-        """`purge`."""
-        return self.purge()
+        """`purge`; where the queue is handed over, of what stands for it then.
+
+        Raises `NotFound` when it is deleted meanwhile.
+        """
+        if self._let_go is None:
+            return self.purge()
+        await self._let_go
+        current = self._vhost.current(self)
+        if current is None or current.deleted:
+            raise no_queue(self.name, self._vhost.name)
+        return await current.empty()
 
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
         """Delete the queue; `left_ready` says what was in it.
@@ -553,6 +563,7 @@ class Queue:
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.cancelled()
+        self._hold_is_over()
 
     # Moving to another leader
 
@@ -563,11 +574,12 @@ class Queue:
     def hold(self) -> None:
         """Keep everything as it is, for a moment, so that another node can take over.
 
-        What is published is held back, and nothing is delivered. Verdicts may get lost: what they
-        are about is delivered again then.
+        What is published is held back, and nothing is delivered, nor does anything expire. Verdicts
+        may get lost: what they are about is delivered again then.
         """
         assert self._held is None
         self._held = []
+        self._let_go = Event()
         self._find_rules()
         for consumer in self.consumers:
             consumer.block(Blocked.MOVING)
@@ -580,6 +592,7 @@ class Queue:
         """The queue stays where it is."""
         held, self._held = self._held, None
         self._find_rules()
+        self._keep_rules()
         for publish in held or ():
             confirms, publish_seq = publish.confirms, publish.publish_seq
             answer = self.publish(publish.envelope, publish.body, confirms, publish_seq)
@@ -589,6 +602,7 @@ class Queue:
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
         self.deliver()
+        self._hold_is_over()
 
     def move_out(self) -> Moving:
         """Another object takes the place of this one: end, and hand over what goes with it."""
@@ -604,6 +618,12 @@ class Queue:
 
     def succeeded_by(self, queue: Queue) -> None:
         """That object takes the place of this one."""
+        self._hold_is_over()
+
+    def _hold_is_over(self) -> None:
+        let_go, self._let_go = self._let_go, None
+        if let_go is not None:
+            let_go.happen()
 
     def move_in(self, consumers: Iterable[Consumer]) -> None:
         """Go on serving consumers of the object before."""
@@ -730,10 +750,16 @@ class Queue:
             and self.backing.ready_bytes + body_size > settings.max_length_bytes
         )
 
+    def _keep_rules(self) -> None:
+        """Drop what has expired, or is too much."""
+        if self._has_expiring and self._held is None:
+            self._drop_expired(EXPIRY_SLICE)
+        self._drop_excess()
+
     def _drop_excess(self) -> None:
         """Drop from the head until within the limits, a slice at a time."""
         settings = self.settings
-        if settings.overflow != "drop-head":
+        if settings.overflow != "drop-head" or self._held is not None:
             return
         excess: list[Message] = []
         while len(excess) < DROP_SLICE and self._over_limit():
@@ -788,7 +814,7 @@ class Queue:
 
     def _expire(self) -> None:
         self._expiry_timer = None
-        if not self._drop_expired(EXPIRY_SLICE):
+        if self._held is None and not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
 
 

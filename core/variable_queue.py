@@ -440,9 +440,13 @@ class VariableQueue:
             runs = (self._q4, q1)
             if self._ahead is None and len(self._q4) > 2 * FAR:
                 self._ahead = Ahead()
-            return peek(
+            peeked = peek(
                 self._returned, runs, start, end, count_max, bytes_max, self._with_body, self._ahead
             )
+            if peeked.next_position >= end:
+                # Whoever went through the queue is at its end.
+                self._ahead = None
+            return peeked
         disk_end = self._disk_end
         if start >= disk_end:
             return peek((), (q1,), start, end, count_max, bytes_max, self._with_body)

@@ -146,7 +146,7 @@ class Leader:
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
         # What of these it has refused; and what of that is not written down yet.
-        self.refusals: dict[str, Refusals] = {}
+        self.refusals = Refusals()
         self._refused: dict[str, list[int]] = {}
         self._clock = clock
         self._effects = effects
@@ -380,8 +380,8 @@ class Leader:
         )
         for name, number in self.origins.items():
             self._script.origin(name, number)
-        for name, refusals in self.refusals.items():
-            self._script.control(Op.REFUSED, name, list(refusals.numbers))
+        for name, numbers in self.refusals:
+            self._script.control(Op.REFUSED, name, list(numbers))
         self.flush()
         if synchronise:
             copy.sync = firsts
@@ -579,9 +579,13 @@ class Leader:
         copy.sent += len(ready) + len(loaded)
         return end
 
-    def begin_epoch(self, deltas: Sequence[int]) -> None:
-        """After promotion: mirrors take our positions, and put back what was out."""
+    def begin_epoch(self, deltas: Sequence[int], carried_out: tuple[int, int]) -> None:
+        """After promotion: mirrors take our positions, and put back what was out.
+
+        Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
+        gave up waiting for us to take its place may have gone on at the same moment.
+        """
         tails = [level.next_position for level in self.levels]
         self.renumbering.step(Step(self.epoch, list(deltas), tails))
-        self._script.control(Op.EPOCH, list(deltas), tails)
+        self._script.control(Op.EPOCH, list(deltas), tails, carried_out)
         self._wake()

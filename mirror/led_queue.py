@@ -86,8 +86,6 @@ class LedQueue:
         self._kept: dict[MemberId, Kept] = {}
         # Declarations that wait until the queue has its mirrors.
         self.waiting: list[Event] = []
-        # To whom it is being handed over; empty when it is not.
-        self.moving_to = ""
         # While its node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
         # Who was asked to have a mirror, and when.
@@ -235,6 +233,13 @@ class LedQueue:
         return self._joined and all(
             node in there for node in self.wanted_mirrors if node in running
         )
+
+    def synchronise(self, record: QueueRecord) -> None:
+        """Send every mirror that is not in sync what it lacks."""
+        for mirror in record.mirrors:
+            unsynced = mirror not in record.in_sync and mirror in self.leader.mirrors
+            if unsynced and self.leader.may_synchronise(mirror):
+                self.leader.start(mirror, synchronise=True)
 
     def drop_unwanted(self) -> None:
         """Have the definition name no more mirrors than are wanted; they go when they see that.

@@ -46,7 +46,7 @@ class Mirror:
         self.epoch = epoch
         self.levels = [MirrorLevel(backing) for backing in backings]
         self.origins: dict[str, int] = {}
-        self.refusals: dict[str, Refusals] = {}
+        self.refusals = Refusals()
         self.started = False
         self.renumbering = Renumbering(epoch)
         # What this node has of the queue from before, while that is of use.
@@ -59,6 +59,8 @@ class Mirror:
         self._report = report
         self._unpacker = Unpacker()
         self._batch = 0
+        # The last batch of the leader before this one.
+        self._carried_out = (epoch, 0)
         self._reported = 0
         # Persistent messages that are not on disk yet, by epoch and batch.
         self._unsafe: dict[int, int] = {}
@@ -117,6 +119,7 @@ class Mirror:
         if epoch < self.epoch:
             return
         if epoch > self.epoch:
+            self._carried_out = self.carried_out
             self.epoch = epoch
             # Batches and slices are counted anew.
             self._reported = 0
@@ -184,7 +187,9 @@ class Mirror:
 
     def control(self, op: Op, arguments: Any) -> None:
         if op is Op.EPOCH:
-            deltas, tails = arguments
+            deltas, tails, carried_out = arguments
+            if self.started and self._carried_out > tuple(carried_out):
+                raise BeginAnew("it has done more than who leads now")
             self.renumbering.step(Step(self.epoch, deltas, tails))
             if self.started:
                 for level, delta in zip(self.levels, deltas, strict=True):
@@ -192,12 +197,11 @@ class Mirror:
             return
         if op is Op.REFUSED:
             name, numbers = arguments
-            self.refusals.setdefault(name, Refusals()).note(numbers)
+            self.refusals.note(name, numbers)
             return
         if op is Op.HEARD:
             name, upto = arguments
-            if name in self.refusals:
-                self.refusals[name].heard(upto)
+            self.refusals.heard(name, upto)
             return
         mirror, *rest = arguments
         if mirror != self._node:
@@ -292,6 +296,11 @@ class Mirror:
             self._report(self._reported)
 
     # Becoming the leader, or nothing
+
+    @property
+    def carried_out(self) -> tuple[int, int]:
+        """Epoch and number of the last batch."""
+        return self.epoch, self._batch
 
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from warren.core.ports import Key, MetadataStore
+from warren.core.ports import Key
 from warren.core.queue import Queue
 from warren.core.records import GroupRecord, QueueRecord
 from warren.mirror.copy_here import CopyHere
@@ -47,7 +47,7 @@ class MirrorFigures:
         node: str,
         led: Mapping[int, LedQueue],
         copies: Mapping[int, CopyHere],
-        metadata: MetadataStore,
+        record_of: Callable[[Key, int], QueueRecord | None],
         group_record: Callable[[int], GroupRecord | None],
     ) -> None:
         # How often this node was given the lead of a queue, and why.
@@ -55,17 +55,11 @@ class MirrorFigures:
         self._node = node
         self._led = led
         self._copies = copies
-        self._metadata = metadata
+        self._record_of = record_of
         self._group_record = group_record
 
     def _record(self, queue: Queue) -> QueueRecord | None:
         return self._record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
-
-    def _record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
-        """The definition of this queue, not of a later one of its name."""
-        stored = self._metadata.get(key)
-        record = stored.record if stored is not None else None
-        return record if isinstance(record, QueueRecord) and record.queue_id == queue_id else None
 
     def state(self, queue: Queue) -> MirrorState | None:
         """What is known of the mirrors of a queue; None if it has none."""

@@ -80,6 +80,8 @@ class MirrorLevel:
             if own < backing.next_position:
                 raise CopyLost(f"position {own} comes after {backing.next_position - 1}")
             backing.skip_to(own)
+        if expires_at is not None:
+            backing.expiring = True
         if delivered and not backing.length:
             self.pending[position] = backing.publish_delivered(
                 envelope, body, expires_at, confirms, batch

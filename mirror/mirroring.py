@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import cast
@@ -39,6 +38,7 @@ from warren.mirror.copy_here import CopyHere
 from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
+from warren.mirror.hand_over import HandOvers
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.mirror import Mirror, unpack_slice
@@ -47,14 +47,11 @@ from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.refusals import Refusals
 from warren.mirror.remote_queue import RemoteQueue
-from warren.mirror.remote_queues import node_of
 from warren.mirror.replicas import (
     SYNC_BATCH,
     WHEN_SYNCED,
     Copies,
     Wanted,
-    better_leader,
-    drained_leader,
     wanted_leader,
     wanted_mirrors,
 )
@@ -71,9 +68,6 @@ MIRRORS_S = 2.0
 
 NEWS_S = 0.5
 """How much later than another node this one may hear of a definition; then it is asked again."""
-
-MOVE_PATIENCE_S = 5.0
-"""How long a queue is held for a mirror that is to take the lead."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
@@ -124,8 +118,8 @@ class Mirroring:
         self._formers = FormerCopies(name, card_files, clock)
         self._by_key: dict[Key, int] = {}
         self._origins: dict[int, dict[str, int]] = {}
-        # Of queues that are here, by who published.
-        self._refusals: dict[int, dict[str, Refusals]] = {}
+        # Of queues that are here.
+        self._refusals: dict[int, Refusals] = {}
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
@@ -133,15 +127,16 @@ class Mirroring:
         self._news: dict[Key, list[Event]] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
-        self.figures = MirrorFigures(name, self._led, self._copies, metadata, self._groups.record)
-        # Told when a queue that was to be handed over stays here.
-        self.on_stay: Callable[[Queue], None] = lambda queue: None
+        self.figures = MirrorFigures(
+            name, self._led, self._copies, self.record_of, self._groups.record
+        )
+        self.hand_overs = HandOvers(name, calls, clock, self._led, self, running, may_lead)
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
     def find_former_copies(self, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Open what is left of copies this node had, before what nobody has opened is dropped."""
-        self._formers.find(self._queue_records(), new_backing)
+        self._formers.find(self.queue_records(), new_backing)
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
@@ -154,7 +149,7 @@ class Mirroring:
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
-        self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
+        self.hand_overs.serve()
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
@@ -246,31 +241,25 @@ class Mirroring:
         """A publish of another node is not in the queue; it is to hear so, whoever leads then."""
         if queue_id not in self._node.local_queues:
             return
-        by_origin = self._refusals.setdefault(queue_id, {})
-        if origin not in by_origin:
-            # Nobody asks for those of earlier runs of the node.
-            for earlier in [one for one in by_origin if node_of(one) == node_of(origin)]:
-                del by_origin[earlier]
-            by_origin[origin] = Refusals()
-        by_origin[origin].note((number,))
+        self._refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
         led = self._led.get(queue_id)
         if led is not None:
             led.leader.refused(origin, number)
 
     def note_heard(self, queue_id: int, origin: str, upto: int) -> None:
         """Another node knows of refusals up to this number."""
-        refusals = self._refusals.get(queue_id, {}).get(origin)
-        if refusals is None:
+        refusals = self._refusals.get(queue_id)
+        if refusals is None or not refusals.of(origin):
             return
-        refusals.heard(upto)
+        refusals.heard(origin, upto)
         led = self._led.get(queue_id)
         if led is not None:
             led.leader.heard(origin, upto)
 
     def refused_of(self, queue_id: int, origin: str) -> Collection[int]:
         """Publishes of another node that were refused, as far as it may not know."""
-        refusals = self._refusals.get(queue_id, {}).get(origin)
-        return refusals.numbers if refusals is not None else ()
+        refusals = self._refusals.get(queue_id)
+        return refusals.of(origin) if refusals is not None else ()
 
     @contextmanager
     def publishing_again(self, queue: Queue) -> Iterator[None]:
@@ -304,11 +293,8 @@ class Mirroring:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
         record = self.record_of(led.key, led.queue.queue_id)
-        for mirror in record.mirrors if record is not None else ():
-            assert record is not None
-            unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
-            if unsynced and led.leader.may_synchronise(mirror):
-                led.leader.start(mirror, synchronise=True)
+        if record is not None:
+            led.synchronise(record)
 
     def cancel_synchronisation(self, queue: Queue) -> None:
         """Raises `PreconditionFailed`."""
@@ -373,7 +359,7 @@ class Mirroring:
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
         led.member.set_epoch(record.epoch)
-        led.leader.begin_epoch(copy.mirror.deltas())
+        led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out)
         led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
@@ -393,7 +379,7 @@ class Mirroring:
     def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         led = LedQueue(key, queue, record.epoch, self._name, self._clock, self)
         led.storage_id = record.storage_id(self._name)
-        led.leader.refusals = self._refusals.setdefault(queue.queue_id, {})
+        led.leader.refusals = self._refusals.setdefault(queue.queue_id, Refusals())
         backing = queue.backing
         inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         led.leader.levels = [
@@ -485,7 +471,7 @@ class Mirroring:
         """The queue has no mirrors any more, and shall have none."""
         queue = led.queue
         # Nobody is left whom it could be handed over to.
-        self._stay(led)
+        self.hand_overs.mirrors_changed(queue.queue_id, ())
         del self._led[queue.queue_id]
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
@@ -510,6 +496,7 @@ class Mirroring:
         self._origins.pop(queue.queue_id, None)
         self._refusals.pop(queue.queue_id, None)
         self._former_copies.pop(queue.queue_id, None)
+        self.hand_overs.queue_gone(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         if led is None:
             return
@@ -570,118 +557,14 @@ class Mirroring:
         if wanted.mode is None and not record.mirrors and not led.members():
             self._unlead(led)
             return
-        leader = wanted_leader(wanted, copies, self._may_be_moved_to())
+        leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
         if leader != self._name:
-            self.move_leader(queue, leader)
+            self.hand_overs.begin(led, leader)
             return
         led.drop_unwanted()
         led.invite_missing(running)
         if wanted.synchronise:
-            for mirror in record.mirrors:
-                unsynced = mirror not in record.in_sync and mirror in led.leader.mirrors
-                if unsynced and led.leader.may_synchronise(mirror):
-                    led.leader.start(mirror, synchronise=True)
-
-    # Moving the lead
-
-    def move_leader(self, queue: Queue, target: str) -> None:
-        """Hand a queue over to a mirror that is in sync, without losing anything."""
-        led = self._led.get(queue.queue_id)
-        if led is None or led.moving_to:
-            return
-        led.moving_to = target
-        queue.hold()
-
-        # The target itself writes that it leads: it may have died, or have begun anew.
-        async def ask() -> bool:
-            takes: bool = await self._calls.ask(
-                target, "mirror.take_over", queue.queue_id, led.leader.epoch
-            )
-            return takes
-
-        def answered(result: Callable[[], bool]) -> None:
-            takes = False
-            with suppress(NotFound):
-                takes = result()
-            if not takes:
-                self._stay(led)
-
-        def when_all_have_it(leads: bool) -> None:
-            if leads and led.moving_to:
-                run(ask(), answered)
-
-        def last_words(leads: bool) -> None:
-            # Nothing was delivered since, and what came back meanwhile counts.
-            if leads and led.moving_to:
-                led.leader.fall_silent()
-                led.leader.barrier(when_all_have_it)
-
-        led.leader.barrier(last_words)
-        self._clock.call_later(MOVE_PATIENCE_S, lambda: self._stay(led))
-
-    def _stay(self, led: LedQueue) -> None:
-        if led.moving_to and self._led.get(led.queue.queue_id) is led:
-            led.moving_to = ""
-            led.leader.speak_again()
-            led.queue.release()
-            self.on_stay(led.queue)
-
-    def hand_over_all(self) -> int:
-        """In maintenance mode: hand over every queue of this node that another node can lead.
-
-        Returns how many are still to go.
-        """
-        leads = self._leads()
-        may_lead = self._may_be_moved_to()
-        count = 0
-        for led in list(self._led.values()):
-            record = self.record_of(led.key, led.queue.queue_id)
-            if record is None or record.leader != self._name:
-                continue
-            copies = Copies(record.leader, record.mirrors, record.in_sync)
-            target = drained_leader(copies, may_lead, leads)
-            if target is not None:
-                count += 1
-                leads[target] = leads.get(target, 0) + 1
-                self.move_leader(led.queue, target)
-        return count
-
-    def _may_be_moved_to(self) -> Collection[str]:
-        return [node for node in self._running() if self._may_lead(node)]
-
-    def _leads(self) -> dict[str, int]:
-        """How many queues each node leads."""
-        return Counter([record.leader for record in self._queue_records()])
-
-    async def rebalance(self) -> None:
-        """Have every node hand over queues to mirrors at nodes that lead fewer."""
-        leads = self._leads()
-        for node in sorted(self._running()):
-            if node == self._name:
-                leads = self.hand_over_surplus(leads)
-            else:
-                # Who cannot be reached has nothing to hand over.
-                with suppress(NotFound):
-                    leads = await self._calls.ask(node, "mirror.rebalance", leads)
-
-    async def _asked_to_rebalance(self, _node: str, leads: dict[str, int]) -> dict[str, int]:
-        return self.hand_over_surplus(leads)
-
-    def hand_over_surplus(self, leads: Mapping[str, int]) -> dict[str, int]:
-        """Hand over queues of this node; returns how many queues each node leads then."""
-        counts = dict(leads)
-        for led in list(self._led.values()):
-            record = self.record_of(led.key, led.queue.queue_id)
-            if record is None:
-                continue
-            in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
-            copies = Copies(record.leader, record.mirrors, in_sync)
-            target = better_leader(copies, counts)
-            if target != self._name:
-                counts[self._name] = counts.get(self._name, 0) - 1
-                counts[target] = counts.get(target, 0) + 1
-                self.move_leader(led.queue, target)
-        return counts
+            led.synchronise(record)
 
     def _tick(self) -> None:
         for led in list(self._led.values()):
@@ -696,10 +579,10 @@ class Mirroring:
                 self.drop_copy(copy, "nobody asks for it any more")
             else:
                 self._write_card_of_copy(copy)
-        self._formers.discard_unwanted(self._queue_records(), self._running())
+        self._formers.discard_unwanted(self.queue_records(), self._running())
         if not self._may_lead(self._name):
             # A mirror may be in sync by now, or this node lead what it did not then.
-            self.hand_over_all()
+            self.hand_overs.drain()
         self._clock.call_later(TICK_S, self._tick)
 
     # What is kept for the time after a restart
@@ -908,7 +791,7 @@ class Mirroring:
 
     # Definitions
 
-    def _queue_records(self) -> Iterator[QueueRecord]:
+    def queue_records(self) -> Iterator[QueueRecord]:
         for stored in self._metadata.records(("queue",)):
             if isinstance(stored.record, QueueRecord):
                 yield stored.record
@@ -962,9 +845,7 @@ class Mirroring:
                 led.leader.goes_on_in(record.epoch)
                 led.member.set_epoch(record.epoch)
             led.record_changed(record)
-            if led.moving_to not in record.mirrors:
-                # It cannot take the lead any more.
-                self._stay(led)
+            self.hand_overs.mirrors_changed(queue_id, record.mirrors)
 
     def _follow(self, copy: CopyHere, record: object | None) -> None:
         if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:

@@ -84,7 +84,7 @@ class QueueHost:
         calls.serve("queue.resume", self._resume)
         node.local_queues.watch(self._queue_here, self._queue_gone)
         node.other_clients.append(self._unacked_of)
-        mirroring.on_stay = self._stays
+        mirroring.hand_overs.on_stay = self._stays
 
     # Frames
 
@@ -174,7 +174,7 @@ class QueueHost:
 
     async def _purge(self, node: str, queue_id: int) -> int:
         session = await self._asked(node, queue_id)
-        return session.queue.purge()
+        return await session.queue.empty()
 
     async def _delete(self, node: str, queue_id: int, if_unused: bool, if_empty: bool) -> int:
         session = await self._asked(node, queue_id)

@@ -153,7 +153,10 @@ def queue_names(data_directory: Path, pause: Callable[[float], None]) -> dict[in
 
 
 def definition_id(queue_id: int) -> int:
-    """The id in the definition: the levels of a queue with priorities count up from it."""
+    """The id of the queue: the levels of one with priorities count up from it.
+
+    Where the node is a mirror it is an id of its storage, which the definition names too.
+    """
     return queue_id - queue_id % LEVELS
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from warren.core.log_line import log_event
 from warren.core.ports import Timer
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import Checkpoint, encode_checkpoint, file_of
@@ -191,7 +192,7 @@ class Checkpointer:
 
     def _frames_written(self, writes: list[Write], error: OSError | None) -> None:
         if error is not None:
-            log.error("index_write_failed error=%s action=writing_anew", error)
+            _log_failure("index_write_failed", error, "writing_anew")
             for segment, _, _, _ in writes:
                 index = segment.index
                 if index.has(segment):
@@ -219,7 +220,7 @@ class Checkpointer:
 
     def _checkpoint_written(self, place: int, error: OSError | None) -> None:
         if error is not None:
-            log.error("checkpoint_failed error=%s action=trying_again", error)
+            _log_failure("checkpoint_failed", error, "trying_again")
             self._call_later(RETRY_S, self._flush_journal)
             return
         self._running = False
@@ -252,7 +253,7 @@ class Checkpointer:
 
     def _segments_removed(self, paths: list[Path], error: OSError | None) -> None:
         if error is not None:
-            log.error("index_remove_failed error=%s action=trying_again", error)
+            _log_failure("index_remove_failed", error, "trying_again")
             self._call_later(RETRY_S, self._flush_journal)
             return
         for path in paths:
@@ -282,7 +283,9 @@ class Checkpointer:
                 try:
                     filesystem.remove(path)
                 except OSError as error:
-                    log.warning("log_file_remove_failed path=%s error=%s", path, error)
+                    log_event(
+                        log, logging.WARNING, "log_file_remove_failed", path=path, error=error
+                    )
 
         self._run(job)
 
@@ -366,9 +369,13 @@ def cut_off(filesystem: FileSystem, path: Path, size: int) -> None:
         if file.size() > size:
             file.truncate(size)
     except OSError as error:
-        log.warning("segment_not_cut path=%s error=%s", path, error)
+        log_event(log, logging.WARNING, "segment_not_cut", path=path, error=error)
     finally:
         file.close()
+
+
+def _log_failure(event: str, error: OSError, action: str) -> None:
+    log_event(log, logging.ERROR, event, error=error, action=action)
 
 
 def write_small_file(filesystem: FileSystem, path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from pathlib import Path
 
+from warren.core.log_line import log_event
 from warren.persist.copy_records import copy_records
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import FileHeader
@@ -187,7 +188,7 @@ class Combiner:
             return
         self._file = None
         if outcome.error is not None:
-            log.error("combine_failed file=%r error=%s", file, outcome.error)
+            log_event(log, logging.ERROR, "combine_failed", file=file.name, error=outcome.error)
             self._waiting = True
             self._call_later(RETRY_S, self._stop_waiting)
             return

@@ -127,9 +127,7 @@ def _read(path: Path) -> Any:
     """None when there is no such file, or none that can be understood. Raises OSError."""
     try:
         return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError:
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 

@@ -25,9 +25,10 @@ from typing import Self
 FORMAT_VERSION = 1
 IDENTITY_FILE = "identity.json"
 LOCK_FILE = "lock"
+UNFINISHED_IDENTITY = f"{IDENTITY_FILE}.new"
 # What a directory may hold and still count as empty: our own lock and a first start that did
 # not get further, and what mkfs leaves in the root of a file system.
-NOT_OURS_BUT_HARMLESS = frozenset({LOCK_FILE, f"{IDENTITY_FILE}.new", "lost+found"})
+NOT_OURS_BUT_HARMLESS = frozenset({LOCK_FILE, UNFINISHED_IDENTITY, "lost+found"})
 
 
 class DataDirectoryRefused(Exception):
@@ -139,9 +140,13 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Put a file in place of what is there, whole or not at all; others may too. Raises OSError."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+def write_durably(path: Path, data: bytes, unfinished: Path | None = None) -> None:
+    """Put a file in place of what is there, whole or not at all. Raises OSError.
+
+    Others may do the same at once, unless `unfinished` says what it is called till then.
+    """
+    if unfinished is None:
+        unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with unfinished.open("wb") as file:
             file.write(data)
@@ -213,11 +218,5 @@ def _parse_identity(path: Path, text: str) -> str:
 def _write_identity(path: Path) -> str:
     node_id = secrets.token_hex(16)
     text = json.dumps({"format": FORMAT_VERSION, "node_id": node_id}) + "\n"
-    unfinished = path / f"{IDENTITY_FILE}.new"
-    with open(unfinished, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(unfinished, path / IDENTITY_FILE)
-    sync_directory(path)
+    write_durably(path / IDENTITY_FILE, text.encode(), path / UNFINISHED_IDENTITY)
     return node_id

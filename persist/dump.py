@@ -51,7 +51,7 @@ class Dumped(NamedTuple):
 
 
 def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterator[Dumped]:
-    """Those of the queue with this id in its definition.
+    """Those of the queue that this storage knows by this id (`queue_names`), with all its levels.
 
     Raises `DataDirectoryRefused`, `NewerStorage`, OSError.
     """

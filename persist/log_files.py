@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from warren.persist.filesystem import File
 from warren.persist.format import Damaged, Survivors, decode_survivors
+from warren.persist.log_writer import file_name
 
 SURVIVORS_READ_BYTES = 1 << 20
 """The table of a combined file is mostly in so much of its end."""
@@ -30,7 +31,7 @@ def find_log_files(names: Iterable[str]) -> LogFiles:
         file_id, generation = parsed
         other = newest.get(file_id)
         if other is not None:
-            leftovers.append(f"{file_id:08x}.{min(other, generation)}.rdq")
+            leftovers.append(file_name(file_id, min(other, generation)))
             generation = max(other, generation)
         newest[file_id] = generation
     return LogFiles(dict(sorted(newest.items())), leftovers)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from warren.core.log_line import log_event
 from warren.persist.filesystem import File, FileSystem
 from warren.persist.format import (
     FILE_HEADER_BYTES,
@@ -121,11 +122,12 @@ class LogWriter:
         Nothing depends on it being there: it is not synced, and does without when it cannot be
         written.
         """
-        assert self._file is not None
+        assert self._file is not None and self._header is not None
         try:
             self._file.write(self._end, encode_footer(Footer(self._batches, self._end, self._crc)))
         except OSError as error:
-            log.info("footer_missing file=%r error=%s", self._header, error)
+            name = file_name(self._header.file_id, self._header.generation)
+            log_event(log, logging.INFO, "footer_missing", file=name, error=error)
 
     def _sync(self, file: File) -> None:
         if self._durable:

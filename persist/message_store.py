@@ -75,6 +75,10 @@ class StoreFile:
         self.segments: set[Segment] = set()
         self.unwritten: list[tuple[int, bytes]] = []
 
+    @property
+    def name(self) -> str:
+        return file_name(self.file_id, self.generation)
+
     def __repr__(self) -> str:
         return f"<file {self.file_id:x}.{self.generation} {self.live_bytes}/{self.size}>"
 
@@ -224,7 +228,7 @@ class MessageStore:
         return handle
 
     def path(self, file: StoreFile) -> Path:
-        return self.directory / file_name(file.file_id, file.generation)
+        return self.directory / file.name
 
     # What is alive
 

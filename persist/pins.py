@@ -7,9 +7,8 @@ the disk until the last of them goes.
 
 A directory is a snapshot once its name does not end in `.new`: it is renamed when it is whole, and
 renamed back before it is removed. Its file `snapshot.json` says until when it is wanted, or which
-cursor it is of. Who works
-on a directory that is not whole holds a lock on it (flock on the directory itself, which writes
-nothing); one without a lock was left by a process that has ended.
+cursor it is of. Who works on a directory that is not whole holds a lock on it (flock on the
+directory itself, which writes nothing); one without a lock was left by a process that has ended.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class Pins:
 def sweep(directory: Path, now_us: int) -> None:
     """Remove snapshots that are wanted no longer, and what was never finished. Raises OSError.
 
-    One that cannot be removed is only logged: another user may have made it.
+    One that cannot be read or removed is only logged: another user may have made it.
     """
     for path in _directories(directory):
         _sweep_one(path, partial(_is_wanted, path, now_us))
@@ -119,9 +118,9 @@ def sweep(directory: Path, now_us: int) -> None:
 
 
 def _sweep_one(path: Path, is_wanted: Callable[[], bool]) -> None:
-    if is_wanted():
-        return
     try:
+        if is_wanted():
+            return
         with locked(path) as ours:
             # It may have been extended while nobody held it.
             if not ours or is_wanted():
@@ -174,7 +173,7 @@ def held_by_cursors(directory: Path) -> dict[str, Held]:
     cursor_of = {
         path: cursor
         for path in paths
-        if not is_unfinished(path) and (cursor := read_lease(path).cursor) is not None
+        if not is_unfinished(path) and (cursor := _cursor_of(path)) is not None
     }
     octets: dict[str, int] = dict.fromkeys(cursor_of.values(), 0)
     for file in _files_of_nobody_else(paths):
@@ -184,6 +183,14 @@ def held_by_cursors(directory: Path) -> dict[str, Held]:
     for path, cursor in cursor_of.items():
         snapshots[cursor].append(path.name)
     return {name: Held(tuple(snapshots[name]), octets[name]) for name in octets}
+
+
+def _cursor_of(path: Path) -> str | None:
+    """None of a snapshot without a cursor, and of one that cannot be read: `sweep` says so."""
+    try:
+        return read_lease(path).cursor
+    except OSError:
+        return None
 
 
 @dataclass

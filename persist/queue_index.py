@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from warren.core.backing_queue import Listed
+from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
 from warren.core.queue_store import Batch, Recovered
 from warren.core.settlement import PublishConfirms
@@ -881,12 +882,14 @@ class QueueIndex:
         usage, live, live_bytes = segment.by_file, segment.live, segment.live_bytes
         segment.sum_up()
         if segment.live != live:
-            log.error(
-                "index_damaged queue=%016x segment=%s lost=%d reason=%s",
-                self.queue_id,
-                path.name,
-                live - segment.live,
-                reason,
+            log_event(
+                log,
+                logging.ERROR,
+                "index_damaged",
+                queue=f"{self.queue_id:016x}",
+                segment=path.name,
+                lost=live - segment.live,
+                reason=reason,
             )
             self._settle_usage(usage, segment.by_file)
             segment.begin_anew()

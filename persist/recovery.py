@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from warren.core.log_line import log_event
 from warren.persist.filesystem import File, FileSystem
 from warren.persist.format import (
     FILE_HEADER_BYTES,
@@ -36,6 +37,7 @@ from warren.persist.format import (
 )
 from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Found, Scan
+from warren.persist.log_writer import file_name
 from warren.persist.message_store import StoreFile
 from warren.persist.segment import Segment
 from warren.persist.stored_index import StoredIndex
@@ -178,7 +180,13 @@ class Recovery:
             node_id, self.place, start = decode_checkpoint(data)
         except Damaged as damage:
             # Everything that is still there is replayed: what a segment knows is passed over.
-            log.error("checkpoint_damaged reason=%s action=replaying_the_whole_journal", damage)
+            log_event(
+                log,
+                logging.ERROR,
+                "checkpoint_damaged",
+                reason=damage,
+                action="replaying_the_whole_journal",
+            )
             self.damaged += 1
             return
         if node_id != self._node_id:
@@ -197,7 +205,13 @@ class Recovery:
         try:
             node_id, end, undelivered = decode_clean(data)
         except Damaged as damage:
-            log.warning("clean_stop_damaged reason=%s action=as_after_a_crash", damage)
+            log_event(
+                log,
+                logging.WARNING,
+                "clean_stop_damaged",
+                reason=damage,
+                action="as_after_a_crash",
+            )
             return
         if node_id == self._node_id and end == self.end:
             self.undelivered = undelivered
@@ -223,7 +237,7 @@ class Recovery:
         The header and the first batch are synced together: in the last file, a header that is
         not whole means that they were not, unless the batch is there to be used.
         """
-        path = self._log_directory / f"{file_id:08x}.{generation}.rdq"
+        path = self._log_directory / file_name(file_id, generation)
         opened = self._filesystem.open(path)
         try:
             stored = StoreFile(file_id, generation, opened.size())
@@ -231,11 +245,24 @@ class Recovery:
                 header = decode_file_header(opened.read(0, FILE_HEADER_BYTES))
             except Damaged as damage:
                 if last and not self._has_batch(opened, file_id):
-                    log.warning("log_file_removed path=%s: it was never finished", path)
+                    log_event(
+                        log,
+                        logging.WARNING,
+                        "log_file_removed",
+                        path=path,
+                        reason="it was never finished",
+                    )
                     self._filesystem.remove(path)
                     return
                 self.damaged += not last
-                log.error("log_file_damaged path=%s reason=%s action=mending", path, damage)
+                log_event(
+                    log,
+                    logging.ERROR,
+                    "log_file_damaged",
+                    path=path,
+                    reason=damage,
+                    action="mending",
+                )
                 header = FileHeader(self._node_id, file_id, generation, self.start - 1, 0)
                 opened.write(0, encode_file_header(header))
             if header.node_id != self._node_id:
@@ -255,7 +282,7 @@ class Recovery:
             survivors = read_survivors(opened)
         except Damaged as damage:
             self.damaged += 1
-            log.error("log_file_damaged path=%s reason=%s", path, damage)
+            log_event(log, logging.ERROR, "log_file_damaged", path=path, reason=damage)
         else:
             stored.moved = (survivors.before, survivors.after)
 
@@ -276,18 +303,24 @@ class Recovery:
         found may have been delivered and acknowledged, but nothing that was not is lost.
         """
         restored = 0
-        for file_id, stored in sorted(self.files.items()):
-            path = self._log_directory / f"{file_id:08x}.{stored.generation}.rdq"
+        for _, stored in sorted(self.files.items()):
+            path = self._log_directory / stored.name
             opened = self._filesystem.open(path, writable=False)
             try:
                 for found in self._whole_records(opened, stored):
                     try:
                         restored += self._index.restore(found)
                     except Damaged as damage:
-                        log.error("journal_damaged place=%x reason=%s", found.place, damage)
+                        _log_damage(found, damage)
             finally:
                 opened.close()
-        log.warning("segments_restored segments=%d messages=%d", len(self._index.damaged), restored)
+        log_event(
+            log,
+            logging.WARNING,
+            "segments_restored",
+            segments=len(self._index.damaged),
+            messages=restored,
+        )
 
     def _whole_records(self, opened: File, stored: StoreFile) -> Iterator[Found]:
         """All whole records of a file, in the order of their places."""
@@ -309,12 +342,14 @@ class Recovery:
 
     def _index_harmed(self, path: Path, harm: Harm) -> None:
         self.damaged += 1
-        log.error(
-            "segment_damaged path=%s offset=%d bytes=%d reason=%s",
-            path,
-            harm.offset,
-            harm.size,
-            harm.reason,
+        log_event(
+            log,
+            logging.ERROR,
+            "segment_damaged",
+            path=path,
+            offset=harm.offset,
+            bytes=harm.size,
+            reason=harm.reason,
         )
 
     # The journal
@@ -325,7 +360,7 @@ class Recovery:
         for file_id in range(first, self.last_file_id + 1):
             if file_id not in self.files:
                 self.damaged += 1
-                log.error("journal_file_missing file=%08x", file_id)
+                log_event(log, logging.ERROR, "journal_file_missing", file=f"{file_id:08x}")
         self.journal_bytes = self._journal_total = sum(
             self.files[file_id].size for file_id in journal
         )
@@ -346,7 +381,7 @@ class Recovery:
         offset = FILE_HEADER_BYTES
         if stored.file_id == file_of(self.place):
             offset = self.place & OFFSET_MASK
-        path = self._log_directory / f"{stored.file_id:08x}.{stored.generation}.rdq"
+        path = self._log_directory / stored.name
         opened = self._filesystem.open(path)
         try:
             scan = Scan(opened, stored.file_id, offset, complete=complete)
@@ -362,7 +397,7 @@ class Recovery:
     def _make_durable(self) -> None:
         """What was found may never have been synced; from now on it counts as if it had been."""
         paths = [
-            self._log_directory / f"{stored.file_id:08x}.{stored.generation}.rdq"
+            self._log_directory / stored.name
             for stored in self.files.values()
             if stored.file_id >= file_of(self.place)
         ]
@@ -392,7 +427,7 @@ class Recovery:
             self._index.apply(found)
         except Damaged as damage:
             self.damaged += 1
-            log.error("journal_damaged place=%x reason=%s", found.place, damage)
+            _log_damage(found, damage)
 
     def _loaded(self, segment: Segment) -> None:
         if not self._index.load(segment):
@@ -400,24 +435,27 @@ class Recovery:
 
     def _quarantine(self, opened: File, stored: StoreFile, harm: Harm) -> None:
         self.damaged += 1
-        log.error(
-            "journal_damaged file=%08x.%d offset=%d bytes=%d reason=%s",
-            stored.file_id,
-            stored.generation,
-            harm.offset,
-            harm.size,
-            harm.reason,
+        log_event(
+            log,
+            logging.ERROR,
+            "journal_damaged",
+            file=stored.name,
+            offset=harm.offset,
+            bytes=harm.size,
+            reason=harm.reason,
         )
         if harm.size:
             self._keep_aside(opened, stored, harm.offset, harm.size)
 
     def _cut(self, opened: File, stored: StoreFile, scan: Scan) -> None:
-        log.warning(
-            "journal_cut file=%08x.%d offset=%d bytes=%d: a batch that was never finished",
-            stored.file_id,
-            stored.generation,
-            scan.end,
-            scan.torn,
+        log_event(
+            log,
+            logging.WARNING,
+            "journal_cut",
+            file=stored.name,
+            offset=scan.end,
+            bytes=scan.torn,
+            reason="a batch that was never finished",
         )
         opened.truncate(scan.end)
         opened.sync()
@@ -474,3 +512,7 @@ class Recovery:
             if not references:
                 stored.live_count += 1
                 stored.live_bytes += length
+
+
+def _log_damage(found: Found, damage: Damaged) -> None:
+    log_event(log, logging.ERROR, "journal_damaged", place=f"{found.place:x}", reason=damage)

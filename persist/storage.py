@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warren.core.backing_queue import LEVELS
+from warren.core.log_line import log_event
 from warren.core.ports import Clock, Commit
 from warren.persist.card_files import CardFiles
 from warren.persist.checkpoint import Checkpointer, write_small_file
@@ -263,9 +264,9 @@ class Storage:
             index = self.open(queue_id, durable=True)
             count = index.recovered().count
             if queue_id - queue_id % LEVELS in defined:
-                log.error("messages_unreachable queue=%016x messages=%d", queue_id, count)
+                _log_messages(logging.ERROR, "messages_unreachable", queue_id, count)
                 continue
-            log.info("leftover_dropped queue=%016x messages=%d", queue_id, count)
+            _log_messages(logging.INFO, "leftover_dropped", queue_id, count)
             index.delete()
         self._undelivered = None
 
@@ -312,7 +313,7 @@ class Storage:
                 try:
                     self._filesystem.remove_directory(directory)
                 except OSError as error:
-                    log.warning("leftover_remains path=%s error=%s", directory, error)
+                    log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
 
         self._run_background(job)
 
@@ -356,13 +357,20 @@ class Storage:
             self._on_flow(wait)
 
     def _disk_failed(self, error: Exception) -> None:
-        log.error("storage_write_failed path=%s error=%s action=retrying", self.directory, error)
+        log_event(
+            log,
+            logging.ERROR,
+            "storage_write_failed",
+            path=self.directory,
+            error=error,
+            action="retrying",
+        )
         self._trouble = True
         self._on_trouble(error)
         self._watch_flow()
 
     def _disk_works(self) -> None:
-        log.info("storage_write_recovered path=%s", self.directory)
+        log_event(log, logging.INFO, "storage_write_recovered", path=self.directory)
         self._trouble = False
         self._on_trouble(None)
         self._watch_flow()
@@ -370,7 +378,14 @@ class Storage:
     def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
         """A message is damaged: count it, say so, and keep what there is of it."""
         self.lost += 1
-        log.error("message_lost queue=%016x position=%d reason=%s", queue_id, position, reason)
+        log_event(
+            log,
+            logging.ERROR,
+            "message_lost",
+            queue=f"{queue_id:016x}",
+            position=position,
+            reason=reason,
+        )
         if not octets or self.lost > QUARANTINED_MAX:
             return
         path = self.directory / QUARANTINE_DIRECTORY / f"{queue_id:016x}.{position}.octets"
@@ -383,7 +398,7 @@ class Storage:
                 finally:
                     file.close()
             except OSError as error:
-                log.warning("quarantine_failed path=%s error=%s", path, error)
+                log_event(log, logging.WARNING, "quarantine_failed", path=path, error=error)
 
         self._run_background(job)
 
@@ -409,7 +424,7 @@ class Storage:
         lost = self._group.close()
         self._transient_group.close()
         if lost:
-            log.error("messages_unwritten batches=%d path=%s", lost, self.directory)
+            log_event(log, logging.ERROR, "messages_unwritten", batches=lost, path=self.directory)
         else:
             self._write_clean()
         self._writer.close()
@@ -427,7 +442,17 @@ class Storage:
         try:
             write_small_file(self._filesystem, self.directory / CLEAN_FILE, data)
         except OSError as error:
-            log.warning("clean_stop_not_noted error=%s action=as_after_a_crash", error)
+            log_event(
+                log,
+                logging.WARNING,
+                "clean_stop_not_noted",
+                error=error,
+                action="as_after_a_crash",
+            )
+
+
+def _log_messages(level: int, event: str, queue_id: int, count: int) -> None:
+    log_event(log, level, event, queue=f"{queue_id:016x}", messages=count)
 
 
 def empty_transient(filesystem: FileSystem, directory: Path) -> None:

@@ -165,9 +165,9 @@ class StoreView:
 
     def _try_open(self, first: int) -> list[tuple[int, File]] | None:
         opened: list[tuple[int, File]] = []
-        for file_id, generation in self.files.items():
+        for file_id in self.files:
             if file_id >= first:
-                path = self._log_directory / file_name(file_id, generation)
+                path = self.log_path(file_id)
                 try:
                     opened.append((file_id, self._filesystem.open(path, writable=False)))
                 except FileNotFoundError:

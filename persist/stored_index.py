@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from warren.core.log_line import log_event
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     ENQUEUE,
@@ -208,7 +209,7 @@ class StoredIndex:
     def _report_unreadable(self, path: Path, data: bytes, damage: Damaged) -> bool:
         """Whether it was damaged: it may have been in the making when the power went."""
         if not self._was_synced(data, SEGMENT_HEADER_BYTES):
-            log.info("segment_unfinished path=%s reason=%s", path, damage)
+            log_event(log, logging.INFO, "segment_unfinished", path=path, reason=damage)
             return False
         self._harmed(path, Harm(0, len(data), str(damage)))
         return True

@@ -348,7 +348,7 @@ class Cluster:
         deadline = self._clock.now() + DRAIN_S
         # Somebody may revive the node while it is being drained.
         while not self.maintenance.may_lead(self._node_name) and self._clock.now() < deadline:
-            if not self.mirroring.hand_over_all():
+            if not self.mirroring.hand_overs.drain():
                 return
             await asyncio.sleep(DRAIN_POLL_S)
 

@@ -276,8 +276,8 @@ async def unacknowledged(request: ApiRequest) -> Any:
     """Positions of messages that are out for acknowledgement, of durable queues that are here.
 
     In ranges, end exclusive, by the id under which the storage has the queue; each level of a queue
-    with priorities has one of its own. With `queue_ids`, those of the definitions as hexadecimal
-    numbers, only of these.
+    with priorities has one of its own. With `queue_ids`, such ids of queues as hexadecimal numbers,
+    only of these.
 
     Whoever reads the storage afterwards finds none there that was acknowledged before.
     """

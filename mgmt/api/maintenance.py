@@ -21,7 +21,7 @@ async def rebalance_queues(request: ApiRequest) -> None:
     """Spread mirrored queues over the nodes; a node that is alone has all of them."""
     cluster = request.managed.cluster
     if cluster is not None:
-        await through(cluster.mirroring.rebalance())
+        await through(cluster.mirroring.hand_overs.rebalance())
 
 
 ENDPOINTS = [

@@ -6,6 +6,7 @@ it does not know where a message is. `check` holds after every step.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from manual_clock import ManualClock
 
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import Pager
+from warren.core.peeking import FAR
 from warren.core.queue_store import Batch
 from warren.core.variable_queue import BatchSizes, VariableQueue
 
@@ -440,3 +442,16 @@ def test_a_queue_that_never_wrote_asks_nothing_of_its_store() -> None:
         queue.publish(TRANSIENT, b"x", None, None, 0)
     queue.ack(queue.fetch_many(500))
     assert queue.purge() == 500
+
+
+def test_who_has_gone_through_a_long_queue_keeps_nothing_of_it() -> None:
+    queue = VariableQueue(FakeQueueStore(), Pager(ManualClock(), lambda: None))
+    body = b"of this test"
+    for _ in range(3 * FAR):
+        queue.publish(TRANSIENT, body, None, None, 0)
+    at = 0
+    while at < queue.next_position:
+        at = queue.peek(at, 500, 1 << 20).next_position
+    queue.ack(queue.fetch_many(3 * FAR))
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Message) and one.body is body]

@@ -94,9 +94,11 @@ def test_why_and_when_another_node_leads_is_kept_and_counted(cluster: Cluster) -
     now = cluster.clock.wall_time()
     assert now - 6 < found.promoted_at <= now
     assert cluster[found.leader].mirroring.figures.promotions == {"leader_down": 1}
-    queue = cluster[found.leader].queue("ha")
+    mirroring = cluster[found.leader].mirroring
+    led = mirroring.led(found.queue_id)
+    assert led is not None
     (mirror,) = found.mirrors
-    cluster[found.leader].mirroring.move_leader(queue, mirror)
+    mirroring.hand_overs.begin(led, mirror)
     cluster.clock.advance(5)
     moved = record(cluster, "ha")
     assert (moved.leader, moved.promoted) == (mirror, f"{found.leader} has handed it over")

@@ -11,10 +11,12 @@ sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from cluster import Cluster
 from pamqp import commands
+from pipe import Client
 
 from warren.core.field import Field
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
+from warren.mirror.hand_over import PATIENCE_S
 from warren.mirror.replicas import Wanted
 
 
@@ -32,14 +34,39 @@ def record(cluster: Cluster, queue: str, node: str = "b") -> QueueRecord:
     return stored.record
 
 
+def declare_mirrored(
+    cluster: Cluster, client: Client, queue: str, arguments: dict[str, Field] | None = None
+) -> None:
+    """Declare a queue at the node of the client, and wait for its mirrors."""
+    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments=arguments or {})
+    cluster.clock.advance(3)
+    client.receives(commands.Queue.DeclareOk)
+
+
 def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
     """Declare a queue and wait for its mirrors."""
     client = cluster[node].connects()
     client.opens_channel(1)
-    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments={})
-    cluster.clock.advance(3)
-    client.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, client, queue)
     assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
+
+
+def mirrored_later(cluster: Cluster, **definition: str) -> Client:
+    """Have a queue at a with a message that its mirrors lack, and a client there."""
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    a.declares("later", durable=True)
+    a.publishes("later", b"only here", delivery_mode=2)
+    policy = {"ha-mode": "all", **definition}
+    cluster["a"].node.policies.set("/", "l", "^later", policy, 0, "queues")
+    cluster.clock.advance(5)
+    return a
+
+
+def hand_over(cluster: Cluster, queue: str, target: str) -> None:
+    mirroring = cluster[record(cluster, queue).leader].mirroring
+    (led,) = [led for led in mirroring._led.values() if led.queue.name == queue]
+    mirroring.hand_overs.begin(led, target)
 
 
 def test_a_new_queue_has_mirrors_in_sync_at_every_node(cluster: Cluster) -> None:
@@ -274,12 +301,7 @@ def test_a_leader_that_stops_in_order_hands_over(cluster: Cluster) -> None:
 
 
 def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Cluster) -> None:
-    a = cluster["a"].connects()
-    a.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
-    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
-    cluster.clock.advance(5)
+    mirrored_later(cluster)
     assert record(cluster, "later").in_sync == []
     cluster["a"].mirroring.stop_leading()
     cluster.settle()
@@ -289,16 +311,23 @@ def test_a_leader_that_stops_without_a_mirror_in_sync_is_waited_for(cluster: Clu
     assert record(cluster, "later").down
 
 
+def test_a_leader_that_stops_is_not_waited_for_where_its_policy_says_so(cluster: Cluster) -> None:
+    mirrored_later(cluster, **{"ha-promote-on-shutdown": "always"})
+    cluster["a"].mirroring.stop_leading()
+    cluster.settle()
+    assert not record(cluster, "later").down
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(3)
+    assert record(cluster, "later").leader in ("b", "c")
+    assert "not in sync" in record(cluster, "later").promoted
+
+
 def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leader(
     cluster: Cluster,
 ) -> None:
-    a, b = cluster["a"].connects(), cluster["b"].connects()
-    for client in (a, b):
-        client.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
-    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
-    cluster.clock.advance(5)
+    a, b = mirrored_later(cluster), cluster["b"].connects()
+    b.opens_channel(1)
     a.publishes("later", b"everywhere", delivery_mode=2)
     cluster.settle()
     cluster.kill("a")
@@ -315,13 +344,7 @@ def test_with_always_a_mirror_that_lacks_messages_takes_the_lead_of_a_dead_leade
 def test_with_when_synced_nobody_takes_the_lead_over_an_unsynchronised_queue(
     cluster: Cluster,
 ) -> None:
-    a = cluster["a"].connects()
-    a.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
-    definition = {"ha-mode": "all", "ha-promote-on-failure": "when-synced"}
-    cluster["a"].node.policies.set("/", "l", "^later", definition, 0, "queues")
-    cluster.clock.advance(5)
+    mirrored_later(cluster, **{"ha-promote-on-failure": "when-synced"})
     cluster.kill("a")
     cluster.clock.advance(5)
     assert record(cluster, "later").leader == "a"
@@ -362,7 +385,7 @@ def test_the_lead_moves_to_a_listed_node_when_that_is_in_sync(cluster: Cluster) 
 def test_queues_are_spread_over_the_nodes(cluster: Cluster) -> None:
     for number in range(6):
         mirrored(cluster, f"ha{number}")
-    run(cluster["b"].mirroring.rebalance(), lambda result: result())
+    run(cluster["b"].mirroring.hand_overs.rebalance(), lambda result: result())
     cluster.clock.advance(5)
     leaders = [record(cluster, f"ha{number}").leader for number in range(6)]
     assert sorted(leaders) == ["a", "a", "b", "b", "c", "c"]
@@ -394,9 +417,7 @@ def test_a_queue_is_declared_without_nodes_that_take_too_long(cluster: Cluster) 
     a = cluster["a"].connects()
     a.opens_channel(1)
     cluster.cut_store("b")
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha")
     assert record(cluster, "ha", "a").mirrors == ["c"]
     cluster.restore_store("b")
     cluster.clock.advance(3)
@@ -408,9 +429,7 @@ def test_what_the_next_leader_drops_at_once_its_mirrors_drop_too(cluster: Cluste
     client = cluster["a"].connects()
     client.opens_channel(1)
     limit = {"x-max-length": Field("I", 3)}
-    client.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=limit)
-    cluster.clock.advance(3)
-    client.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, client, "ha", limit)
     client.publishes("ha", b"out")
     client.gets("ha")
     for number in range(3):
@@ -618,9 +637,7 @@ def test_confirms_come_though_the_leader_and_a_mirror_do_not_reach_each_other(
     cluster.settle()
     a = cluster["a"].connects()
     a.opens_channel(1)
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha")
     a.selects_confirms()
     cluster.cut("a", other)
     for number in range(5):
@@ -675,9 +692,7 @@ def test_a_refusal_outlives_the_link_to_the_leader() -> None:
     for client in (a, b):
         client.opens_channel(1)
     arguments = {"x-max-length": Field("I", 1), "x-overflow": Field("S", b"reject-publish")}
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha", arguments)
     b.selects_confirms()
     b.publishes("ha", b"kept")
     assert b.receives(commands.Basic.Ack).delivery_tag == 1
@@ -693,11 +708,7 @@ def test_a_refusal_outlives_the_link_to_the_leader() -> None:
         assert b.receives(commands.Basic.Nack).delivery_tag == 2 + lost
         # And it is not kept for ever.
         cluster.settle()
-        assert not any(
-            refusals.numbers
-            for by_origin in cluster["a"].mirroring._refusals.values()
-            for refusals in by_origin.values()
-        )
+        assert not any(map(list, cluster["a"].mirroring._refusals.values()))
     assert b.counts("ha") == (1, 0)
 
 
@@ -737,9 +748,7 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
     a.opens_channel(1)
     client.opens_channel(1)
     arguments = {"x-max-length": Field("I", 1), "x-overflow": Field("S", b"reject-publish")}
-    a.sends(commands.Queue.Declare, queue="ha", durable=True, arguments=arguments)
-    cluster.clock.advance(3)
-    a.receives(commands.Queue.DeclareOk)
+    declare_mirrored(cluster, a, "ha", arguments)
     client.selects_confirms()
     delay_s[0] = 0.1
     for body in (b"kept", b"refused", b"refused too"):
@@ -747,7 +756,7 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
     # The mirrors have the first; of the others nothing is told before it is confirmed.
     cluster.clock.advance(0.25)
     if handed_over:
-        cluster["a"].mirroring.move_leader(cluster["a"].queue("ha"), "b")
+        hand_over(cluster, "ha", "b")
     else:
         cluster.kill("a")
     delay_s[0] = 0.0
@@ -762,8 +771,7 @@ def test_a_refusal_outlives_the_leader(publisher: str, handed_over: bool) -> Non
     for node in "bc" if not handed_over else "abc":
         mirroring = cluster[node].mirroring
         copies = [copy.mirror.refusals for copy in mirroring._copies.values()]
-        for by_origin in (*mirroring._refusals.values(), *copies):
-            assert not any(refusals.numbers for refusals in by_origin.values()), node
+        assert not any(map(list, (*mirroring._refusals.values(), *copies))), node
 
 
 def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> None:
@@ -806,13 +814,8 @@ def test_a_new_leader_that_hears_last_of_it_says_what_it_had_as_a_mirror() -> No
 def test_a_leader_that_stopped_in_order_is_waited_for_though_it_stays_away(
     cluster: Cluster,
 ) -> None:
-    a = cluster["a"].connects()
-    a.opens_channel(1)
-    a.declares("later", durable=True)
-    a.publishes("later", b"only here", delivery_mode=2)
     # Its policy would have anybody lead after a failure.
-    cluster["a"].node.policies.set("/", "l", "^later", {"ha-mode": "all"}, 0, "queues")
-    cluster.clock.advance(5)
+    mirrored_later(cluster)
     cluster["a"].mirroring.stop_leading()
     cluster.settle()
     cluster.kill("a")
@@ -832,12 +835,134 @@ def test_what_was_published_to_a_former_leader_is_not_taken_by_it_when_it_leads_
     b.selects_confirms()
     cluster.stall("b", "a")
     b.publishes("ha", b"once")
-    for leader, target in (("a", "c"), ("c", "a")):
-        (led,) = cluster[leader].mirroring._led.values()
-        cluster[leader].mirroring.move_leader(led.queue, target)
+    for target in ("c", "a"):
+        hand_over(cluster, "ha", target)
         cluster.clock.advance(5)
         assert record(cluster, "ha").leader == target
     cluster.unstall("b", "a")
     cluster.clock.advance(5)
     assert b.receives(commands.Basic.Ack).delivery_tag == 1
     assert b.counts("ha") == (1, 0)
+
+
+def test_a_hand_over_has_all_its_time_whatever_became_of_the_one_before(cluster: Cluster) -> None:
+    mirrored(cluster, "ha")
+    queue = cluster["a"].queue("ha")
+    hand_over(cluster, "ha", "nobody")
+    assert not queue.is_held
+    cluster.clock.advance(PATIENCE_S - 1)
+    cluster.cut_store("b")
+    hand_over(cluster, "ha", "b")
+    cluster.clock.advance(2)
+    assert queue.is_held
+
+
+def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster) -> None:
+    """A leader that gave up a hand-over went on, and the other took its place all the same."""
+    mirrored(cluster, "ha")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.publishes("ha", b"acknowledged")
+    client.consumes("ha")
+    (delivery,) = client.receives_deliveries()
+    cluster.settle()
+    (led,) = cluster["a"].mirroring._led.values()
+    ring = [member.node for member in led.member.member.record.members]
+    between, target = ring[ring.index("a") + 1 :] + ring[: ring.index("a")]
+    cluster.cut_store(target)
+    hand_over(cluster, "ha", target)
+    cluster.clock.advance(PATIENCE_S + 1)
+    # Only one of the mirrors hears of it before the other leads.
+    cluster.stall(between, target)
+    client.acks(delivery.method.delivery_tag)
+    cluster.settle()
+    cluster.restore_store(target)
+    cluster.settle()
+    cluster.unstall(between, target)
+    cluster.clock.advance(5)
+    assert record(cluster, "ha").leader == target
+    queue = cluster[target].queue("ha")
+    for node in record(cluster, "ha").in_sync:
+        (copy,) = cluster[node].mirroring._copies.values()
+        (level,) = copy.mirror.levels
+        assert (level.backing.length, len(level.pending)) == (len(queue), queue.unacked), node
+
+
+def held_with_messages(cluster: Cluster, *bodies: bytes, **arguments: Field) -> Client:
+    """A queue with these messages that is being handed over to b, which cannot write so yet."""
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.declares("dead")
+    all_arguments = {
+        "x-dead-letter-exchange": Field("S", b""),
+        "x-dead-letter-routing-key": Field("S", b"dead"),
+        **{name.replace("_", "-"): value for name, value in arguments.items()},
+    }
+    declare_mirrored(cluster, client, "ha", all_arguments)
+    for body in bodies:
+        client.publishes("ha", body)
+    cluster.settle()
+    cluster.cut_store("b")
+    hand_over(cluster, "ha", "b")
+    cluster.settle()
+    assert cluster["a"].queue("ha").is_held
+    return client
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_what_expires_while_a_queue_is_handed_over_is_dead_once(
+    cluster: Cluster, goes: bool
+) -> None:
+    client = held_with_messages(cluster, b"one", b"two", x_message_ttl=Field("I", 1000))
+    cluster.clock.advance(2 if goes else PATIENCE_S + 1)
+    cluster.restore_store("b")
+    cluster.clock.advance(2)
+    assert record(cluster, "ha").leader == "b"
+    assert client.counts("dead") == (2, 0)
+    assert client.counts("ha") == (0, 0)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+@pytest.mark.parametrize("node", ["a", "c"])
+def test_a_queue_that_is_purged_while_it_is_handed_over_is_empty(
+    cluster: Cluster, node: str, goes: bool
+) -> None:
+    held_with_messages(cluster, b"one", b"two")
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Purge, queue="ha")
+    cluster.clock.advance(1 if goes else PATIENCE_S + 1)
+    cluster.restore_store("b")
+    cluster.clock.advance(2)
+    assert client.receives(commands.Queue.PurgeOk).message_count == 2
+    assert record(cluster, "ha").leader == "b"
+    assert client.counts("ha") == (0, 0)
+
+
+@pytest.mark.parametrize("handed_over", [True, False])
+@pytest.mark.parametrize("priority", [0, 3])
+def test_messages_expire_at_whoever_leads(
+    cluster: Cluster, priority: int, handed_over: bool
+) -> None:
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.declares("dead")
+    arguments = {
+        "x-dead-letter-exchange": Field("S", b""),
+        "x-dead-letter-routing-key": Field("S", b"dead"),
+        **({"x-max-priority": Field("I", 5)} if priority else {}),
+    }
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    declare_mirrored(cluster, a, "ha", arguments)
+    a.publishes("ha", b"mortal", expiration="20000", priority=priority)
+    cluster.settle()
+    if handed_over:
+        hand_over(cluster, "ha", "b")
+    else:
+        cluster.kill("a")
+    cluster.clock.advance(10)
+    assert record(cluster, "ha").leader != "a"
+    assert (b.counts("ha"), b.counts("dead")) == ((1, 0), (0, 0))
+    cluster.clock.advance(11)
+    assert (b.counts("ha"), b.counts("dead")) == ((0, 0), (1, 0))

@@ -7,6 +7,7 @@ when it says so. Crashes at every step are `tests/simulation`'s business.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,7 @@ from warren.persist.format import FILE_HEADER_BYTES, SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.log_writer import file_name
 from warren.persist.queue_index import MARK_BYTES_MIN, QueueIndex
-from warren.persist.recovery import Recovery
+from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, Recovery
 from warren.persist.storage import START_SHIFT, Limits, Storage, empty_transient
 
 STORE = Path("/data/store")
@@ -661,6 +662,23 @@ def test_a_checkpoint_is_taken_in_short_turns(node: Node, queues: int, messages:
             node.jobs.step_lane(lane)
         turns += 1
         assert turns < 100
+
+
+def test_what_is_said_of_damage_is_one_value_of_a_line(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.publish(b"message")
+    node.rest()
+    node.stop()
+    for name in (CHECKPOINT_FILE, CLEAN_FILE):
+        file = node.disk.create(STORE / name)
+        file.write(0, b"neither of the two")
+        file.close()
+    Node(node.disk)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split()[0] for line in lines] == ["checkpoint_damaged", "clean_stop_damaged"]
+    for line in lines:
+        assert re.fullmatch(r'[a-z_]+( [a-z]+=([^\s"=\\]+|"([^"\\]|\\.)*"))+', line), line
 
 
 # Positions

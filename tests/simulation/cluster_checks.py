@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from warren.core.priority_queue import PriorityQueue
 from warren.core.records import QueueRecord
+from warren.mirror.hand_over import PATIENCE_S
 from warren.mirror.leader_level import LeaderLevel
-from warren.mirror.mirroring import MOVE_PATIENCE_S
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -230,7 +230,7 @@ class Ledger:
         """Whether the queue was being handed over then, as far as whoever used it can know."""
         ledger = self.queues.get(queue)
         return ledger is None or any(
-            at - KNOWN_S <= moved <= at + MOVE_PATIENCE_S + KNOWN_S for moved in ledger.moved_at
+            at - KNOWN_S <= moved <= at + PATIENCE_S + KNOWN_S for moved in ledger.moved_at
         )
 
 

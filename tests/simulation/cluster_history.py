@@ -373,7 +373,7 @@ class History(Faults):
 
     def _rebalance(self, session: Session, queue: str) -> None:
         self.seen["rebalanced"] += 1
-        run_to_end(self.cluster[session.node].mirroring.rebalance(), lambda result: None)
+        run_to_end(self.cluster[session.node].mirroring.hand_overs.rebalance(), lambda result: None)
 
     def _cancel(self, session: Session, queue: str) -> None:
         channel = session.channel(CONSUME)

@@ -18,11 +18,11 @@ def test_a_node_that_is_revived_while_it_is_drained_hands_over_no_more() -> None
         cluster = Cluster(ClusterConfig((), b""), "a", clock, no, no, None, None)
         asked = []
 
-        def hand_over_all() -> int:
+        def drain() -> int:
             asked.append(cluster.maintenance.may_lead("a"))
             return 1
 
-        cluster.mirroring = cast(Any, SimpleNamespace(hand_over_all=hand_over_all))
+        cluster.mirroring = cast(Any, SimpleNamespace(hand_overs=SimpleNamespace(drain=drain)))
         draining = asyncio.create_task(cluster.drain())
         while not asked:
             await asyncio.sleep(0)

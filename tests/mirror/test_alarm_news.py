@@ -1,0 +1,66 @@
+"""An alarm of one node is one of all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from pamqp import commands
+
+from warren.core.alarms import Alarm, Resource
+from warren.mirror.alarm_news import AlarmNews
+from warren.mirror.post import Kind, Undeliverable
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster("a", "b")
+    for node in "ab":
+        AlarmNews(cluster[node].alarms, cluster[node].post)
+    return cluster
+
+
+def test_publishers_at_every_node_wait_for_the_node_that_runs_short(cluster: Cluster) -> None:
+    b = cluster["b"].connects()
+    b.opens_channel(1)
+    b.declares("queue")
+    cluster["a"].alarms.report(Resource.MEMORY, True)
+    cluster.settle()
+    b.publishes("queue", b"waits")
+    assert b.receives(commands.Connection.Blocked).reason == "low on memory"
+    cluster["a"].alarms.report(Resource.MEMORY, False)
+    cluster.settle()
+    b.receives(commands.Connection.Unblocked)
+    assert b.counts("queue") == (1, 0)
+
+
+def test_a_node_hears_of_alarms_there_were_and_forgets_those_of_a_node_that_is_gone(
+    cluster: Cluster,
+) -> None:
+    cluster.cut("a", "b")
+    cluster["a"].alarms.report(Resource.DISK, True)
+    cluster["b"].alarms.report(Resource.MEMORY, True)
+    cluster.settle()
+    assert cluster["b"].alarms.in_effect() == [Alarm(Resource.MEMORY, "b")]
+    cluster.connect("a", "b")
+    cluster.settle()
+    for node in "ab":
+        assert cluster[node].alarms.in_effect() == [
+            Alarm(Resource.DISK, "a"),
+            Alarm(Resource.MEMORY, "b"),
+        ]
+    cluster.kill("a")
+    cluster.settle()
+    assert cluster["b"].alarms.in_effect() == [Alarm(Resource.MEMORY, "b")]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x91\xa5quill", b"\x01"])
+def test_what_is_no_list_of_resources_is_refused(cluster: Cluster, payload: bytes) -> None:
+    with pytest.raises(Undeliverable):
+        cluster["a"].links.user.on_frames("b", [(Kind.ALARMS, payload)])
+    assert cluster["a"].alarms.in_effect() == []
