@@ -39,7 +39,7 @@ from pyspark.sql.streaming.datasource import (
 from warren.spark_export.cursor import HeldCursor, take_cursor
 from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone, StoreRefused
 from warren.spark_export.filters import EVERYTHING, Interval
-from warren.spark_export.options import ReadOptions
+from warren.spark_export.options import Include, ReadOptions
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.plan import QueueSelector, check_named, find_rows, plan_units
 from warren.spark_export.schema import Column, arrow_schema
@@ -316,6 +316,11 @@ def check_stream(options: ReadOptions) -> None:
     for name, given in batch.items():
         if given:
             raise OptionRefused(f"option {name} is for batches; a stream has no end")
+    if options.include != frozenset(Include):
+        raise OptionRefused(
+            "option include is for batches; a stream passes each message once, and would never come"
+            " back to what was left out"
+        )
 
 
 def _key(queue: PinnedQueue) -> StreamQueue:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pika
 import pyarrow as pa
 import pytest
 import trustme
+from broker_channel import drain, open_channel
 from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.types import BinaryType, StringType, StructType
 
@@ -53,20 +53,8 @@ def publish(options: SinkOptions, *batches: pa.RecordBatch) -> int:
 
 @pytest.fixture
 def channel(warren_broker: Broker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(warren_broker.url))
-    yield connection.channel()
-    connection.close()
-
-
-def drain(channel: BlockingChannel, queue: str) -> list[tuple[Any, bytes]]:
-    """Properties and bodies of all that is in the queue."""
-    found = []
-    while True:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is None:
-            return found
-        assert body is not None
-        found.append((properties, body))
+    with open_channel(warren_broker) as channel:
+        yield channel
 
 
 def test_all_rows_arrive_in_order_with_their_ids(
@@ -78,9 +66,9 @@ def test_all_rows_arrive_in_order_with_their_ids(
         publish(options_for(warren_broker), empty, batch(1500), empty, batch(7, first=1500)) == 1507
     )
     found = drain(channel, "q")
-    assert [body[:6] for _, body in found] == [b"%06d" % number for number in range(1507)]
-    assert [one.message_id for one, _ in found] == [f"job-0-0-{n}" for n in range(1507)]
-    assert {one.delivery_mode for one, _ in found} == {2}
+    assert [body[:6] for _, _, body in found] == [b"%06d" % number for number in range(1507)]
+    assert [one.message_id for _, one, _ in found] == [f"job-0-0-{n}" for n in range(1507)]
+    assert {one.delivery_mode for _, one, _ in found} == {2}
 
 
 def test_without_rows_there_is_no_connection() -> None:
@@ -93,7 +81,7 @@ def test_bodies_longer_than_a_frame_arrive_whole(
 ) -> None:
     channel.queue_declare("q")
     publish(options_for(warren_broker), batch(3, octets=400_000), batch(1, octets=131_064))
-    assert [len(body) for _, body in drain(channel, "q")] == [400_000] * 3 + [131_064]
+    assert [len(body) for _, _, body in drain(channel, "q")] == [400_000] * 3 + [131_064]
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])

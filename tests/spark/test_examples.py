@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pika
 import pytest
+from broker_channel import open_channel
 from click.testing import CliRunner
 from pika.adapters.blocking_connection import BlockingChannel
 
@@ -44,16 +45,10 @@ def broker(store: str) -> Iterator[Broker]:
 @pytest.fixture
 def channel(broker: Broker) -> Iterator[BlockingChannel]:
     """Of the queue `orders`, which is empty."""
-    parameters = pika.URLParameters(broker.url)
-    # Spark may keep a test busy for longer than that.
-    parameters.heartbeat = 0
-    connection = pika.BlockingConnection(parameters)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.queue_declare("orders", durable=True)
-    yield channel
-    channel.queue_delete("orders")
-    connection.close()
+    with open_channel(broker) as channel:
+        channel.queue_declare("orders", durable=True)
+        yield channel
+        channel.queue_delete("orders")
 
 
 def publish(channel: BlockingChannel, *bodies: bytes, routing_key: str = "orders") -> None:

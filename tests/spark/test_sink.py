@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pika
 import pytest
+from broker_channel import drain, open_channel
 from pika.adapters.blocking_connection import BlockingChannel
 
 import warren.spark_export
@@ -26,25 +26,13 @@ def session(spark: SparkSession) -> SparkSession:
 
 @pytest.fixture
 def channel(warren_broker: Broker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(warren_broker.url))
-    yield connection.channel()
-    connection.close()
+    with open_channel(warren_broker) as channel:
+        yield channel
 
 
 def write(data: DataFrame, broker: Broker, **options: str) -> None:
     writer = data.write.format("warren").mode("append").option("url", broker.url)
     writer.options(**{"exchange": "", **options}).save()
-
-
-def drain(channel: BlockingChannel, queue: str) -> list[tuple[Any, Any, bytes]]:
-    """Methods, properties and bodies of all that is in the queue."""
-    found = []
-    while True:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is None:
-            return found
-        assert body is not None
-        found.append((method, properties, body))
 
 
 def test_every_property_and_header_arrives_as_it_was(

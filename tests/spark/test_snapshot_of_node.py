@@ -11,6 +11,7 @@ from urllib.request import urlopen
 
 import pika
 import pytest
+from broker_channel import open_channel
 from pika.adapters.blocking_connection import BlockingChannel
 from pinned_messages import bodies_of
 
@@ -37,12 +38,8 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def channel(broker: Broker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    if connection.is_open:
-        connection.close()
+    with open_channel(broker) as channel:
+        yield channel
 
 
 def publish(channel: BlockingChannel, queue: str, count: int, **properties: int) -> None:

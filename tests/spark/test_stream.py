@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pika
 import pytest
+from broker_channel import open_channel
 from hypothesis import given
 from hypothesis import strategies as st
 from pika.adapters.blocking_connection import BlockingChannel
@@ -109,12 +110,9 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def channel(broker: Broker) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.queue_declare("orders", durable=True)
-    yield channel
-    connection.close()
+    with open_channel(broker) as channel:
+        channel.queue_declare("orders", durable=True)
+        yield channel
 
 
 @pytest.fixture(autouse=True)
@@ -299,7 +297,13 @@ def test_a_start_of_a_queue_that_is_not_read_is_refused(
 
 
 @pytest.mark.parametrize(
-    "given", [{"endingOffsets": "earliest"}, {"endingTimestamp": "2026-01-31"}, {"snapshot": "x"}]
+    "given",
+    [
+        {"endingOffsets": "earliest"},
+        {"endingTimestamp": "2026-01-31"},
+        {"snapshot": "x"},
+        {"include": "ready"},
+    ],
 )
 def test_what_is_for_batches_is_refused(tmp_path: Path, given: dict[str, str]) -> None:
     options = parse_options({"path": str(tmp_path), **given})

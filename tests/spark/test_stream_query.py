@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pika
 import pytest
+from broker_channel import open_channel
 from pika.adapters.blocking_connection import BlockingChannel
 
 import warren.spark_export
@@ -86,15 +87,9 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def channel(broker: Broker) -> Iterator[BlockingChannel]:
-    parameters = pika.URLParameters(broker.url)
-    # A test may be busy with Spark for longer than that.
-    parameters.heartbeat = 0
-    connection = pika.BlockingConnection(parameters)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    channel.queue_declare("orders", durable=True)
-    yield channel
-    connection.close()
+    with open_channel(broker) as channel:
+        channel.queue_declare("orders", durable=True)
+        yield channel
 
 
 def publish(channel: BlockingChannel, numbers: range) -> None:
