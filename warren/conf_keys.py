@@ -123,6 +123,19 @@ def _endpoint(text: str) -> str:
     return f"{scheme}{slashes}{rest.rstrip('/')}"
 
 
+def _host_of_node(text: str) -> str:
+    match = re.fullmatch(r"[^@/\s]+@([^@/:\s]+)", text)
+    if match is None:
+        raise ValueError(text)
+    return match[1]
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[^@/:\s]+", text):
+        raise ValueError(text)
+    return text
+
+
 def _secret(text: str) -> bytes:
     secret = text.encode()
     if len(secret) < SECRET_BYTES_MIN:
@@ -233,8 +246,11 @@ KEYS: Mapping[str, Kind] = {
     "prometheus.path": Kind(_path_prefix, "a path such as /metrics"),
     "prometheus.return_per_object_metrics": BOOLEAN,
     # Other nodes. What begins with `cluster.` is Warren's own.
-    # Where etcd is has to be said, however nodes of RabbitMQ would find each other.
     "cluster_formation.peer_discovery_backend": TEXT,
+    "cluster_formation.classic_config.nodes.$name": Kind(
+        _host_of_node, "a node and its host, such as rabbit@one.example,"
+    ),
+    "cluster_formation.dns.hostname": Kind(_host, "the name of a host"),
     "cluster_formation.etcd.endpoints.$name": ETCD_ENDPOINT,
     "cluster_formation.etcd.host": TEXT,
     "cluster_formation.etcd.port": PORT,

@@ -107,6 +107,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
     )
 
 
+DISCOVERY = "cluster_formation.peer_discovery_backend"
 ETCD = "cluster_formation.etcd"
 
 
@@ -116,11 +117,8 @@ def _cluster(values: Values) -> ClusterConfig | None:
     The secret may still come from the environment, and is empty until then.
     """
     one = values.one
-    hosts = values.several(f"{ETCD}.endpoints.$name", ())
-    if not hosts and one(f"{ETCD}.host") is not None:
-        hosts = (f"{one(f'{ETCD}.host')}:{one(f'{ETCD}.port', ETCD_PORT)}",)
-    backend = one("cluster_formation.peer_discovery_backend", "")
-    if not hosts and not backend.endswith("etcd"):
+    hosts = _etcd_hosts(values)
+    if not hosts:
         return None
     ssl = values.ssl(f"{ETCD}.ssl_options")
     links = values.ssl("cluster.links.ssl")
@@ -130,7 +128,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
     prefix = one(f"{ETCD}.key_prefix", "warren").strip("/")
     name = one(f"{ETCD}.cluster_name", "default").strip("/")
     return ClusterConfig(
-        etcd_endpoints=tuple(_etcd_url(host, scheme) for host in hosts or ("localhost",)),
+        etcd_endpoints=tuple(_etcd_url(host, scheme) for host in hosts),
         secret=one("cluster.secret", b""),
         secret_file=one("cluster.secret_file"),
         etcd_prefix=f"/{prefix}/{name}",
@@ -156,6 +154,27 @@ def _cluster(values: Values) -> ClusterConfig | None:
         start_attempts=one("cluster_formation.discovery_retry_limit", defaults.start_attempts),
         start_pause_s=one("cluster_formation.discovery_retry_interval", 500) / 1000,
     )
+
+
+def _etcd_hosts(values: Values) -> tuple[str, ...]:
+    """Where etcd is: where the keys say so, else at the hosts where they say that nodes are."""
+    endpoints: tuple[str, ...] = values.several(f"{ETCD}.endpoints.$name", ())
+    if endpoints:
+        return endpoints
+    backend = values.one(DISCOVERY, "classic_config").removeprefix("rabbit_peer_discovery_")
+    nodes = values.several("cluster_formation.classic_config.nodes.$name", ())
+    name = values.one("cluster_formation.dns.hostname")
+    hosts: tuple[str, ...] = ()
+    if values.one(f"{ETCD}.host") is not None:
+        hosts = (values.one(f"{ETCD}.host"),)
+    elif backend == "etcd":
+        hosts = ("localhost",)
+    elif backend == "dns" and name is not None:
+        # All the addresses it has are tried.
+        hosts = (name,)
+    elif backend == "classic_config" and len(nodes) > 1:
+        hosts = tuple(dict.fromkeys(nodes))
+    return tuple(f"{host}:{values.one(f'{ETCD}.port', ETCD_PORT)}" for host in hosts)
 
 
 def _etcd_url(host: str, scheme: str) -> str:

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from warren.conf_keys import FAMILIES_WITHOUT_EFFECT, KEYS, KEYS_WITHOUT_EFFECT, Kind
-from warren.conf_values import assemble
+from warren.conf_values import DISCOVERY, assemble
 from warren.config import Config
 from warren.core.pattern import InvalidPattern
 
@@ -83,6 +83,12 @@ def parse_config(text: str, source: str = "rabbitmq.conf") -> Loaded:
         )
     if config.tls_listeners and config.proxy_protocol:
         problems.append(f"{source}: proxy_protocol is not offered together with listeners.ssl")
+    backend = values.get(DISCOVERY, {}).get("", "classic_config")
+    if config.cluster is None and not backend.endswith("classic_config"):
+        warnings.append(
+            f"{source}: {DISCOVERY} finds no other nodes as it is, and this one is alone: nodes of"
+            " a cluster need to know where etcd is (docs/clustering.md)"
+        )
     if problems:
         raise ConfigError(problems)
     return Loaded(config, warnings)

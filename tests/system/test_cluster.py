@@ -172,6 +172,28 @@ def test_what_keeps_a_node_from_its_cluster_is_said_in_one_line(
     running_cluster.wait_until_linked("a", "b", "c", "stranger")
 
 
+DISCOVERY = {
+    "listed": "cluster_formation.classic_config.nodes.1 = x@127.0.0.9\n"
+    "cluster_formation.classic_config.nodes.2 = a@127.0.0.1\n",
+    "dns": "cluster_formation.peer_discovery_backend = dns\n"
+    "cluster_formation.dns.hostname = localhost\n",
+}
+
+
+@pytest.mark.parametrize("way", DISCOVERY)
+def test_nodes_find_the_cluster_at_the_hosts_that_are_listed_or_by_dns(
+    running_cluster: RunningCluster, way: str
+) -> None:
+    etcd = running_cluster.etcd
+    given = f"cluster_formation.etcd.port = {etcd.port}\n{DISCOVERY[way]}"
+    known = f"cluster_formation.etcd.endpoints.1 = {etcd.url}\n"
+    assert known in running_cluster.config
+    stranger = running_cluster.new_node("stranger", running_cluster.config.replace(known, given))
+    stranger.start()
+    running_cluster.nodes["stranger"] = stranger
+    running_cluster.wait_until_linked("a", "b", "c", "stranger")
+
+
 def test_a_node_with_another_secret_is_told_so(running_cluster: RunningCluster) -> None:
     stranger = running_cluster.new_node("stranger")
     stranger.config = running_cluster.config.replace("a secret of", "another secret of")

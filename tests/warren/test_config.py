@@ -389,6 +389,43 @@ class TestCluster:
         cluster = config("cluster_formation.peer_discovery_backend = etcd").cluster
         assert cluster is not None and cluster.etcd_endpoints == ("http://localhost:2379",)
 
+    def test_where_nodes_are_listed_etcd_is_at_their_hosts(self) -> None:
+        nodes = "".join(
+            f"cluster_formation.classic_config.nodes.{number} = rabbit@{host}\n"
+            for number, host in enumerate(("one.example", "two.example", "one.example"))
+        )
+        for backend in (
+            "",
+            "cluster_formation.peer_discovery_backend = classic_config\n",
+            "cluster_formation.peer_discovery_backend = rabbit_peer_discovery_classic_config\n",
+        ):
+            cluster = config(backend + nodes).cluster
+            assert cluster is not None
+            assert cluster.etcd_endpoints == ("http://one.example:2379", "http://two.example:2379")
+        named = config(nodes + "cluster_formation.etcd.host = e\n").cluster
+        assert named is not None and named.etcd_endpoints == ("http://e:2379",)
+        with pytest.raises(ConfigError, match=r"a node and its host, such as rabbit@one\.example"):
+            config("cluster_formation.classic_config.nodes.1 = rabbit")
+
+    def test_a_node_that_is_the_only_one_listed_is_alone(self) -> None:
+        assert config("cluster_formation.classic_config.nodes.1 = rabbit@one").cluster is None
+
+    def test_by_dns_etcd_is_wherever_a_name_leads(self) -> None:
+        cluster = config(
+            "cluster_formation.peer_discovery_backend = dns\n"
+            "cluster_formation.dns.hostname = nodes.example\n"
+            "cluster_formation.etcd.port = 3000\n"
+        ).cluster
+        assert cluster is not None
+        assert cluster.etcd_endpoints == ("http://nodes.example:3000",)
+
+    @pytest.mark.parametrize("backend", ["dns", "rabbit_peer_discovery_k8s"])
+    def test_who_finds_nobody_is_warned(self, backend: str) -> None:
+        loaded = parse_config(f"cluster_formation.peer_discovery_backend = {backend}")
+        assert loaded.config.cluster is None
+        (warning,) = loaded.warnings
+        assert "finds no other nodes" in warning
+
     def test_certificates_for_etcd_mean_tls(self) -> None:
         cluster = config(
             "cluster_formation.etcd.host = e\ncluster_formation.etcd.ssl_options.cacertfile = /ca"
