@@ -218,6 +218,37 @@ def test_a_policy_says_how_much_a_mirror_is_sent_at_a_time_at_most(
     assert led.leader._slices == slices
 
 
+def test_a_mirror_that_dies_is_replaced_where_there_are_to_be_so_many(cluster: Cluster) -> None:
+    definition = {"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "two", "^two", definition, 0, "queues")
+    a = cluster["a"].connects()
+    a.opens_channel(1)
+    declare_mirrored(cluster, a, "two")
+    a.selects_confirms()
+    a.publishes("two", b"kept", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert a.receives(commands.Basic.Ack).delivery_tag == 1
+    (mirror,) = record(cluster, "two", "a").mirrors
+    (other,) = {"b", "c"} - {mirror}
+    cluster.kill(mirror)
+    cluster.clock.advance(15)
+    assert record(cluster, "two", "a").mirrors == record(cluster, "two", "a").in_sync == [other]
+    # Who comes back is not wanted any more, and who has taken its place stays.
+    comes_back(cluster, mirror)
+    cluster.clock.advance(15)
+    assert record(cluster, "two", "a").mirrors == [other]
+    assert not cluster[mirror].mirroring._copies
+    cluster.kill("a")
+    cluster.clock.advance(15)
+    assert record(cluster, "two", other).leader == other
+    client = cluster[other].connects()
+    client.opens_channel(1)
+    assert client.gets("two").body == b"kept"
+    # And has a mirror again.
+    cluster.clock.advance(5)
+    assert record(cluster, "two", other).in_sync == [mirror]
+
+
 def test_the_configuration_says_it_where_no_policy_does() -> None:
     assert Wanted.of({}, 50).sync_batch == Wanted.of({"ha-sync-batch-size": 1}, 50).sync_batch == 50
     assert Wanted.of({"ha-sync-batch-size": 20}, 50).sync_batch == 20
