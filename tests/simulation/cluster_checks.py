@@ -250,6 +250,24 @@ def queue_records(cluster: Cluster) -> dict[str, QueueRecord]:
     }
 
 
+def check_expired(cluster: Cluster, late_s: float) -> None:
+    """E12: whoever leads drops what has expired, whoever led when it was published."""
+    for name in cluster.working:
+        mirroring = cluster[name].mirroring
+        for queue in cluster[name].node.local_queues:
+            led = mirroring.led(queue.queue_id)
+            if queue.is_held or (led is not None and led.leader.fenced):
+                continue
+            backing = queue.backing
+            if queue.settings.message_ttl_ms is None or isinstance(backing, PriorityQueue):
+                continue
+            for message in backing.peek(0, 1, 1).messages:
+                assert message.expires_at is not None
+                assert cluster[name].clock.now() <= message.expires_at + late_s, (
+                    f"E12: {queue.name} at {name} begins with {message}, which has expired"
+                )
+
+
 def check_one_leader(cluster: Cluster) -> None:
     """M4: no two nodes lead a queue in the same epoch."""
     leaders: dict[tuple[int, int], str] = {}

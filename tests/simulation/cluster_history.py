@@ -203,6 +203,7 @@ class History(Faults):
         for session in self.sessions:
             session.poll()
         checks.check_one_leader(self.cluster)
+        checks.check_expired(self.cluster, STALE_S)
 
     def _rest(self, seconds: float) -> None:
         end = self.now + seconds
