@@ -89,7 +89,7 @@ def get(channel: Channel, method: commands.Basic.Get) -> Waiting[None] | None:
     channel.check("queue", name, "read")
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
-    if not queue.is_here:
+    if not queue.is_here or queue.is_held:
         return _get_elsewhere(channel, queue, method.no_ack)
     message = queue.get(method.no_ack, channel.traced_as())
     _answer_get(channel, queue, method.no_ack, message, len(queue))

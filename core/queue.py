@@ -477,7 +477,12 @@ class Queue:
         return self.backing.length, len(self.consumers)
 
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
-        """`get`; from another object, where that has taken the place of this one meanwhile."""
+        """`get`; where the queue is handed over, from what stands for it then.
+
+        Raises `NotFound` when it is deleted meanwhile.
+        """
+        if self.is_held:
+            return await (await self._after_hand_over()).get_one(no_ack, client)
         return Fetched(self.get(no_ack, client), self.backing.length, self)
 
     async def empty(self) -> int:
@@ -485,13 +490,17 @@ class Queue:
 
         Raises `NotFound` when it is deleted meanwhile.
         """
-        if self._let_go is None:
-            return self.purge()
-        await self._let_go
+        if self.is_held:
+            return await (await self._after_hand_over()).empty()
+        return self.purge()
+
+    async def _after_hand_over(self) -> Queue:
+        """What stands for the queue when it has been handed over, or stays."""
+        await self.let_go()
         current = self._vhost.current(self)
         if current is None or current.deleted:
             raise no_queue(self.name, self._vhost.name)
-        return await current.empty()
+        return current
 
     async def end(self, *, if_unused: bool, if_empty: bool) -> None:
         """Delete the queue; `left_ready` says what was in it.
@@ -587,6 +596,11 @@ class Queue:
     @property
     def is_held(self) -> bool:
         return self._held is not None
+
+    async def let_go(self) -> None:
+        """Return when it is not being handed over any more."""
+        if self._let_go is not None:
+            await self._let_go
 
     def release(self) -> None:
         """The queue stays where it is."""

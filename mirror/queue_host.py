@@ -166,6 +166,11 @@ class QueueHost:
 
     async def _get(self, node: str, queue_id: int, no_ack: bool, client: list[Any]) -> Any:
         session = await self._asked(node, queue_id)
+        if session.queue.is_held:
+            await session.queue.let_go()
+            # Where it is led elsewhere now, there is time for whoever asks to hear so.
+            if await self._asked(node, queue_id) is not session:
+                raise NotFound(f"node '{node}' has begun anew, or another node leads {queue_id}")
         return session.get(no_ack, TracedClient(*client))
 
     async def _counts(self, node: str, queue_id: int) -> tuple[int, int]:

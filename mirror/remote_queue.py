@@ -34,7 +34,7 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.waiting import Event, run
-from warren.mirror.calls import NodeDown
+from warren.mirror.calls import Call, NodeDown
 from warren.mirror.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.post import Kind
 from warren.mirror.settling import PublishedReport, Verdict, pack_numbers
@@ -97,6 +97,7 @@ class RemoteQueue(Queue):
     __slots__ = (
         "_changed",
         "_consumers_numbered",
+        "_getting",
         "_give_up_timer",
         "_gone",
         "_heard_upto",
@@ -146,6 +147,8 @@ class RemoteQueue(Queue):
         self._heard_upto = 0
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
+        # Questions for a message, which is fetched for this node as the leader knows it now.
+        self._getting: set[Call] = set()
         self._consumers_numbered = 0
         self._numbers: dict[Consumer, int] = {}
         self._told: dict[int, tuple[Consumer, bool]] = {}
@@ -451,6 +454,8 @@ class RemoteQueue(Queue):
     def succeeded_by(self, queue: Queue) -> None:
         self._successor = queue
         self._stop_waiting()
+        for call in list(self._getting):
+            call.answer(None, NotFound(f"queue '{self.name}' is led anew"))
         # Who has deleted the queue waits for this object no longer.
         self._gone.happen()
 
@@ -565,6 +570,8 @@ class RemoteQueue(Queue):
             raise QueueMoved(self._successor)
         self.flush()
         call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
+        if late is not None:
+            self._getting.add(call)
         try:
             return await call
         except GeneratorExit:
@@ -586,6 +593,8 @@ class RemoteQueue(Queue):
             if self._successor is not None:
                 raise QueueMoved(self._successor) from None
             raise
+        finally:
+            self._getting.discard(call)
 
     def _moved_to(self, moved: QueueMoved) -> Queue:
         """Raises `NotFound` when it was deleted after that."""
