@@ -1,6 +1,6 @@
 """A driver of its own, for a test that kills it: follows queues into Parquet until it is ended.
 
-    python stream_driver.py JAVA_OPTIONS
+    python stream_driver.py JAVA_OPTIONS PYTHON
 
 Starts Spark, which takes longer than all the rest, and then reads a line from standard input: the
 data directory, the directories for the output and the checkpoint, and the name of a cursor, with
@@ -15,8 +15,8 @@ import time
 
 
 def main() -> None:
-    (java_options,) = sys.argv[1:]
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    java_options, worker_python = sys.argv[1:]
+    os.environ["PYSPARK_PYTHON"] = worker_python
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
