@@ -940,14 +940,19 @@ def held_with_messages(cluster: Cluster, *bodies: bytes, **arguments: Field) -> 
     return client
 
 
+def hand_over_ends(cluster: Cluster, goes: bool) -> None:
+    """The target, b, can write that it leads again; unless it `goes`, the leader has given up."""
+    cluster.clock.advance(2 if goes else PATIENCE_S + 1)
+    cluster.restore_store("b")
+    cluster.clock.advance(5)
+
+
 @pytest.mark.parametrize("goes", [True, False])
 def test_what_expires_while_a_queue_is_handed_over_is_dead_once(
     cluster: Cluster, goes: bool
 ) -> None:
     client = held_with_messages(cluster, b"one", b"two", x_message_ttl=Field("I", 1000))
-    cluster.clock.advance(2 if goes else PATIENCE_S + 1)
-    cluster.restore_store("b")
-    cluster.clock.advance(2)
+    hand_over_ends(cluster, goes)
     assert record(cluster, "ha").leader == "b"
     assert client.counts("dead") == (2, 0)
     assert client.counts("ha") == (0, 0)
@@ -962,9 +967,7 @@ def test_a_queue_that_is_purged_while_it_is_handed_over_is_empty(
     client = cluster[node].connects()
     client.opens_channel(1)
     client.sends(commands.Queue.Purge, queue="ha")
-    cluster.clock.advance(1 if goes else PATIENCE_S + 1)
-    cluster.restore_store("b")
-    cluster.clock.advance(2)
+    hand_over_ends(cluster, goes)
     assert client.receives(commands.Queue.PurgeOk).message_count == 2
     assert record(cluster, "ha").leader == "b"
     assert client.counts("ha") == (0, 0)
@@ -979,9 +982,7 @@ def test_who_gets_from_a_queue_that_is_handed_over_waits_for_whoever_leads(
     client = cluster[node].connects()
     client.opens_channel(1)
     client.sends(commands.Basic.Get, queue="ha")
-    cluster.clock.advance(1 if goes else PATIENCE_S + 1)
-    cluster.restore_store("b")
-    cluster.clock.advance(2)
+    hand_over_ends(cluster, goes)
     got = client.receives_content(commands.Basic.GetOk)
     assert got.body == b"one"
     assert record(cluster, "ha").leader == "b"
@@ -1001,9 +1002,7 @@ def test_who_waits_for_a_queue_that_is_handed_over_may_go(cluster: Cluster, goes
         client.sends(commands.Basic.Get, queue="ha")
         cluster.settle()
         client.vanishes()
-    cluster.clock.advance(1 if goes else PATIENCE_S + 1)
-    cluster.restore_store("b")
-    cluster.clock.advance(5)
+    hand_over_ends(cluster, goes)
     client = cluster["a"].connects()
     client.opens_channel(1)
     assert client.counts("ha") == (2, 0)
