@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from reserved_port import reserve_port
 
 PATIENCE_S = 20.0
 
@@ -66,7 +66,7 @@ class EtcdServer:
             scratch = tempfile.mkdtemp(prefix="warren-etcd-", dir=MEMORY)
             self.data = Path(scratch) / "data"
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-        client_port, peer_port, health_port = _free_ports(3)
+        client_port, peer_port, health_port = (reserve_port(self) for _ in range(3))
         self.port = client_port
         self.url = f"{'https' if tls else 'http'}://{host}:{client_port}"
         self._peer_url = f"http://127.0.0.1:{peer_port}"
@@ -140,12 +140,3 @@ class EtcdServer:
                 return b'"true"' in answer.read()
         except (urllib.error.URLError, OSError):
             return False
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()

@@ -3,7 +3,7 @@
     cluster = RunningCluster(directory, "a", "b", "c")
     cluster["a"].kill()
 
-Nodes keep their data directories and, once they have been started, their ports.
+Nodes keep their data directories and their ports.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ sys.path.append(str(Path(__file__).parent.parent / "mirror"))
 
 from cut_network import CutNetwork, Place
 from etcd_server import EtcdServer
+from reserved_port import reserve_port
 from server_process import PATIENCE_S
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
@@ -49,7 +50,9 @@ class ClusterProcess:
         self.name = f"{name}@{place.host}"
         self.data_directory = directory / name
         self.config = config
-        self.amqp_port = self.http_port = 0
+        # In another network they are chosen there, and kept.
+        self.amqp_port = reserve_port(self) if place is HERE else 0
+        self.http_port = reserve_port(self) if place is HERE else 0
         self._directory = directory
         self._place = place
         self._log = directory / f"{name}.log"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 from failover import put_policy
+from reserved_port import reserve_port
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
 KEYS = ("cacertfile", "certfile", "keyfile")
@@ -51,12 +52,6 @@ class Certificates:
         return str(shown["serialNumber"])
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @pytest.fixture
 def authority() -> trustme.CA:
     return trustme.CA()
@@ -75,7 +70,7 @@ def start(
 
 def link_port(node: ClusterProcess) -> int:
     """Start it anew at a port that is known."""
-    port = free_port()
+    port = reserve_port(node)
     node.stop()
     node.config = node.config.replace("port_range.min = 0", f"port_range.min = {port}")
     node.start()
