@@ -81,6 +81,9 @@ class ClientChannel:
         # What the next answers are to.
         self.awaited: deque[tuple[str, Callable[[Any], None] | None]] = deque()
         self.awaited_since = 0.0
+        # When it began to wait, and when it was answered last.
+        self.waiting_since = 0.0
+        self.answered_at = 0.0
         self.seq = 0
         self.unsettled: dict[int, Publish] = {}
         self.uncommitted: list[Publish] = []
@@ -101,8 +104,11 @@ class ClientChannel:
     def asks(
         self, kind: Any, answer: Callable[[Any], None] | None = None, **arguments: Any
     ) -> None:
+        now = self.session.history.now
+        if not self.awaited:
+            self.waiting_since = now
         self.awaited.append((kind.name, answer))
-        self.awaited_since = self.session.history.now
+        self.awaited_since = now
         self.sends(kind, **arguments)
 
     def publishes(self, publish: Publish, **properties: Any) -> None:
@@ -256,8 +262,14 @@ class ClientChannel:
     def _answered(self, name: str | None) -> tuple[str, Callable[[Any], None] | None]:
         assert self.awaited, f"nobody asked, for {name}"
         asked, answer = self.awaited.popleft()
+        self.answered_at = self.session.history.now
         assert name is None or asked == name, (asked, name)
         return asked, answer
+
+    def has_waited_since(self, at: float) -> bool:
+        """Whether it hears only now of what it may have been handed before that: its node passes
+        nothing on while a method waits to be answered."""
+        return self.waiting_since <= at and self.answered_at == self.session.history.now
 
     def _settled(self, method: Any) -> None:
         """E5, E6."""
