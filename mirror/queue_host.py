@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 from warren.core.errors import NotFound
@@ -66,6 +67,7 @@ class QueueHost:
         self._mirroring = mirroring
         self._post = post
         self._sessions: dict[str, dict[int, RemoteClient]] = {}
+        self._delivery_numbers = count(1)
         self._awaited: dict[int, _Awaited] = {}
         # Publishes to queues that are being handed over, in order. Who leads next is sent them by
         # the nodes they are of, which are not told that they have arrived.
@@ -286,7 +288,7 @@ class QueueHost:
                 publishing_again=lambda: self._mirroring.publishing_again(queue),
                 note_refused=lambda number: self._mirroring.note_refused(queue_id, origin, number),
             )
-            session = sessions[queue_id] = RemoteClient(queue, effects)
+            session = sessions[queue_id] = RemoteClient(queue, effects, self._delivery_numbers)
             session.set_congested(node in self._congested)
         return session
 

@@ -8,7 +8,7 @@ When the other node goes, its consumers leave and what they did not acknowledge 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -127,16 +127,20 @@ class Effects:
 
 
 class RemoteClient:
-    """The session; as `PublishConfirms` it is told when publishes of the other node are safe."""
+    """The session; as `PublishConfirms` it is told when publishes of the other node are safe.
 
-    def __init__(self, queue: Queue, effects: Effects) -> None:
+    `numbers` are for deliveries, none of them twice at this node: the other one may judge what it
+    was handed in an earlier session, and means nothing of this one.
+    """
+
+    def __init__(self, queue: Queue, effects: Effects, numbers: Iterator[int]) -> None:
         self.queue = queue
         self._effects = effects
+        self._numbers = numbers
         self._received = 0
         self._reported = 0
         self._open: dict[int, None] = {}
         self._refused: list[int] = []
-        self._deliveries = 0
         self._unacked: dict[int, Message] = {}
         self._consumers: dict[int, RemoteConsumer] = {}
         self._sending: dict[RemoteConsumer, None] = {}
@@ -291,9 +295,9 @@ class RemoteClient:
 
     def note(self, message: Message) -> int:
         """Remember a message as unacknowledged; returns its number."""
-        self._deliveries += 1
-        self._unacked[self._deliveries] = message
-        return self._deliveries
+        number = next(self._numbers)
+        self._unacked[number] = message
+        return number
 
     def to_send(self, consumer: RemoteConsumer) -> None:
         self._sending[consumer] = None

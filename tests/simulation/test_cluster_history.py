@@ -35,6 +35,7 @@ ONCE_FAILED = {
     83_898: "what was acknowledged when a queue began to be handed over counts no more",
     95_896: "a channel that waited was told late of what was redelivered to another meanwhile",
     97_709: "as 95896",
+    97_915: "a message was rejected in the place of one of an earlier session that had its number",
     4: "a restarted node asked the member of its own earlier life to be let in, for ever",
     7: "a question that waited for the new leader arrived before it was told to begin anew",
     8: "an answer that came after its link had broken took the next link down",
