@@ -135,7 +135,7 @@ def declare_bytes(queue: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("limit", "mode"), [(NO_LIMIT, "default"), (NO_LIMIT, "lazy"), ("16000000", "default")]
+    ("limit", "mode"), [(NO_LIMIT, "default"), (NO_LIMIT, "lazy"), ("8000000", "default")]
 )
 def test_a_full_disk_blocks_publishers_and_loses_nothing(
     small_disk: Path,
