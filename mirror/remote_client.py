@@ -129,8 +129,8 @@ class Effects:
 class RemoteClient:
     """The session; as `PublishConfirms` it is told when publishes of the other node are safe.
 
-    `numbers` are for deliveries, none of them twice at this node: the other one may judge what it
-    was handed in an earlier session, and means nothing of this one.
+    `numbers` are for deliveries, none of them twice at this node, however often it is started: the
+    other one may judge what it was handed in an earlier session, and means nothing of this one.
     """
 
     def __init__(self, queue: Queue, effects: Effects, numbers: Iterator[int]) -> None:

@@ -271,7 +271,7 @@ class Cluster:
         AlarmNews(node.alarms, self.post)
         self.mirroring.attach(node, self._new_backing)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
-        QueueHost(node, self.post, self.calls, self.mirroring)
+        QueueHost(node, self.post, self.calls, self.mirroring, self._links.identity.incarnation)
         await self._links.start()
         self.post.open(self._links)
         if self._certificates is not None:

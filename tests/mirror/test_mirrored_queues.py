@@ -234,7 +234,7 @@ def test_a_mirror_that_dies_is_replaced_where_there_are_to_be_so_many(cluster: C
     cluster.clock.advance(15)
     assert record(cluster, "two", "a").mirrors == record(cluster, "two", "a").in_sync == [other]
     # Who comes back is not wanted any more, and who has taken its place stays.
-    comes_back(cluster, mirror)
+    cluster.comes_back(mirror)
     cluster.clock.advance(15)
     assert record(cluster, "two", "a").mirrors == [other]
     assert not cluster[mirror].mirroring._copies
@@ -506,15 +506,6 @@ def is_led_by(cluster: Cluster, node: str) -> bool:
     return [led.leader.fenced for led in cluster[node].mirroring._led.values()] == [False]
 
 
-def comes_back(cluster: Cluster, node: str) -> None:
-    """The node is started again, and reaches all others that are up."""
-    cluster.restart(node)
-    cluster.settle()
-    for other in cluster.alive:
-        if other != node:
-            cluster.connect(*sorted((node, other)))
-
-
 def test_a_leader_that_was_away_waits_for_a_mirror_that_cannot_reach_the_definitions(
     cluster: Cluster,
 ) -> None:
@@ -527,7 +518,7 @@ def test_a_leader_that_was_away_waits_for_a_mirror_that_cannot_reach_the_definit
     for mirror in "bc":
         cluster.cut_store(mirror)
     cluster.kill("a")
-    comes_back(cluster, "a")
+    cluster.comes_back("a")
     cluster.clock.advance(30)
     assert record(cluster, "ha", "a").leader == "a" and not is_led_by(cluster, "a")
     for mirror in "bc":
@@ -543,7 +534,7 @@ def test_when_no_mirror_has_a_copy_left_the_leader_goes_on_at_once(cluster: Clus
     for node in "abc":
         cluster.kill(node)
     for node in "cba":
-        comes_back(cluster, node)
+        cluster.comes_back(node)
     cluster.clock.advance(0.1)
     assert is_led_by(cluster, "a")
 
@@ -561,7 +552,7 @@ def test_a_cluster_that_was_killed_comes_back_whatever_node_is_first(
         for node in "abc":
             cluster.tidy_after(node)
     for node in order:
-        comes_back(cluster, node)
+        cluster.comes_back(node)
         cluster.clock.advance(apart_s)
     cluster.clock.advance(10)
     assert is_led_by(cluster, "a")

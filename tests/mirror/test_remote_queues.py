@@ -204,6 +204,43 @@ def test_a_link_that_breaks_refuses_confirms_and_cancels_consumers(cluster: Clus
     assert got is not None and got.body == b"kept" and got.method.redelivered
 
 
+@pytest.mark.parametrize("fault", ["the link breaks", "the leader dies"])
+@pytest.mark.parametrize("verdict", ["ack", "reject"])
+def test_a_verdict_on_what_was_delivered_before_means_nothing_after(
+    cluster: Cluster, fault: str, verdict: str
+) -> None:
+    a, b, c = (cluster[name].connects() for name in "abc")
+    for client in (a, b, c):
+        client.opens_channel(1)
+    a.declares("q", durable=True)
+    a.publishes("q", b"one", delivery_mode=2)
+    got = b.gets("q")
+    assert got is not None and got.body == b"one"
+    if fault == "the link breaks":
+        cluster.cut("a", "b")
+        cluster.connect("a", "b")
+    else:
+        cluster.kill("a")
+        cluster.comes_back("a")
+        # Queues are in memory here.
+        c.publishes("q", b"one", delivery_mode=2)
+    other = cluster["b"].connects()
+    other.opens_channel(1)
+    again = other.gets("q")
+    assert again is not None and again.body == b"one"
+    # The tag of both is 1, but they are deliveries of different sessions.
+    if verdict == "ack":
+        b.acks(1)
+    else:
+        b.sends(commands.Basic.Reject, delivery_tag=1, requeue=False)
+    cluster.settle()
+    assert cluster["a"].queue("q").unacked == 1
+    other.vanishes()
+    cluster.settle()
+    last = c.gets("q")
+    assert last is not None and last.body == b"one" and last.method.redelivered
+
+
 def test_two_nodes_that_declare_the_same_queue_at_once_agree(cluster: Cluster) -> None:
     clients = [cluster[name].connects() for name in "abc"]
     for client in clients:

@@ -158,7 +158,7 @@ class ClusterNode(Broker):
         self.mirroring.find_former_copies(self._new_backing)
         self.mirroring.attach(self.node, self._new_backing)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
-        self.host = QueueHost(self.node, self.post, self.calls, self.mirroring)
+        self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation)
 
     def _new_backing(self, spec: BackingSpec) -> BackingQueue:
         return self.cluster.new_backing(self, spec)
@@ -367,6 +367,14 @@ class Cluster:
     def _come_back(self, name: str, store: SimulatedMetadataStore) -> None:
         self._start(name, store)
         self.dead.discard(name)
+
+    def comes_back(self, name: str) -> None:
+        """A dead node is started again, and reaches all others that are up."""
+        self.restart(name)
+        self.settle()
+        for other in self.alive:
+            if other != name:
+                self.connect(*sorted((name, other)))
 
     def tidy_after(self, name: str) -> None:
         """The lease of a dead node has run out: the first node deletes what does not outlive it."""
