@@ -766,7 +766,7 @@ class Queue:
 
     def _keep_rules(self) -> None:
         """Drop what has expired, or is too much."""
-        if self._has_expiring and self._held is None:
+        if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
         self._drop_excess()
 
@@ -803,7 +803,12 @@ class Queue:
     # Expiry
 
     def _drop_expired(self, limit: int) -> bool:
-        """Drop up to `limit` expired messages. False when there may be more."""
+        """Drop up to `limit` expired messages. False when there may be more.
+
+        While the queue is held nothing expires; `release` looks again.
+        """
+        if self._held is not None:
+            return True
         expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
         if expired:
             self._vhost.dead_letter_all(self, expired, DeathReason.EXPIRED)
@@ -828,7 +833,7 @@ class Queue:
 
     def _expire(self) -> None:
         self._expiry_timer = None
-        if self._held is None and not self._drop_expired(EXPIRY_SLICE):
+        if not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
 
 
