@@ -22,19 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    # Of Spark's classes, which have been verified often enough.
-    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-"""What makes a JVM that lives for a minute start sooner."""
-
-
-@pytest.fixture(scope="session")
-def java_options() -> str:
-    return JAVA_OPTIONS
-
-
 @pytest.fixture(scope="session")
 def worker_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What Spark's workers are started with: the Python of the tests, with pyspark as installed.
@@ -50,35 +37,14 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, worker_python: str) -> Iterator[SparkSession]:
-    """Two cores of this machine; nothing of it listens elsewhere."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("there is no Java (Debian: apt-get install openjdk-17-jre-headless)")
     with warnings.catch_warnings():
         # What Spark and its libraries warn of is theirs.
         warnings.simplefilter("ignore")
-        from pyspark.sql import SparkSession
+        from quick_spark import new_spark
 
-        os.environ["PYSPARK_PYTHON"] = worker_python
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-        directory = tmp_path_factory.mktemp("spark")
-        session = (
-            SparkSession.builder.master("local[2]")
-            .appName("warren tests")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            # To compile a query takes longer than to go through some hundred rows without.
-            .config("spark.sql.codegen.wholeStage", "false")
-            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-            .getOrCreate()
-        )
-        session.sparkContext.setLogLevel("ERROR")
+        session = new_spark(tmp_path_factory.mktemp("spark"), worker_python, "1g")
     yield session
     for query in session.streams.active:
         query.stop()

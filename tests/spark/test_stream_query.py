@@ -59,9 +59,7 @@ class Driver(NamedTuple):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def driver(
-    tmp_path_factory: pytest.TempPathFactory, java_options: str, worker_python: str
-) -> Iterator[Driver]:
+def driver(tmp_path_factory: pytest.TempPathFactory, worker_python: str) -> Iterator[Driver]:
     """Starts while the other tests run, and waits to be told what to read."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("there is no Java")
@@ -70,7 +68,7 @@ def driver(
     log = directory / "driver.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-P", script, java_options, worker_python],
+            [sys.executable, "-P", script, str(directory), worker_python],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
