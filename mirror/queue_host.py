@@ -19,7 +19,7 @@ from warren.core.node import Node
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 from warren.core.waiting import Event
-from warren.mirror.calls import Calls
+from warren.mirror.calls import Calls, NodeDown
 from warren.mirror.cargo import Unpacker
 from warren.mirror.mirroring import Mirroring
 from warren.mirror.post import Kind, Post, Undeliverable
@@ -229,6 +229,9 @@ class QueueHost:
             await question
             if question.is_dropped or queue_id not in self._node.local_queues:
                 raise NotFound(f"queue {queue_id} is not at node '{self._node.name}'")
+        if node not in self._post.peers():
+            # Its sessions have ended while it waited, and nobody is there to be answered.
+            raise NodeDown(node)
         return self._session(node, queue_id)
 
     # Queues that come and go

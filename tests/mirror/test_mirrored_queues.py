@@ -999,6 +999,18 @@ def test_who_waits_for_a_queue_that_is_handed_over_may_go(cluster: Cluster, goes
     assert client.counts("ha") == (2, 0)
 
 
+def test_the_node_of_who_waits_for_a_queue_that_is_handed_over_may_die(cluster: Cluster) -> None:
+    client = held_with_messages(cluster, b"one", b"two")
+    other = cluster["c"].connects()
+    other.opens_channel(1)
+    other.sends(commands.Basic.Get, queue="ha")
+    cluster.settle()
+    cluster.kill("c")
+    cluster.clock.advance(PATIENCE_S + 1)
+    assert not cluster["a"].queue("ha").is_held
+    assert client.counts("ha") == (2, 0)
+
+
 @pytest.mark.parametrize("handed_over", [True, False])
 @pytest.mark.parametrize("priority", [0, 3])
 def test_messages_expire_at_whoever_leads(
