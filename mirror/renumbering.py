@@ -40,7 +40,11 @@ NO_LIMIT = 1 << 62
 
 
 class Renumbering:
-    """Known since `first_epoch`."""
+    """Known since `first_epoch`.
+
+    Epochs may be missing: who led in one of them had gone before the next leader heard of it. What
+    positions were then nobody can say but that one.
+    """
 
     def __init__(self, first_epoch: int) -> None:
         self.first_epoch = first_epoch
@@ -63,7 +67,7 @@ class Renumbering:
 
     def since(self, epoch: int, levels: int) -> list[Since] | None:
         """What has become of the positions of that epoch, per level; None if nobody knows."""
-        if epoch < self.first_epoch:
+        if epoch != self.first_epoch and all(step.epoch != epoch for step in self.steps):
             return None
         shifts, limits = [0] * levels, [NO_LIMIT] * levels
         for step in self.steps:

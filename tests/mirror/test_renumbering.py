@@ -23,6 +23,13 @@ def test_steps_add_up_and_cut_off_what_the_next_leader_never_got() -> None:
     assert known.since(2, 1) == [Since(0, NO_LIMIT)]
 
 
+def test_nobody_knows_of_an_epoch_that_the_next_leader_never_heard_of() -> None:
+    known = Renumbering(0)
+    known.step(Step(2, [-1], [10]))
+    assert known.since(1, 1) is None
+    assert known.since(0, 1) == [Since(-1, 11)]
+
+
 def test_the_oldest_steps_are_forgotten() -> None:
     known = Renumbering(0)
     for epoch in range(1, STEPS_MAX + 3):
