@@ -106,7 +106,7 @@ class CopyHere:
         self.leader_may_be_gone()
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
-        if sender.node != self._node:
+        if sender.node != self._node and not self.is_outside:
             self._try(lambda: self.mirror.deliver(payload))
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
@@ -116,16 +116,18 @@ class CopyHere:
         """Mirrors broadcast nothing."""
 
     def stopped(self, reason: StopReason) -> None:
+        if reason is not StopReason.LEFT:
+            self._stay_outside(reason.value)
+            self.member.ended()
+
+    def _stay_outside(self, reason: str) -> None:
         """The group may go on without this node, though nobody else has a whole copy: one that the
         definition says is whole is kept until it does not say so any more."""
-        if reason is StopReason.LEFT:
-            return
         record = self._effects.record_of(self.key, self.queue_id)
         if record is not None and self._node in record.in_sync and self.mirror.started:
             self.is_outside = True
-            self.member.ended()
         else:
-            self._effects.drop_copy(self, reason.value, keep=True)
+            self._effects.drop_copy(self, reason, keep=True)
 
     def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
         self._try(lambda: self.mirror.slice_came(epoch, number, payload))
@@ -134,15 +136,21 @@ class CopyHere:
         try:
             work()
         except BeginAnew as error:
-            self._effects.drop_copy(self, str(error), keep=True)
+            self._stay_outside(str(error))
+            if self.is_outside:
+                self.member.leave()
         except (CopyLost, Undeliverable) as error:
             self._effects.drop_copy(self, str(error))
 
     # When the leader is gone
 
     def leader_was_away(self, leader: str) -> None:
-        """It has been started anew, whatever the group knows, and may lack what is here."""
-        self._dead.add(leader)
+        """It has been started anew, and may lack what is here.
+
+        The group is to say so too: until it does, other mirrors may have got more than this one.
+        """
+        if self.is_outside:
+            self._dead.add(leader)
         self.leader_may_be_gone()
 
     def leader_may_be_gone(self) -> None:

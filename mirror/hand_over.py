@@ -133,9 +133,9 @@ class HandOvers:
     # One queue
 
     def begin(self, led: LedQueue, target: str) -> None:
-        """Hand a queue over, unless that is under way already."""
+        """Hand a queue over, unless that is under way already, or another node may lead it."""
         queue = led.queue
-        if queue.queue_id in self._under_way:
+        if queue.queue_id in self._under_way or led.leader.fenced:
             return
 
         def stays() -> None:
@@ -152,8 +152,8 @@ class HandOvers:
         if hand_over is not None and hand_over.target not in mirrors:
             hand_over.stay()
 
-    def queue_gone(self, queue_id: int) -> None:
-        """It was deleted, or another node leads it now."""
+    def drop(self, queue_id: int) -> None:
+        """The queue was deleted, or another node leads it, or may lead it."""
         hand_over = self._under_way.pop(queue_id, None)
         if hand_over is not None:
             hand_over.end()

@@ -176,6 +176,14 @@ class Script:
         self._run_count = 0
 
 
+def epoch_and_batch(payload: bytes) -> tuple[int, int]:
+    """Of a whole batch. Raises `Undeliverable`."""
+    if len(payload) < HEAD.size:
+        raise Undeliverable(f"a batch of {len(payload)} octets")
+    epoch, batch = HEAD.unpack_from(payload)
+    return epoch, batch
+
+
 def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
     """Carry out the instructions of a batch. Raises `Undeliverable` where there are none."""
     start, end = HEAD.size, len(payload)

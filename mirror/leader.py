@@ -117,6 +117,8 @@ class _Copy:
         # It has everything from these positions on; None before it was told to start.
         self.firsts: list[int] | None = None
         self.in_sync = False
+        # The batch that tells it to start.
+        self.begins_with = 0
         # While it is sent the rest: per level, up to which position it was sent everything.
         self.sync: list[int] | None = None
         self.awaits_batch = 0
@@ -383,13 +385,14 @@ class Leader:
         for name, numbers in self.refusals:
             self._script.control(Op.REFUSED, name, list(numbers))
         self.flush()
+        copy.begins_with = self._last_batch()
         if synchronise:
             copy.sync = firsts
             copy.sent = 0
             copy.began_at = self._clock.now()
-            copy.awaits_batch = self._last_batch()
+            copy.awaits_batch = copy.begins_with
         elif whole:
-            copy.awaits_batch = self._last_batch()
+            copy.awaits_batch = copy.begins_with
 
     def _find_kept(self, copy: _Copy) -> list[int]:
         """Note what the mirror need not be sent; returns by what its positions have moved."""
@@ -491,7 +494,8 @@ class Leader:
         oldest = [level.oldest() for level in self.levels]
         for mirror, copy in waiting:
             assert copy.firsts is not None
-            if not copy.awaits_batch and all(
+            has_begun = copy.has_batch >= copy.begins_with and not copy.awaits_batch
+            if has_begun and all(
                 first <= there for first, there in zip(copy.firsts, oldest, strict=True)
             ):
                 self._is_in_sync(mirror, copy)

@@ -18,6 +18,7 @@ from warren.core.waiting import Event
 from warren.mirror.former_copy import Kept
 from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
+from warren.mirror.instructions import epoch_and_batch
 from warren.mirror.leader import Leader
 from warren.mirror.replicas import Wanted, stand_ins
 from warren.mirror.returned_leader import ReturnedLeader
@@ -65,6 +66,10 @@ class LedEffects(Protocol):
         """The group goes on without this node, or has to be joined anew."""
         ...
 
+    def superseded(self, led: LedQueue, by: str) -> None:
+        """Another node leads, though the definition that says so has not come yet."""
+        ...
+
 
 class LedQueue:
     """`UpperLayer` of the leader's group member, and `LeaderEffects` of its `Leader`."""
@@ -106,7 +111,7 @@ class LedQueue:
         self.leader.limit_slices(wanted.sync_batch)
 
     def go_on_alone(self, member: GroupMember, epoch: int) -> None:
-        """Lead on in another life of the group, in which nobody is yet."""
+        """Lead on, after being fenced, in another life of the group, in which nobody is yet."""
         self.leader.goes_on_in(epoch)
         self.leader.fenced = False
         self._invited.clear()
@@ -116,7 +121,8 @@ class LedQueue:
         self.member = member
         member.start()
         # What waited for mirrors that are not there any more need not wait.
-        self.leader.flush()
+        self.leader.speak_again()
+        self.queue.release()
 
     # `UpperLayer`
 
@@ -148,7 +154,9 @@ class LedQueue:
                 self._dismiss(death.node)
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
-        """What a leader has broadcast it has done already."""
+        """What a leader has broadcast it has done already; others broadcast when they lead."""
+        if sender.node != self._node and epoch_and_batch(payload)[0] > self.leader.epoch:
+            self._effects.superseded(self, sender.node)
 
     def confirmed(self, tokens: tuple[object, ...]) -> None:
         """Mirrors say themselves what they have."""

@@ -16,7 +16,7 @@ from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.mirror.cargo import Unpacker
 from warren.mirror.former_copy import FormerCopy
-from warren.mirror.instructions import HEAD, Op, perform
+from warren.mirror.instructions import Op, epoch_and_batch, perform
 from warren.mirror.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 from warren.mirror.post import Undeliverable
 from warren.mirror.refusals import Refusals
@@ -81,7 +81,7 @@ class Mirror:
 
     def deliver(self, payload: bytes) -> None:
         """A batch. Raises `Undeliverable`, `CopyLost`."""
-        if self._awaited_slice and _head(payload)[0] > self.epoch:
+        if self._awaited_slice and epoch_and_batch(payload)[0] > self.epoch:
             self._do_without_slice()
         if self._awaited_slice:
             self._waiting.append(payload)
@@ -115,7 +115,7 @@ class Mirror:
                 self._carry_out(self._waiting.popleft())
 
     def _carry_out(self, payload: bytes) -> None:
-        epoch, batch = _head(payload)
+        epoch, batch = epoch_and_batch(payload)
         if epoch < self.epoch:
             return
         if epoch > self.epoch:
@@ -189,6 +189,8 @@ class Mirror:
         if op is Op.EPOCH:
             deltas, tails, carried_out = arguments
             if self.started and self._carried_out > tuple(carried_out):
+                # It stays what it was: nobody else may have it.
+                self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
             self.renumbering.step(Step(self.epoch, deltas, tails))
             if self.started:
@@ -328,14 +330,6 @@ class Mirror:
             level.put_all_back()
         backings = [level.backing for level in self.levels]
         return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
-
-
-def _head(payload: bytes) -> tuple[int, int]:
-    """Epoch and number of a batch. Raises `Undeliverable`."""
-    if len(payload) < HEAD.size:
-        raise Undeliverable(f"a batch of {len(payload)} octets")
-    epoch, batch = HEAD.unpack_from(payload)
-    return epoch, batch
 
 
 _SLICE = struct.Struct("<QQQ")

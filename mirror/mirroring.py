@@ -409,7 +409,7 @@ class Mirroring:
             led.leader.add_mirror(mirror)
         led.member = self._groups.join(queue.queue_id, record.epoch, led)
         if record.mirrors:
-            led.leader.fenced = True
+            self._fence(led)
             led.returned = ReturnedLeader(
                 self._clock,
                 lambda: {*self._present(), *self._running()},
@@ -459,6 +459,7 @@ class Mirroring:
             if self._led.get(led.queue.queue_id) is led:
                 self.figures.promotions[Promotion.LEADER_BACK] += 1
                 led.go_on_alone(self._joining(led), led.leader.epoch)
+                self.hand_overs.on_stay(led.queue)
 
         self.write_record(led.key, led.queue.queue_id, alone, go_on)
 
@@ -496,7 +497,7 @@ class Mirroring:
         self._origins.pop(queue.queue_id, None)
         self._refusals.pop(queue.queue_id, None)
         self._former_copies.pop(queue.queue_id, None)
-        self.hand_overs.queue_gone(queue.queue_id)
+        self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         if led is None:
             return
@@ -919,8 +920,29 @@ class Mirroring:
             reason=reason,
         )
         if not led.leader.fenced:
-            led.leader.fenced = True
+            self._fence(led)
             self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+
+    def superseded(self, led: LedQueue, by: str) -> None:
+        queue = led.queue
+        if not led.leader.fenced:
+            log_event(
+                log,
+                logging.WARNING,
+                "leader_superseded",
+                queue=queue.name,
+                vhost=queue.vhost_name,
+                by=by,
+            )
+            self._fence(led)
+
+    def _fence(self, led: LedQueue) -> None:
+        """Another node leads, or may soon: nothing is confirmed, and nothing is handed out that it
+        may hand out too."""
+        led.leader.fenced = True
+        self.hand_overs.drop(led.queue.queue_id)
+        if not led.queue.is_held:
+            led.queue.hold()
 
     # Frames
 

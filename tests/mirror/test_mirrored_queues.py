@@ -888,9 +888,7 @@ def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster
     client.consumes("ha")
     (delivery,) = client.receives_deliveries()
     cluster.settle()
-    (led,) = cluster["a"].mirroring._led.values()
-    ring = [member.node for member in led.member.member.record.members]
-    between, target = ring[ring.index("a") + 1 :] + ring[: ring.index("a")]
+    between, target = ring_after(cluster, "a")
     cluster.cut_store(target)
     hand_over(cluster, "ha", target)
     cluster.clock.advance(PATIENCE_S + 1)
@@ -908,6 +906,122 @@ def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster
         (copy,) = cluster[node].mirroring._copies.values()
         (level,) = copy.mirror.levels
         assert (level.backing.length, len(level.pending)) == (len(queue), queue.unacked), node
+
+
+def ring_after(cluster: Cluster, node: str) -> list[str]:
+    """The other members of the only group of a node, in the order in which messages pass."""
+    (led,) = cluster[node].mirroring._led.values()
+    ring = [member.node for member in led.member.member.record.members]
+    return ring[ring.index(node) + 1 :] + ring[: ring.index(node)]
+
+
+def test_a_mirror_is_not_asked_for_more_than_it_has_by_a_leader_that_is_back_at_once(
+    cluster: Cluster,
+) -> None:
+    """It may not have got yet what others have: the group says when it has."""
+    mirrored(cluster, "ha")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.publishes("ha", b"both have it")
+    cluster.settle()
+    between, last = ring_after(cluster, "a")
+    cluster.stall(between, last)
+    client.publishes("ha", b"not here yet")
+    cluster.settle()
+    cluster.kill("a")
+    cluster.restart("a")
+    cluster.settle()
+    cluster.connect(*sorted(("a", last)))
+    cluster.clock.advance(0.5)
+    assert record(cluster, "ha").epoch == 0
+    cluster.unstall(between, last)
+    cluster.connect(*sorted(("a", between)))
+    cluster.clock.advance(10)
+    assert record(cluster, "ha").leader in (between, last)
+    other = cluster["a"].connects()
+    other.opens_channel(1)
+    assert other.counts("ha") == (2, 0)
+
+
+def test_a_mirror_that_is_to_begin_anew_leads_when_nobody_else_is_left(cluster: Cluster) -> None:
+    """The definition still says that it is in sync: nobody else may have what was confirmed."""
+    mirrored(cluster, "ha")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    client.publishes("ha", b"confirmed")
+    assert client.receives(commands.Basic.Ack).delivery_tag == 1
+    between, target = ring_after(cluster, "a")
+    cluster.cut_store(target)
+    hand_over(cluster, "ha", target)
+    cluster.clock.advance(PATIENCE_S + 1)
+    cluster.stall(between, target)
+    client.publishes("ha", b"more than the next leader has")
+    cluster.settle()
+    cluster.stall(target, between)
+    cluster.restore_store(target)
+    cluster.clock.advance(0.5)
+    assert record(cluster, "ha").leader == target
+    assert between in record(cluster, "ha").in_sync
+    # It cannot say that the mirror begins anew.
+    cluster.cut_store(target)
+    cluster.unstall(target, between)
+    cluster.unstall(between, target)
+    cluster.clock.advance(1)
+    for node in ("a", target):
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    cluster.clock.advance(15)
+    assert record(cluster, "ha", between).leader == between
+    other = cluster[between].connects()
+    other.opens_channel(1)
+    assert other.counts("ha")[0] >= 1
+
+
+def test_a_mirror_is_in_sync_when_it_has_begun(cluster: Cluster) -> None:
+    """All that is older was gone before it was told to start."""
+    a = mirrored_later(cluster)
+    before = record(cluster, "later")
+    assert not before.in_sync
+    for mirror in "bc":
+        (copy,) = cluster[mirror].mirroring._copies.values()
+        assert copy.mirror.started
+    (led,) = cluster["a"].mirroring._led.values()
+    for mirror in "bc":
+        cluster.stall("a", mirror)
+        led.leader.start(mirror, synchronise=False)
+    got = a.gets("later", no_ack=True)
+    assert got is not None
+    cluster.clock.advance(1.5)
+    assert not record(cluster, "later").in_sync
+    for mirror in "bc":
+        cluster.unstall("a", mirror)
+    cluster.clock.advance(1.5)
+    assert sorted(record(cluster, "later").in_sync) == ["b", "c"]
+
+
+def test_a_leader_that_hears_of_its_successor_hands_nothing_out(cluster: Cluster) -> None:
+    """The definition does not reach it, but what the next one tells the mirrors does."""
+    mirrored(cluster, "ha")
+    clients = {name: cluster[name].connects() for name in "ab"}
+    for client in clients.values():
+        client.opens_channel(1)
+    clients["a"].publishes("ha", b"one")
+    clients["a"].publishes("ha", b"two")
+    cluster.settle()
+    cluster.cut_store("a")
+    hand_over(cluster, "ha", "b")
+    cluster.settle()
+    assert record(cluster, "ha").leader == "b"
+    got = clients["b"].gets("ha")
+    assert got is not None and got.body == b"one"
+    clients["a"].sends(commands.Basic.Get, queue="ha")
+    cluster.clock.advance(PATIENCE_S + 1)
+    assert cluster["a"].queue("ha").is_held
+    assert not clients["a"].frames()
+    cluster.restore_store("a")
+    cluster.clock.advance(1)
+    assert clients["a"].receives_content(commands.Basic.GetOk).body == b"two"
 
 
 def held_with_messages(cluster: Cluster, *bodies: bytes, **arguments: Field) -> Client:

@@ -490,8 +490,12 @@ class History(Faults):
             assert self.now <= publish.published_at + ttl_s + STALE_S, f"E12: {publish} has expired"
         # Of what two clients got in one step nobody knows who was first.
         if publish.received_at not in (None, self.now) and not redelivered:
-            # A leader that is cut off delivers until it hears that there is another.
-            twice_led = self.ledger.moved_since(publish.queue, self.now - checks.KNOWN_S)
+            # A leader that is cut off delivers until it hears that there is another, or that its
+            # queue is gone and another one has its name.
+            lately = self.now - checks.KNOWN_S
+            twice_led = self.ledger.moved_since(
+                publish.queue, lately
+            ) or self.ledger.declared_since(publish.queue, lately)
             assert twice_led or channel.has_waited_since(publish.received_at), (
                 f"E3: {publish} is delivered again, not redelivered"
             )
