@@ -2,11 +2,13 @@
 
 A question names a method and has arguments as MessagePack; the answer is a value, or an error of
 the broker under its own name, so that a client is told what it would be told at the other node.
-When the link goes down, every question still open is answered with `NodeDown`.
+When the link goes down, every question still open is answered with `NodeDown`, and no answer to it
+is sent later.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
@@ -73,6 +75,8 @@ class Calls:
         self._methods: dict[str, Method] = {}
         self._open: dict[str, dict[int, Call]] = {}
         self._asked = 0
+        # How often the link to a node was lost.
+        self._lost_links: Counter[str] = Counter()
         post.handle(Kind.REQUEST, self._requested)
         post.handle(Kind.ANSWER, self._answered)
         post.watch(on_up=lambda node: None, on_down=self._down)
@@ -100,6 +104,7 @@ class Calls:
             )
         except msgspec.MsgspecError as error:
             raise Undeliverable(f"a question that cannot be read: {error}") from None
+        link = self._lost_links[node]
         method = self._methods.get(name)
         if method is None:
             self._reply(node, number, None, NotFound(f"no node of this version answers '{name}'"))
@@ -107,11 +112,13 @@ class Calls:
 
         def finish(result: Callable[[], Any]) -> None:
             try:
-                value = result()
+                value, refusal = result(), None
             except BrokerError as error:
-                self._reply(node, number, None, error)
-            else:
-                self._reply(node, number, value, None)
+                value, refusal = None, error
+            # Whoever asked over an earlier link does not wait any more; and if it was started anew
+            # since, another question of it has this number.
+            if self._lost_links[node] == link:
+                self._reply(node, number, value, refusal)
 
         try:
             waiting = method(node, *arguments)
@@ -137,6 +144,7 @@ class Calls:
         call.answer(value, None if told is None else ERRORS.get(told[0], NotFound)(told[1]))
 
     def _down(self, node: str) -> None:
+        self._lost_links[node] += 1
         for call in self._open.pop(node, {}).values():
             call.answer(None, NodeDown(node))
 
