@@ -378,9 +378,9 @@ class RemoteQueue(Queue):
         self._stop_waiting()
         self._packer.take()
         self._verdicts.clear()
-        # As with RabbitMQ, what was on its way to a queue that is deleted has arrived; but not
-        # where it went with the node that had it.
-        self._answer_all(refuse=self._waiting)
+        # What the leader has not answered came too late, for all that is known here; by now another
+        # queue may have the name.
+        self._refuse_all()
         self._end_consumers()
         self._queues.forget(self)
         self._gone.happen()
@@ -401,14 +401,14 @@ class RemoteQueue(Queue):
 
     def _give_up(self) -> None:
         """What was not answered never will be."""
-        self._answer_all(refuse=True)
+        self._refuse_all()
         self._end_consumers()
         self._stop_waiting()
 
-    def _answer_all(self, *, refuse: bool) -> None:
+    def _refuse_all(self) -> None:
         numbers = tuple([publish.number for publish in self._unanswered])
         if numbers:
-            self._settle(PublishedReport(numbers[-1], numbers if refuse else ()))
+            self._settle(PublishedReport(numbers[-1], numbers))
 
     def _refuse_what_was_sent(self) -> None:
         """Nobody can say of it whether it has arrived."""

@@ -241,6 +241,25 @@ def test_a_verdict_on_what_was_delivered_before_means_nothing_after(
     assert last is not None and last.body == b"one" and last.method.redelivered
 
 
+def test_what_is_published_to_a_queue_that_has_been_deleted_is_refused(cluster: Cluster) -> None:
+    """Its node did not know, and there is another one of its name, which never gets it."""
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", durable=True)
+    b.selects_confirms()
+    cluster.cut_store("b")
+    a.sends(commands.Queue.Delete, queue="q")
+    assert a.receives(commands.Queue.DeleteOk)
+    a.declares("q", durable=True)
+    b.publishes("q", b"to the one before")
+    cluster.clock.advance(1)
+    assert not b.frames()
+    cluster.restore_store("b")
+    assert b.receives(commands.Basic.Nack).delivery_tag == 1
+    assert a.counts("q") == (0, 0)
+
+
 def test_two_nodes_that_declare_the_same_queue_at_once_agree(cluster: Cluster) -> None:
     clients = [cluster[name].connects() for name in "abc"]
     for client in clients:
