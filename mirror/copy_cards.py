@@ -19,14 +19,16 @@ log = logging.getLogger("warren.queue")
 class Card(msgspec.Struct, frozen=True):
     """Positions in the storage are those of the leader of `epoch` and `deltas`, a level each.
 
-    `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`).
+    `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`). `led`: the node
+    led the queue.
     """
 
     queue_id: int
     epoch: int
     deltas: list[int]
     first_epoch: int
-    steps: list[tuple[int, list[int], list[int]]]
+    steps: list[tuple[int, list[int], list[int], list[int]]]
+    led: bool
 
 
 class CardFiles(Protocol):

@@ -56,7 +56,9 @@ class FormerCopies:
                 cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
                 for level in range(len(card.deltas))
             ]
-            former = FormerCopy(storage_id, card.epoch, levels, card.deltas, safe_only=True)
+            former = FormerCopy(
+                storage_id, card.epoch, levels, card.deltas, safe_only=True, led=card.led
+            )
             self.keep(card.queue_id, former)
 
     def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
@@ -70,6 +72,10 @@ class FormerCopies:
 
     def keep(self, queue_id: int, former: FormerCopy) -> None:
         self._formers[queue_id] = (former, self._clock.now())
+
+    def of_led(self) -> dict[int, FormerCopy]:
+        """Those of queues that this node led, by their ids."""
+        return {queue_id: f for queue_id, (f, _) in self._formers.items() if f.led}
 
     def take(self, queue_id: int) -> FormerCopy | None:
         """It is its taker's business from now on."""
@@ -104,13 +110,17 @@ class FormerCopies:
         epoch: int,
         deltas: list[int],
         renumbering: Renumbering,
+        *,
+        led: bool,
     ) -> None:
         """A storage is a whole copy; nothing happens if its card of this epoch is there."""
         if self._cards.is_of(storage_id, epoch):
             return
         first_epoch, steps = renumbering.plain()
-        plain = [(step.epoch, list(step.shifts), list(step.tails)) for step in steps]
-        self._cards.write(storage_id, Card(queue_id, epoch, deltas, first_epoch, plain))
+        plain = [
+            (step.epoch, list(step.shifts), list(step.tails), list(step.firsts)) for step in steps
+        ]
+        self._cards.write(storage_id, Card(queue_id, epoch, deltas, first_epoch, plain, led))
 
     def remove_card(self, storage_id: int) -> None:
         """The storage is deleted, or is no copy any more."""

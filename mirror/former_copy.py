@@ -8,12 +8,13 @@ goes with the rest when the new copy is whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Message
 from warren.mirror.mirror_level import CopyLost
+from warren.mirror.renumbering import Step
 
 TAKE_BYTES = 1 << 20
 """What is read at once."""
@@ -30,8 +31,17 @@ class Kept(NamedTuple):
     safe_only: bool
 
 
+Runs = Sequence[tuple[int, int]]
+"""First positions, and ends behind the last."""
+
+
 class FormerCopy:
-    """`levels` have positions that differ by `deltas` from those the leader had in `epoch`."""
+    """`levels` have positions that differ by `deltas` from those the leader had in `epoch`.
+
+    A copy that `led` the queue may have what no other has. Until it was `searched` for that it
+    stays, though it is to be discarded. `unasked`, a level each, are positions of messages that
+    nobody sends again, among those that its mirrors may not have got.
+    """
 
     def __init__(
         self,
@@ -41,12 +51,18 @@ class FormerCopy:
         deltas: Sequence[int],
         *,
         safe_only: bool,
+        led: bool = False,
+        unasked: Sequence[Runs] = (),
     ) -> None:
         self.storage_id = storage_id
         self.epoch = epoch
         self.levels = levels
+        self.led = led
+        self._unasked = unasked
         self._deltas = deltas
         self._safe_only = safe_only
+        self._keeps = led
+        self._unwanted = False
 
     @property
     def messages(self) -> int:
@@ -74,9 +90,39 @@ class FormerCopy:
                 raise CopyLost(f"there is nothing any more at {at}")
         return messages
 
+    @property
+    def has_unasked(self) -> bool:
+        """Whether there are messages that nobody sends again, and that no other may have."""
+        return any(self._unasked)
+
+    def only_here(self, step: Step, level: int) -> Iterable[tuple[int, int]]:
+        """Which positions the next leader, who went on with this step, never got.
+
+        Of one that was in sync only those of messages that nobody sends again are told. After a
+        restart of this node nobody knows which these are, and there are none.
+        """
+        delta, beyond = self._deltas[level], self.levels[level].next_position
+        tail = min(step.tails[level] - step.shifts[level] + delta, beyond)
+        if step.firsts:
+            first = step.firsts[level] - step.shifts[level] + delta
+            runs = [(0, min(first, tail)), (tail, beyond)]
+        elif self._unasked:
+            runs = [(max(start + delta, tail), end + delta) for start, end in self._unasked[level]]
+        else:
+            runs = []
+        return [(start, end) for start, end in runs if start < end]
+
+    def searched(self) -> None:
+        """What only this copy had is elsewhere now."""
+        self._keeps = False
+        if self._unwanted:
+            self.discard()
+
     def discard(self) -> None:
-        for level in self.levels:
-            level.delete()
+        self._unwanted = True
+        if not self._keeps:
+            for level in self.levels:
+                level.delete()
 
 
 def _extent(level: MirroredLevel) -> tuple[int, int]:

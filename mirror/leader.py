@@ -30,6 +30,7 @@ from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.mirror_level import NOWHERE
 from warren.mirror.refusals import Refusals
 from warren.mirror.renumbering import Renumbering, Step
+from warren.mirror.unasked import Unasked
 from warren.mirror.unreported import Unreported
 
 BATCH_BYTES_MAX = 128 << 10
@@ -145,6 +146,9 @@ class Leader:
         self.levels: list[LeaderLevel] = []
         self.fenced = False
         self.again = False
+        # Whether what is published now comes from another node.
+        self.from_afar = False
+        self.unasked = Unasked()
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
         # What of these it has refused; and what of that is not written down yet.
@@ -190,6 +194,11 @@ class Leader:
             self.flush()
         elif not self._flushing:
             self._wake()
+
+    def nobody_asks(self, level: int, position: int) -> None:
+        """Who has published the message waits for no confirm."""
+        if not self.from_afar:
+            self.unasked.published(self._batch, level, position)
 
     def run(self, op: Op, level: int, position: int) -> None:
         self._script.run(op, level, position)
@@ -334,6 +343,7 @@ class Leader:
             return
         upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
         self._unreported.reported_by_all(upto)
+        self.unasked.reported_by_all(upto)
         awaiting = self._awaiting
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
@@ -583,13 +593,17 @@ class Leader:
         copy.sent += len(ready) + len(loaded)
         return end
 
-    def begin_epoch(self, deltas: Sequence[int], carried_out: tuple[int, int]) -> None:
+    def begin_epoch(
+        self, deltas: Sequence[int], carried_out: tuple[int, int], firsts: Sequence[int] = ()
+    ) -> None:
         """After promotion: mirrors take our positions, and put back what was out.
+
+        `firsts` are where our copy begins, a level each, if it was not in sync.
 
         Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
         gave up waiting for us to take its place may have gone on at the same moment.
         """
         tails = [level.next_position for level in self.levels]
-        self.renumbering.step(Step(self.epoch, list(deltas), tails))
-        self._script.control(Op.EPOCH, list(deltas), tails, carried_out)
+        self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
+        self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
         self._wake()

@@ -27,6 +27,10 @@ class Journal(Protocol):
         delivered: bool,
     ) -> None: ...
 
+    def nobody_asks(self, level: int, position: int) -> None:
+        """Who has published this message waits for no confirm."""
+        ...
+
     def run(self, op: Op, level: int, position: int) -> None: ...
 
     def runs(self, op: Op, level: int, positions: Iterable[int]) -> None: ...
@@ -101,7 +105,9 @@ class LeaderLevel:
         journal.publish(self.level, inner.next_position, envelope, body, expires_at, False)
         if journal.again:
             self._again.add(inner.next_position)
-        if confirms is not None:
+        if confirms is None:
+            journal.nobody_asks(self.level, inner.next_position)
+        else:
             local = inner.defers_confirms and envelope.persistent
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
         inner.publish(envelope, body, expires_at, confirms, publish_seq)
@@ -116,7 +122,9 @@ class LeaderLevel:
     ) -> Message:
         inner, journal = self.inner, self._journal
         journal.publish(self.level, inner.next_position, envelope, body, expires_at, True)
-        if confirms is not None:
+        if confirms is None:
+            journal.nobody_asks(self.level, inner.next_position)
+        else:
             local = inner.defers_confirms and envelope.persistent
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
         message = inner.publish_delivered(envelope, body, expires_at, confirms, publish_seq)

@@ -187,12 +187,12 @@ class Mirror:
 
     def control(self, op: Op, arguments: Any) -> None:
         if op is Op.EPOCH:
-            deltas, tails, carried_out = arguments
+            deltas, tails, firsts, carried_out = arguments
             if self.started and self._carried_out > tuple(carried_out):
                 # It stays what it was: nobody else may have it.
                 self.epoch, self._batch = self._carried_out
                 raise BeginAnew("it has done more than who leads now")
-            self.renumbering.step(Step(self.epoch, deltas, tails))
+            self.renumbering.step(Step(self.epoch, deltas, tails, firsts))
             if self.started:
                 for level, delta in zip(self.levels, deltas, strict=True):
                     level.follow(delta)
@@ -306,6 +306,12 @@ class Mirror:
 
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]
+
+    def firsts(self) -> list[int]:
+        """Where the copy begins, in its own positions, a level each: at its end if it is empty."""
+        return [
+            min(level.first + level.delta, level.backing.next_position) for level in self.levels
+        ]
 
     def discard(self) -> None:
         """The copy is not wanted any more."""

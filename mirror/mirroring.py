@@ -41,6 +41,7 @@ from warren.mirror.gm_shell import GroupMember, GroupShell
 from warren.mirror.hand_over import HandOvers
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
+from warren.mirror.lost_and_found import LostAndFound
 from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.mirror_figures import MirrorFigures
 from warren.mirror.post import Kind, Post, Undeliverable
@@ -131,6 +132,7 @@ class Mirroring:
             name, self._led, self._copies, self.record_of, self._groups.record
         )
         self.hand_overs = HandOvers(name, calls, clock, self._led, self, running, may_lead)
+        self._lost_and_found = LostAndFound(name, calls, clock, self._led, self)
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
@@ -150,12 +152,18 @@ class Mirroring:
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self.hand_overs.serve()
+        self._lost_and_found.attach(node)
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
         node.local_queues.watch(self._queue_here, self._queue_gone)
         self._post.watch(on_up=self._node_up, on_down=self._node_down)
         for queue in list(node.local_queues):
             self._has_queue(queue, was_there=True)
+        formers = self._formers.of_led()
+        for stored in self._metadata.records(("queue",)) if formers else ():
+            if isinstance(stored.record, QueueRecord) and stored.record.queue_id in formers:
+                queue_id = stored.record.queue_id
+                self._lost_and_found.search(stored.key, queue_id, formers[queue_id])
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
@@ -274,6 +282,19 @@ class Mirroring:
         finally:
             led.leader.again = False
 
+    @contextmanager
+    def publishing_from_afar(self, queue_id: int) -> Iterator[None]:
+        """What is published meanwhile is kept by another node until it is answered."""
+        led = self._led.get(queue_id)
+        if led is None:
+            yield
+            return
+        led.leader.from_afar = True
+        try:
+            yield
+        finally:
+            led.leader.from_afar = False
+
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
         if not queue.is_here:
@@ -359,12 +380,15 @@ class Mirroring:
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
         led.member.set_epoch(record.epoch)
-        led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out)
+        reason = promotion(record.promoted)
+        lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
+        firsts = copy.mirror.firsts() if lacks else ()
+        led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
         led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
                 led.leader.start(mirror, synchronise=led.wanted.synchronise)
-        self.figures.promotions[promotion(record.promoted)] += 1
+        self.figures.promotions[reason] += 1
         log_event(
             log,
             logging.WARNING,
@@ -517,9 +541,17 @@ class Mirroring:
             level.inner.requeue(list(level.pending.values()))
             level.pending.clear()
         levels = [level.inner for level in led.leader.levels]
-        epoch = led.leader.epoch
-        former = FormerCopy(led.storage_id, epoch, levels, [0] * len(levels), safe_only=False)
+        former = FormerCopy(
+            led.storage_id,
+            led.leader.epoch,
+            levels,
+            [0] * len(levels),
+            safe_only=False,
+            led=True,
+            unasked=[led.leader.unasked.runs(number) for number in range(len(levels))],
+        )
         self._formers.keep(led.queue.queue_id, former)
+        self._lost_and_found.search(led.key, led.queue.queue_id, former)
         # The queue's end is not that of its messages.
         led.queue.backing = MemoryQueue()
 
@@ -597,6 +629,7 @@ class Mirroring:
                 leader.epoch,
                 [0] * len(leader.levels),
                 leader.renumbering,
+                led=True,
             )
 
     def _write_card_of_copy(self, copy: CopyHere) -> None:
@@ -611,7 +644,12 @@ class Mirroring:
         if record.durable:
             mirror.has_card = True
             self._formers.write_card(
-                copy.storage_id, copy.queue_id, mirror.epoch, mirror.deltas(), mirror.renumbering
+                copy.storage_id,
+                copy.queue_id,
+                mirror.epoch,
+                mirror.deltas(),
+                mirror.renumbering,
+                led=False,
             )
 
     def _policies_changed(self, vhost: str) -> None:

@@ -120,8 +120,9 @@ class QueueHost:
         if kind is Kind.PUBLISH and session.queue.is_held:
             self._held.setdefault(session.queue.queue_id, []).append((node, payload))
         elif kind is Kind.PUBLISH:
-            session.publish(self._unpacker.entries(payload, PUBLISH_HEAD.size))
             queue_id = session.queue.queue_id
+            with self._mirroring.publishing_from_afar(queue_id):
+                session.publish(self._unpacker.entries(payload, PUBLISH_HEAD.size))
             self._mirroring.note_origin(queue_id, self._origin(node), session.received)
         elif kind is Kind.SETTLE:
             session.judge(*unpack_numbers(payload, _QUEUE.size))

@@ -18,12 +18,14 @@ STEPS_MAX = 32
 class Step(NamedTuple):
     """A change of leader. Per level: by what positions moved, and where the new leader went on.
 
-    What the leader before had from `tails` on, in the new positions, the new one never got.
+    What the leader before had from `tails` on, in the new positions, the new one never got. Nor
+    what it had before `firsts`, which are there for one that was not in sync.
     """
 
     epoch: int
     shifts: Sequence[int]
     tails: Sequence[int]
+    firsts: Sequence[int] = ()
 
 
 class Since(NamedTuple):
@@ -65,9 +67,15 @@ class Renumbering:
         while len(self.steps) > STEPS_MAX:
             self.first_epoch = self.steps.pop(0).epoch
 
+    def next_after(self, epoch: int) -> Step | None:
+        """How the leader of that epoch was succeeded; None if nobody knows."""
+        if not self._is_known(epoch):
+            return None
+        return next((step for step in self.steps if step.epoch > epoch), None)
+
     def since(self, epoch: int, levels: int) -> list[Since] | None:
         """What has become of the positions of that epoch, per level; None if nobody knows."""
-        if epoch != self.first_epoch and all(step.epoch != epoch for step in self.steps):
+        if not self._is_known(epoch):
             return None
         shifts, limits = [0] * levels, [NO_LIMIT] * levels
         for step in self.steps:
@@ -79,3 +87,6 @@ class Renumbering:
                 shifts[level] += step.shifts[level]
                 limits[level] = min(limits[level], step.tails[level] - shifts[level])
         return [Since(*one) for one in zip(shifts, limits, strict=True)]
+
+    def _is_known(self, epoch: int) -> bool:
+        return epoch == self.first_epoch or any(step.epoch == epoch for step in self.steps)

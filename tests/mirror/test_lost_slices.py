@@ -138,7 +138,7 @@ def test_a_piece_of_a_former_leader_is_not_taken_for_one_of_the_next(mirror: Mir
     """Both count from one; the first leader died before it could say where its piece belongs."""
     Leading(mirror, 1).sends_slice(1, 0, 1, 2)
     second = Leading(mirror, 2)
-    second.says(Op.EPOCH, [0], [0], FURTHER)
+    second.says(Op.EPOCH, [0], [0], [], FURTHER)
     second.says(Op.START, "m", [5], [5], *EMPTY)
     second.says(Op.SLICE, "m", 1, 0, NOWHERE)
     assert mirror.awaits_slice
@@ -149,7 +149,7 @@ def test_a_piece_of_a_former_leader_is_not_taken_for_one_of_the_next(mirror: Mir
 
 def test_a_piece_that_comes_too_late_is_thrown_away(mirror: Mirror) -> None:
     first, second = Leading(mirror, 1), Leading(mirror, 2)
-    second.says(Op.EPOCH, [0], [0], FURTHER)
+    second.says(Op.EPOCH, [0], [0], [], FURTHER)
     first.sends_slice(1, 0, 1)
     second.says(Op.START, "m", [5], [5], *EMPTY)
     second.says(Op.SLICE, "m", 1, 0, NOWHERE)
@@ -163,9 +163,9 @@ def test_a_mirror_goes_on_with_what_it_has_when_the_next_piece_died_with_the_lea
     first.sends_slice(1, 0, 1)
     first.says(Op.SLICE, "m", 1, 0, 2)
     first.says(Op.SLICE, "m", 2, 0, NOWHERE)
-    first.says(Op.EPOCH, [0], [9], FURTHER)
+    first.says(Op.EPOCH, [0], [9], [], FURTHER)
     assert mirror.awaits_slice
-    second.says(Op.EPOCH, [0], [9], FURTHER)
+    second.says(Op.EPOCH, [0], [9], [], FURTHER)
     assert not mirror.awaits_slice
     assert bodies(mirror) == [b"0", b"1"]
     assert mirror.levels[0].upto == 2

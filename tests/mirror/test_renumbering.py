@@ -30,6 +30,16 @@ def test_nobody_knows_of_an_epoch_that_the_next_leader_never_heard_of() -> None:
     assert known.since(0, 1) == [Since(-1, 11)]
 
 
+def test_how_a_leader_was_succeeded() -> None:
+    known = Renumbering(0)
+    known.step(Step(2, [-1], [10]))
+    known.step(Step(3, [0], [20], [15]))
+    assert known.next_after(0) == Step(2, [-1], [10])
+    assert known.next_after(1) is None
+    assert known.next_after(2) == Step(3, [0], [20], [15])
+    assert known.next_after(3) is None
+
+
 def test_the_oldest_steps_are_forgotten() -> None:
     known = Renumbering(0)
     for epoch in range(1, STEPS_MAX + 3):

@@ -1,0 +1,223 @@
+"""Puts what only a superseded leader has into the queue `lost+found` of its virtual host.
+
+A leader that was cut off took messages that the next one never got; a mirror that was not in sync
+leads, where the policy allows that, without much of what the one before had. When the former leader
+is back it asks the next one up to where that has its messages, and keeps the others where people
+find them, rather than let them go with its copy. They can be sent on from there, by hand or with a
+shovel, once somebody has seen whether they are still wanted.
+
+Not kept is what comes anyway: the nodes of remote publishers send again what was not answered, and
+who asked for confirms has been refused them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from warren.core.errors import NotFound
+from warren.core.field import Field, longstr
+from warren.core.log_line import log_event
+from warren.core.message import Envelope, Message
+from warren.core.ports import Clock, ContentCodec, Key
+from warren.core.queue import Queue
+from warren.core.settlement import PENDING, REJECTED
+from warren.core.vhost import VirtualHost
+from warren.core.waiting import Event, decided, run
+from warren.mirror.calls import Calls
+from warren.mirror.former_copy import FormerCopy
+from warren.mirror.hand_over import QueueDefinitions
+from warren.mirror.led_queue import LedQueue
+from warren.mirror.renumbering import Step
+
+if TYPE_CHECKING:
+    from warren.core.node import Node
+
+log = logging.getLogger("warren.queue")
+
+LOST_AND_FOUND: Final = "lost+found"
+
+HEADER: Final = "x-lost-and-found"
+"""A table: from which queue and node a message is, when it was put there, and its `expiration`."""
+
+COUNT_MAX = 128
+BYTES_MAX = 64 << 10
+"""What is read and published at a time: less than a millisecond of work."""
+
+PAUSE_S = 0.003
+AGAIN_S = 1.0
+"""How long it takes to try again what was not possible."""
+
+
+class LostAndFound:
+    """Of one node. `led` are the queues it leads, by their ids."""
+
+    def __init__(
+        self,
+        name: str,
+        calls: Calls,
+        clock: Clock,
+        led: Mapping[int, LedQueue],
+        definitions: QueueDefinitions,
+    ) -> None:
+        self._name = name
+        self._calls = calls
+        self._clock = clock
+        self._led = led
+        self._definitions = definitions
+        self._node: Node
+
+    def attach(self, node: Node) -> None:
+        """Answer the questions of other nodes, and publish at this one."""
+        self._node = node
+        self._calls.serve("mirror.successor", self._asked_for_successor)
+
+    def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
+        """Keep what only this copy has, however long it takes to find out what that is."""
+
+        def finish(result: Callable[[], None]) -> None:
+            try:
+                result()
+            except NotFound:
+                # The next leader cannot be reached, or does not know yet that it leads.
+                self._clock.call_later(AGAIN_S, lambda: self.search(key, queue_id, former))
+            else:
+                former.searched()
+
+        run(self._search(key, queue_id, former), finish)
+
+    async def _search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
+        record = self._definitions.record_of(key, queue_id)
+        if record is None:
+            return
+        if record.leader == self._name:
+            step = self._successor(queue_id, former.epoch)
+        else:
+            told = await self._calls.ask(record.leader, "mirror.successor", queue_id, former.epoch)
+            step = None if told is None else Step(*told)
+        _, vhost, name = key
+        if step is None or len(step.tails) != len(former.levels):
+            if former.has_unasked:
+                log_event(log, logging.WARNING, "superseded_tail_unknown", queue=name, vhost=vhost)
+            return
+        count = 0
+        for number, level in enumerate(former.levels):
+            for start, end in former.only_here(step, number):
+                while start < end and self._definitions.record_of(key, queue_id) is not None:
+                    peeked = level.peek(start, COUNT_MAX, BYTES_MAX)
+                    messages = [m for m in peeked.messages if m.position < end]
+                    await self._keep(vhost, name, messages)
+                    count += len(messages)
+                    start = peeked.next_position
+                    await self._pause(PAUSE_S)
+        if count:
+            log_event(
+                log,
+                logging.WARNING,
+                "superseded_tail_kept",
+                queue=name,
+                vhost=vhost,
+                messages=count,
+                where=LOST_AND_FOUND,
+            )
+
+    async def _pause(self, seconds: float) -> None:
+        over = Event()
+        self._clock.call_later(seconds, over.happen)
+        await over
+
+    # The next leader
+
+    async def _asked_for_successor(self, _node: str, queue_id: int, epoch: int) -> Step | None:
+        return self._successor(queue_id, epoch)
+
+    def _successor(self, queue_id: int, epoch: int) -> Step | None:
+        """How whoever led the queue in this epoch was succeeded; None if nobody knows.
+
+        Raises `NotFound` to be asked again.
+        """
+        led = self._led.get(queue_id)
+        if led is None and queue_id in self._node.local_queues:
+            # It has no mirrors any more.
+            return None
+        if led is None or led.leader.epoch <= epoch:
+            raise NotFound(f"node '{self._name}' does not lead queue {queue_id} yet")
+        return led.leader.renumbering.next_after(epoch)
+
+    # The queue
+
+    async def _keep(self, vhost: str, queue: str, messages: Iterable[Message]) -> None:
+        """Publish messages, and return when they are safe."""
+        found = [self._found(message, queue) for message in messages]
+        while found:
+            virtual_host = self._node.vhosts.get(vhost)
+            if virtual_host is None:
+                return
+            lost_and_found = await _declared(virtual_host)
+            answers = _Answers(len(found))
+            for number, (envelope, body) in enumerate(found):
+                answer = lost_and_found.publish(envelope, body, answers, number)
+                if answer is REJECTED:
+                    answers.refuse(number)
+                elif answer is not PENDING:
+                    answers.settle(number)
+            await answers.are_all
+            found = [found[number] for number in answers.refused]
+            if found:
+                await self._pause(AGAIN_S)
+
+    def _found(self, message: Message, queue: str) -> tuple[Envelope, bytes]:
+        """The message with where it comes from among its headers, and never to expire."""
+        codec: ContentCodec = self._node.codec
+        envelope = message.envelope
+        headers = codec.headers(envelope.header)
+        origin = {
+            "queue": longstr(queue),
+            "node": longstr(self._name),
+            "time": Field("T", int(self._clock.wall_time())),
+        }
+        expiration = codec.property_text(envelope.header, "expiration")
+        if expiration is not None:
+            origin["original-expiration"] = Field("S", expiration)
+        headers[HEADER] = Field("F", origin)
+        found = Envelope(
+            envelope.exchange,
+            envelope.routing_key,
+            codec.for_dead_letter(envelope.header, headers),
+            envelope.persistent,
+            envelope.priority,
+            None,
+            envelope.copies,
+        )
+        return found, message.body
+
+
+class _Answers:
+    """`PublishConfirms` of so many publishes, numbered from 0."""
+
+    def __init__(self, count: int) -> None:
+        self.are_all = Event()
+        self.refused: list[int] = []
+        self._open = count
+
+    def settle(self, publish_seq: int) -> None:
+        self._open -= 1
+        if not self._open:
+            self.are_all.happen()
+
+    def refuse(self, publish_seq: int) -> None:
+        self.refused.append(publish_seq)
+        self.settle(publish_seq)
+
+
+async def _declared(vhost: VirtualHost) -> Queue:
+    """The queue, which may have to be declared."""
+    while LOST_AND_FOUND not in vhost.queues:
+        # Another node may be faster.
+        await decided(
+            vhost.declare_queue(
+                LOST_AND_FOUND, durable=True, exclusive_owner=None, auto_delete=False, arguments={}
+            )
+        )
+    return vhost.queues[LOST_AND_FOUND]

@@ -1,0 +1,260 @@
+"""What only a superseded leader has is kept in a queue of its own, and nothing else is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from cluster_disk import Disk, DiskQueue
+from pamqp import commands
+from pipe import Client
+
+from warren.amqp.properties import AmqpContentCodec
+from warren.core.backing_queue import BackingSpec
+from warren.core.field import Field
+from warren.core.records import QueueRecord
+from warren.mirror.lost_and_found import HEADER, LOST_AND_FOUND
+from warren.mirror.unasked import Unasked
+
+START_SHIFT = 24
+
+
+@pytest.fixture
+def disks() -> dict[str, Disk]:
+    return {}
+
+
+@pytest.fixture
+def cluster(disks: dict[str, Disk]) -> Cluster:
+    def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
+        queue = disks.setdefault(node.name, Disk(lambda: 0.001)).open(spec, node.clock)
+        queue.skip_to(max(node.incarnation, 1 + (queue.next_position >> START_SHIFT)) << 24)
+        return queue
+
+    cluster = Cluster("a", "b", "c", new_backing=new_backing)
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    return cluster
+
+
+def client_at(cluster: Cluster, node: str) -> Client:
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    return client
+
+
+def declare(cluster: Cluster, client: Client, queue: str, **arguments: Field) -> None:
+    arguments = {name.replace("_", "-"): field for name, field in arguments.items()}
+    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments=arguments)
+    cluster.clock.advance(3)
+    client.receives(commands.Queue.DeclareOk)
+
+
+def leader(cluster: Cluster, queue: str, node: str = "b") -> str:
+    stored = cluster[node].metadata.get(("queue", "/", queue))
+    assert stored is not None and isinstance(stored.record, QueueRecord)
+    return stored.record.leader
+
+
+def cut_off(cluster: Cluster) -> None:
+    """Node a reaches neither its peers nor the definitions."""
+    cluster.cut_store("a")
+    for other in "bc":
+        cluster.cut("a", other)
+    cluster.clock.advance(1)
+
+
+def heal(cluster: Cluster) -> None:
+    cluster.restore_store("a")
+    for other in "bc":
+        cluster.connect("a", other)
+    cluster.clock.advance(15)
+
+
+def bodies(cluster: Cluster, queue: str, node: str = "b") -> list[bytes]:
+    client = client_at(cluster, node)
+    found = []
+    while (got := client.gets(queue, no_ack=True)) is not None:
+        found.append(got.body)
+    client.vanishes()
+    return found
+
+
+def kept(cluster: Cluster, node: str = "b") -> list[bytes]:
+    if LOST_AND_FOUND not in cluster[node].vhost.queues:
+        return []
+    return bodies(cluster, LOST_AND_FOUND, node)
+
+
+@pytest.mark.parametrize("priority", [0, 3])
+def test_what_a_leader_took_while_it_was_cut_off_is_kept(cluster: Cluster, priority: int) -> None:
+    a = client_at(cluster, "a")
+    arguments = {"x_max_priority": Field("I", priority)} if priority else {}
+    declare(cluster, a, "ha", **arguments)
+    a.publishes("ha", b"mirrors have it", delivery_mode=2, priority=1)
+    cluster.settle()
+    cut_off(cluster)
+    assert leader(cluster, "ha") != "a"
+    for number in range(300):
+        a.publishes("ha", b"%03d" % number, priority=number % 4, expiration="60000")
+    got = a.gets("ha", no_ack=True)
+    assert got is not None
+    heal(cluster)
+    assert bodies(cluster, "ha") == [b"mirrors have it"]
+    client = client_at(cluster, "c")
+    first = client.gets(LOST_AND_FOUND)
+    assert first is not None and first.method.exchange == "" and first.method.routing_key == "ha"
+    origin = first.headers[HEADER].value
+    assert (origin["queue"].value, origin["node"].value) == (b"ha", b"a")
+    assert origin["original-expiration"].value == b"60000"
+    assert AmqpContentCodec().property_text(first.header, "expiration") is None
+    client.vanishes()
+    found = sorted(kept(cluster))
+    taken = [] if got.body == b"mirrors have it" else [got.body]
+    assert found == sorted({b"%03d" % number for number in range(300)} - set(taken))
+    # And the copy is gone: what was kept once is not kept again.
+    cluster.clock.advance(90)
+    assert not kept(cluster)
+
+
+def test_what_somebody_sends_again_is_not_kept(cluster: Cluster) -> None:
+    a, c, confirmed = client_at(cluster, "a"), client_at(cluster, "c"), client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    confirmed.selects_confirms()
+    for other in "bc":
+        cluster.stall("a", other)
+    a.publishes("ha", b"nobody sends it again")
+    c.publishes("ha", b"its node sends it again")
+    confirmed.publishes("ha", b"refused")
+    a.publishes("ha", b"nor this")
+    cluster.settle()
+    assert len(cluster["a"].queue("ha")) == 4
+    cut_off(cluster)
+    for other in "bc":
+        cluster.unstall("a", other)
+    assert leader(cluster, "ha") != "a"
+    heal(cluster)
+    assert confirmed.receives(commands.Basic.Nack).delivery_tag == 1
+    assert bodies(cluster, "ha") == [b"its node sends it again"]
+    assert kept(cluster) == [b"nobody sends it again", b"nor this"]
+
+
+def test_what_a_mirror_lacked_that_leads_all_the_same_is_kept(cluster: Cluster) -> None:
+    """Also when the leader before has been started anew meanwhile."""
+    a = client_at(cluster, "a")
+    a.declares("later", durable=True)
+    a.selects_confirms()
+    for body in (b"consumed", b"one", b"two"):
+        a.publishes("later", body, delivery_mode=2)
+    cluster.clock.advance(0.1)
+    assert a.receives(commands.Basic.Ack).delivery_tag
+    policy = {"ha-mode": "all", "ha-promote-on-failure": "always"}
+    cluster["a"].node.policies.set("/", "l", "^later", policy, 0, "queues")
+    cluster.clock.advance(5)
+    a.publishes("later", b"mirrors have it", delivery_mode=2)
+    got = a.gets("later", no_ack=True)
+    assert got is not None and got.body == b"consumed"
+    cluster.clock.advance(1)
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(30)
+    assert leader(cluster, "later") != "a"
+    cluster.comes_back("a")
+    cluster.clock.advance(15)
+    assert kept(cluster) == [b"one", b"two"]
+    assert bodies(cluster, "later") == [b"mirrors have it"]
+
+
+def test_nothing_is_kept_of_a_node_that_died(cluster: Cluster) -> None:
+    """Nobody knows after its restart what others have sent again."""
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    for other in "bc":
+        cluster.stall("a", other)
+    a.publishes("ha", b"only on its disk", delivery_mode=2)
+    cluster.clock.advance(0.5)
+    cluster.kill("a")
+    for other in "bc":
+        cluster.unstall("a", other)
+    cluster.clock.advance(5)
+    assert leader(cluster, "ha") != "a"
+    cluster.comes_back("a")
+    cluster.clock.advance(15)
+    assert not kept(cluster)
+
+
+def test_it_is_kept_as_soon_as_that_is_possible(cluster: Cluster) -> None:
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    full = {"max-length": 1, "overflow": "reject-publish"}
+    cluster["a"].node.policies.set("/", "full", "^lost", full, 0, "queues")
+    cluster.settle()
+    cut_off(cluster)
+    for number in range(3):
+        a.publishes("ha", b"%d" % number)
+    heal(cluster)
+    assert kept(cluster) == [b"0"]
+    cluster["b"].node.policies.clear("/", "full")
+    cluster.clock.advance(5)
+    assert kept(cluster) == [b"1", b"2"]
+
+
+def test_a_copy_stays_until_it_was_searched(cluster: Cluster, disks: dict[str, Disk]) -> None:
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    a.publishes("ha", b"mirrors have it", delivery_mode=2)
+    full = {"max-length": 0, "overflow": "reject-publish"}
+    cluster["a"].node.policies.set("/", "full", "^lost", full, 0, "queues")
+    cluster.settle()
+    cut_off(cluster)
+    a.publishes("ha", b"only here", delivery_mode=2)
+    cluster.clock.advance(0.1)
+    heal(cluster)
+    # The next copy is whole, and nobody needs the former one for that.
+    stored = cluster["b"].metadata.get(("queue", "/", "ha"))
+    assert stored is not None and isinstance(stored.record, QueueRecord)
+    assert "a" in stored.record.in_sync
+    on_disk = [messages for messages in disks["a"].queues.values() if messages]
+    assert len(on_disk) == 2
+    cluster["b"].node.policies.clear("/", "full")
+    cluster.clock.advance(5)
+    assert kept(cluster) == [b"only here"]
+    cluster.clock.advance(1)
+    on_disk = [messages for messages in disks["a"].queues.values() if messages]
+    assert len(on_disk) == 1
+
+
+def test_nothing_is_kept_of_a_queue_that_is_deleted(
+    cluster: Cluster, disks: dict[str, Disk]
+) -> None:
+    a, b = client_at(cluster, "a"), client_at(cluster, "b")
+    declare(cluster, a, "ha")
+    cut_off(cluster)
+    a.publishes("ha", b"of no use")
+    b.sends(commands.Queue.Delete, queue="ha")
+    cluster.clock.advance(5)
+    b.receives(commands.Queue.DeleteOk)
+    heal(cluster)
+    assert not kept(cluster)
+    assert not any(disks["a"].queues.values())
+
+
+def test_what_all_mirrors_have_reported_is_forgotten() -> None:
+    unasked = Unasked()
+    for position in (5, 6, 7):
+        unasked.published(1, 0, position)
+    unasked.published(1, 1, 9)
+    unasked.published(2, 0, 8)
+    unasked.published(2, 0, 10)
+    assert unasked.runs(0) == [(5, 8), (8, 9), (10, 11)]
+    assert unasked.runs(1) == [(9, 10)]
+    unasked.reported_by_all(1)
+    assert unasked.runs(0) == [(8, 9), (10, 11)]
+    unasked.reported_by_all(2)
+    assert unasked.runs(0) == []
