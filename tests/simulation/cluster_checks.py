@@ -56,6 +56,7 @@ class Ledger:
         self.deletable: set[str] = set()
         self._past_losses: dict[str, list[tuple[float, str, str]]] = {}
         self.may_promote_out_of_sync: set[str] = set()
+        self.led_out_of_sync: set[str] = set()
         # While nothing fails: how many copies policies have wanted of a queue, and since when.
         self.is_quiet = False
         self.wanted: dict[str, list[tuple[float, int]]] = {}
@@ -149,6 +150,7 @@ class Ledger:
                 self._lose(queue, what, f"{leader} came back, and {queue.holders} were cut off")
         else:
             seen["promoted out of sync"] += 1
+            self.led_out_of_sync.add(queue.name)
             assert queue.name in self.may_promote_out_of_sync, (
                 f"M11: {leader} leads {queue.name} out of sync: {earlier} -> {record}"
             )

@@ -43,6 +43,7 @@ from warren.core.waiting import run as run_to_end
 from warren.mirror.cargo import Entry
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import LedQueue
+from warren.mirror.lost_and_found import LOST_AND_FOUND
 from warren.mirror.remote_client import RemoteClient
 
 FAULTY_S = (2.0, 5.0, 9.0)
@@ -121,6 +122,8 @@ class History(Faults):
         self.lettered: set[str] = set()
         # When they were rejected.
         self.must_be_dead: dict[int, float] = {}
+        # What was in the queues at the end.
+        self._left: set[int] = set()
         # Consumers of this queue may acknowledge nothing.
         self.careless = ""
         self.is_careless = False
@@ -631,6 +634,7 @@ class History(Faults):
         self._drain()
         if self.lettered:
             self._drain_dead()
+        self._drain_found()
         lost = [
             publish
             for publish in self.publishes.values()
@@ -644,7 +648,7 @@ class History(Faults):
         exclusive = [n for n, r in checks.queue_records(self.cluster).items() if r.exclusive]
         assert not exclusive, f"E10: {exclusive}"
         session = self._connect(self._node())
-        for queue in (*self.queues, *([DEAD] if self.lettered else [])):
+        for queue in checks.queue_records(self.cluster):
             self.ledger.deletable.add(queue)
             session.channel(ADMIN).asks(commands.Queue.Delete, queue=queue)
         self._rest(5.0)
@@ -754,33 +758,52 @@ class History(Faults):
                 channel.acks(max(channel.held), True)
         session.vanishes()
 
-    def _drain_dead(self) -> None:
-        """What was rejected, expired or dropped may be there; nothing else."""
+    def _contents(self, queue: str) -> Iterator[Publish]:
+        """What is in a queue that is not one of those clients use; it is empty afterwards."""
         session = self._connect(self._node())
         self._rest(0.5)
         client, channel = session.client, session.channel(ADMIN)
         for _ in range(10_000):
-            client.sends(commands.Basic.Get, channel.number, queue=DEAD, no_ack=True)
+            client.sends(commands.Basic.Get, channel.number, queue=queue, no_ack=True)
             self.cluster.clock.advance(0.3)
             frames = client.frames()
             if frames[0].method.name == "Basic.GetEmpty":
-                break
-            publish = self.publishes[int(frames[2].payload)]
+                session.vanishes()
+                return
+            yield self.publishes[int(frames[2].payload)]
+        raise AssertionError(f"{queue} has no end")
+
+    def _drain_found(self) -> None:
+        """What only a superseded leader had may be there; not what others have, too."""
+        if LOST_AND_FOUND not in checks.queue_records(self.cluster):
+            return
+        found: set[int] = set()
+        for publish in self._contents(LOST_AND_FOUND):
+            self.seen["lost and found"] += 1
+            if publish.excused or publish.queue in self.ledger.led_out_of_sync:
+                # It may be a dead letter; and what a leader lacked, others sent again.
+                continue
+            assert publish.confirmed_at is None, f"E2: {publish} is found"
+            assert publish.number not in found, f"E2: {publish} is found twice"
+            assert publish.number not in self._left, f"E2: {publish} is found, and in its queue"
+            found.add(publish.number)
+
+    def _drain_dead(self) -> None:
+        """What was rejected, expired or dropped may be there; nothing else."""
+        for publish in self._contents(DEAD):
             self.seen["dead letters"] += 1
             self.must_be_dead.pop(publish.number, None)
             assert publish.queue in self.lettered and publish.excused, f"E2: {publish} is dead"
-        else:
-            raise AssertionError(f"{DEAD} has no end")
         lost = [
             number
             for number, at in self.must_be_dead.items()
             if not self.ledger.moves_around(self.publishes[number].queue, at)
         ]
         assert not lost, f"E1: {len(lost)} dead letters lost, such as {sorted(lost)[:3]}"
-        session.vanishes()
 
     def _check_drained(self, queue: str, counted: list[int], drained: list[Publish]) -> None:
         ids = [publish.number for publish in drained]
+        self._left.update(ids)
         twice = [publish for publish in drained if ids.count(publish.number) > 1]
         assert not twice, f"E2: {queue} has {twice[:3]} twice"
         if queue not in self.limited:
