@@ -70,10 +70,13 @@ class Performer(Protocol):
         position: int,
         envelope: Envelope,
         body: bytes,
-        expires_at_wall: float,
+        lives_s: float,
         delivered: bool,
     ) -> None:
-        """A message was published; `delivered`: handed to a consumer at once."""
+        """A message was published; `delivered`: handed to a consumer at once.
+
+        It expires in `lives_s`, or never if that is below 0.
+        """
         ...
 
     def run(self, op: Op, level: int, start: int, count: int) -> None:
@@ -111,7 +114,7 @@ class Script:
         position: int,
         envelope: Envelope,
         body: bytes,
-        expires_at_wall: float,
+        lives_s: float,
         delivered: bool,
     ) -> None:
         if self._run_count:
@@ -119,10 +122,10 @@ class Script:
         op: int = Op.PUBLISH_DELIVERED if delivered else Op.PUBLISH
         if envelope is self._last_envelope:
             op |= _SAME_ENVELOPE
-            self._parts += (_PUBLISH.pack(op, level, position, expires_at_wall, len(body)), body)
+            self._parts += (_PUBLISH.pack(op, level, position, lives_s, len(body)), body)
         else:
             octets = packed_envelope(envelope)
-            head = _PUBLISH.pack(op, level, position, expires_at_wall, len(body))
+            head = _PUBLISH.pack(op, level, position, lives_s, len(body))
             self._parts += (head, octets, body)
             self.octets += len(octets)
             self._last_envelope = envelope

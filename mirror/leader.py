@@ -186,14 +186,16 @@ class Leader:
         expires_at: float | None,
         delivered: bool,
     ) -> None:
-        wall = NEVER
-        if expires_at is not None:
-            wall = expires_at - self._clock.now() + self._clock.wall_time()
-        self._script.publish(level, position, envelope, body, wall, delivered)
+        lives_s = self._lives_s(expires_at)
+        self._script.publish(level, position, envelope, body, lives_s, delivered)
         if self._script.octets >= BATCH_BYTES_MAX:
             self.flush()
         elif not self._flushing:
             self._wake()
+
+    def _lives_s(self, expires_at: float | None) -> float:
+        """How long a message has still to live: clocks of nodes may differ by hours."""
+        return NEVER if expires_at is None else max(0.0, expires_at - self._clock.now())
 
     def nobody_asks(self, level: int, position: int) -> None:
         """Who has published the message waits for no confirm."""
@@ -583,12 +585,11 @@ class Leader:
         ready = {message.position: message for message in peeked.messages}
         pending = [position for position in level.pending if start <= position < end]
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
-        wall = self._clock.wall_time() - self._clock.now()
         for position in sorted((*ready, *loaded)):
             message = ready.get(position) or loaded[position]
-            expires_at = NEVER if message.expires_at is None else message.expires_at + wall
+            lives_s = self._lives_s(message.expires_at)
             script.publish(
-                number, position, message.envelope, message.body, expires_at, position in loaded
+                number, position, message.envelope, message.body, lives_s, position in loaded
             )
         copy.sent += len(ready) + len(loaded)
         return end

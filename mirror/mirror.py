@@ -137,12 +137,10 @@ class Mirror:
         position: int,
         envelope: Envelope,
         body: bytes,
-        expires_at_wall: float,
+        lives_s: float,
         delivered: bool,
     ) -> None:
-        expires_at = None
-        if expires_at_wall >= 0:
-            expires_at = expires_at_wall - self._clock.wall_time() + self._clock.now()
+        expires_at = self._clock.now() + lives_s if lives_s >= 0 else None
         self._append(level, position, envelope, body, expires_at, delivered)
 
     def _append(
@@ -306,6 +304,11 @@ class Mirror:
 
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]
+
+    def set_mode(self, mode: str) -> None:
+        """Keep the messages in memory, or on disk."""
+        for level in self.levels:
+            level.backing.set_mode(mode)
 
     def firsts(self) -> list[int]:
         """Where the copy begins, in its own positions, a level each: at its end if it is empty."""

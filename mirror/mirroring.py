@@ -653,6 +653,10 @@ class Mirroring:
             )
 
     def _policies_changed(self, vhost: str) -> None:
+        for copy in self._copies.values():
+            record = self.record_of(copy.key, copy.queue_id)
+            if record is not None and copy.key[1] == vhost:
+                copy.mirror.set_mode(self._settings(copy.key, record).queue_mode)
         for queue in [queue for queue in self._node.local_queues if queue.vhost_name == vhost]:
             self._reconcile(queue)
 

@@ -9,11 +9,13 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
-from cluster import Cluster
+from cluster import Cluster, ClusterNode
 from pamqp import commands
 from pipe import Client
 
+from warren.core.backing_queue import BackingSpec
 from warren.core.field import Field
+from warren.core.memory_queue import MemoryQueue
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
 from warren.mirror.hand_over import PATIENCE_S
@@ -908,6 +910,35 @@ def test_a_mirror_that_did_more_than_the_new_leader_begins_anew(cluster: Cluster
         assert (level.backing.length, len(level.pending)) == (len(queue), queue.unacked), node
 
 
+def test_mirrors_keep_messages_where_the_policy_wants_them() -> None:
+    """M14."""
+    modes: dict[str, list[str]] = {}
+
+    class Queue(MemoryQueue):
+        __slots__ = ("node",)
+
+        def set_mode(self, mode: str) -> None:
+            modes.setdefault(self.node, []).append(mode)
+
+    def new_backing(node: ClusterNode, spec: BackingSpec) -> Queue:
+        queue = Queue()
+        queue.node = node.name
+        return queue
+
+    cluster = Cluster("a", "b", "c", new_backing=new_backing)
+    policies = cluster["a"].node.policies
+    policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    mirrored(cluster, "ha")
+    modes.clear()
+    policies.set("/", "ha", "^ha", {"ha-mode": "all", "queue-mode": "lazy"}, 0, "queues")
+    cluster.settle()
+    assert {node: of_node[-1] for node, of_node in modes.items()} == dict.fromkeys("abc", "lazy")
+    policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    cluster.settle()
+    assert {node: of_node[-1] for node, of_node in modes.items()} == dict.fromkeys("abc", "default")
+
+
 def ring_after(cluster: Cluster, node: str) -> list[str]:
     """The other members of the only group of a node, in the order in which messages pass."""
     (led,) = cluster[node].mirroring._led.values()
@@ -1125,11 +1156,15 @@ def test_the_node_of_who_waits_for_a_queue_that_is_handed_over_may_die(cluster: 
     assert client.counts("ha") == (2, 0)
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 3600.0, -3600.0])
 @pytest.mark.parametrize("handed_over", [True, False])
 @pytest.mark.parametrize("priority", [0, 3])
 def test_messages_expire_at_whoever_leads(
-    cluster: Cluster, priority: int, handed_over: bool
+    cluster: Cluster, priority: int, handed_over: bool, ahead_s: float
 ) -> None:
+    """Whatever the time of day is there."""
+    for mirror in "bc":
+        cluster[mirror].clock.ahead_s = ahead_s  # type: ignore[attr-defined]
     b = cluster["b"].connects()
     b.opens_channel(1)
     b.declares("dead")

@@ -39,10 +39,11 @@ NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]
 
 
 class NodeClock:
-    """The clock of one node: that of all, until the node is dead."""
+    """The clock of one node: that of all, until the node is dead, but for the time of day."""
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, ahead_s: float = 0.0) -> None:
         self._clock = clock
+        self.ahead_s = ahead_s
         self.is_dead = False
         # What was to run since the process stands still.
         self._held: list[Callable[[], None]] | None = None
@@ -51,7 +52,7 @@ class NodeClock:
         return self._clock.now()
 
     def wall_time(self) -> float:
-        return self._clock.wall_time()
+        return self._clock.wall_time() + self.ahead_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> ManualTimer:
         return self._clock.call_later(delay_s, lambda: self._run(callback))
@@ -147,7 +148,7 @@ class ClusterNode(Broker):
         self.remote_queues: RemoteQueues
         self.mirroring: Mirroring
         super().__init__(
-            clock=NodeClock(cluster.clock),
+            clock=NodeClock(cluster.clock, cluster.ahead_s()),
             name=name,
             metadata=store,
             random_seed=f"{name} {incarnation} {cluster.seed}",
@@ -199,7 +200,7 @@ class Cluster:
     """`delay()` is how many seconds the next message or definition takes; 0 is this turn.
 
     `new_backing` makes the backing queues of all nodes; what it keeps for a node that was killed
-    is its disk.
+    is its disk. `ahead_s()` is how far the time of day of the next node that starts is ahead.
     """
 
     def __init__(
@@ -208,9 +209,11 @@ class Cluster:
         seed: int = 0,
         delay: Callable[[], float] = lambda: 0.0,
         new_backing: NewBacking = lambda node, spec: MemoryQueue(),
+        ahead_s: Callable[[], float] = lambda: 0.0,
         **more: Any,
     ) -> None:
         self.seed = seed
+        self.ahead_s = ahead_s
         self.clock = ManualClock()
         self.history = SharedHistory(self._schedule)
         self.new_backing = new_backing

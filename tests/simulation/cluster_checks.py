@@ -124,6 +124,8 @@ class Ledger:
             assert record.epoch == earlier.epoch + 1, (name, earlier, record)
             queue.moved_at.append(self._cluster.clock.now())
             self._led_anew(queue, earlier, record)
+        if record.epoch == earlier.epoch:
+            self._check_stay_in_sync(name, earlier, record)
         named = {record.leader, *record.in_sync}
         came = set(record.in_sync) - set(earlier.in_sync)
         queue.holders = (queue.holders & named) | (came & alive)
@@ -166,6 +168,13 @@ class Ledger:
         """The nodes that live, and are up for the cluster: others may count a node as dead that
         has lost its lease, and it is to pause."""
         return set(self._cluster.alive) & self._cluster.present
+
+    def _check_stay_in_sync(self, name: str, earlier: QueueRecord, record: QueueRecord) -> None:
+        """M2: a mirror that was in sync is, until it goes or has another copy."""
+        for mirror in set(earlier.in_sync) & set(record.mirrors) - set(record.in_sync):
+            assert earlier.stores[mirror] != record.stores[mirror], (
+                f"M2: {mirror} is not in sync any more: {name} {earlier} -> {record}"
+            )
 
     def _check_not_fewer(self, name: str, earlier: QueueRecord, record: QueueRecord) -> None:
         """M12: while nothing fails there are never fewer in sync than there were, or than some

@@ -107,6 +107,7 @@ class History(Faults):
             seed=seed,
             delay=random_delays(seed, longest_s),
             new_backing=self._new_backing,
+            ahead_s=times_of_day(seed),
         )
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.publishes: dict[int, Publish] = {}
@@ -818,6 +819,12 @@ class History(Faults):
                     f"E4: {publish} is behind {before} in {queue}"
                 )
                 last[publish.line] = publish
+
+
+def times_of_day(seed: int) -> Callable[[], float]:
+    """P12: half of the nodes, each time they start, are wrong, and some by an hour."""
+    random = Random(f"times of day {seed}")
+    return lambda: random.choice((0.0, 0.0, 0.0, 0.3, 3600.0, -3600.0))
 
 
 ACTIONS = (
