@@ -11,7 +11,8 @@ length limits and tracing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -270,7 +271,8 @@ class Queue:
         again: bool = False,
     ) -> Settlement:
         if self._held is not None:
-            self._held.append(Unanswered(0, envelope, body, confirms, publish_seq))
+            held = Unanswered(0, envelope, body, confirms, publish_seq, may_be_delivered=again)
+            self._held.append(held)
             return PENDING if confirms is not None else SETTLED
         settings = self.settings
         backing = self.backing
@@ -602,14 +604,18 @@ class Queue:
         if self._let_go is not None:
             await self._let_go
 
-    def release(self) -> None:
-        """The queue stays where it is."""
+    def release(self, publishing_again: Callable[[], AbstractContextManager[None]]) -> None:
+        """The queue stays where it is; `publishing_again()` is entered for `publish_again`."""
         held, self._held = self._held, None
         self._find_rules()
         self._keep_rules()
         for publish in held or ():
-            confirms, publish_seq = publish.confirms, publish.publish_seq
-            answer = self.publish(publish.envelope, publish.body, confirms, publish_seq)
+            _, envelope, body, confirms, publish_seq, *_ = publish
+            if publish.may_be_delivered:
+                with publishing_again():
+                    answer = self.publish_again(envelope, body, confirms, publish_seq)
+            else:
+                answer = self.publish(envelope, body, confirms, publish_seq)
             if confirms is not None and answer is not PENDING:
                 # Whoever published it was told that it would hear.
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)

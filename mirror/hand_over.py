@@ -65,7 +65,7 @@ class HandOver:
         if not self._is_over:
             self.end()
             self._led.leader.speak_again()
-            self._led.queue.release()
+            self._led.queue.release(self._led.leader.publishing_again)
             self._stays()
 
     def end(self) -> None:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from warren.core.message import Envelope
@@ -146,8 +147,7 @@ class Leader:
         self.levels: list[LeaderLevel] = []
         self.fenced = False
         self.again = False
-        # Whether what is published now comes from another node.
-        self.from_afar = False
+        self._from_afar = False
         self.unasked = Unasked()
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
@@ -197,9 +197,27 @@ class Leader:
         """How long a message has still to live: clocks of nodes may differ by hours."""
         return NEVER if expires_at is None else max(0.0, expires_at - self._clock.now())
 
+    @contextmanager
+    def publishing_again(self) -> Iterator[None]:
+        """What is published meanwhile may have been delivered by another leader."""
+        self.again = True
+        try:
+            yield
+        finally:
+            self.again = False
+
+    @contextmanager
+    def publishing_from_afar(self) -> Iterator[None]:
+        """What is published meanwhile is kept by another node until it is answered."""
+        self._from_afar = True
+        try:
+            yield
+        finally:
+            self._from_afar = False
+
     def nobody_asks(self, level: int, position: int) -> None:
         """Who has published the message waits for no confirm."""
-        if not self.from_afar:
+        if not self._from_afar:
             self.unasked.published(self._batch, level, position)
 
     def run(self, op: Op, level: int, position: int) -> None:

@@ -122,7 +122,7 @@ class LedQueue:
         member.start()
         # What waited for mirrors that are not there any more need not wait.
         self.leader.speak_again()
-        self.queue.release()
+        self.queue.release(self.leader.publishing_again)
 
     # `UpperLayer`
 

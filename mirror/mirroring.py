@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from random import Random
 from typing import cast
 
@@ -269,31 +269,15 @@ class Mirroring:
         refusals = self._refusals.get(queue_id)
         return refusals.of(origin) if refusals is not None else ()
 
-    @contextmanager
-    def publishing_again(self, queue: Queue) -> Iterator[None]:
+    def publishing_again(self, queue: Queue) -> AbstractContextManager[None]:
         """What is published meanwhile may have been delivered by another leader."""
         led = self._led.get(queue.queue_id)
-        if led is None:
-            yield
-            return
-        led.leader.again = True
-        try:
-            yield
-        finally:
-            led.leader.again = False
+        return nullcontext() if led is None else led.leader.publishing_again()
 
-    @contextmanager
-    def publishing_from_afar(self, queue_id: int) -> Iterator[None]:
+    def publishing_from_afar(self, queue_id: int) -> AbstractContextManager[None]:
         """What is published meanwhile is kept by another node until it is answered."""
         led = self._led.get(queue_id)
-        if led is None:
-            yield
-            return
-        led.leader.from_afar = True
-        try:
-            yield
-        finally:
-            led.leader.from_afar = False
+        return nullcontext() if led is None else led.leader.publishing_from_afar()
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""

@@ -13,9 +13,11 @@ from cluster import Cluster, ClusterNode
 from pamqp import commands
 from pipe import Client
 
+from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing_queue import BackingSpec
 from warren.core.field import Field
 from warren.core.memory_queue import MemoryQueue
+from warren.core.message import Envelope
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
 from warren.mirror.hand_over import PATIENCE_S
@@ -1154,6 +1156,25 @@ def test_the_node_of_who_waits_for_a_queue_that_is_handed_over_may_die(cluster: 
     cluster.clock.advance(PATIENCE_S + 1)
     assert not cluster["a"].queue("ha").is_held
     assert client.counts("ha") == (2, 0)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_what_may_have_been_delivered_is_redelivered_after_a_queue_was_held(
+    cluster: Cluster, goes: bool
+) -> None:
+    client = held_with_messages(cluster)
+    queue = cluster["a"].queue("ha")
+    envelope = Envelope("", "ha", AmqpContentCodec().content_header(5, {}), False, 0, None)
+    queue.publish_again(envelope, b"again", None, 0)
+    queue.publish(envelope, b"anew.", None, 0)
+    cluster.clock.advance(2 if goes else PATIENCE_S + 1)
+    if goes:
+        cluster.restore_store("b")
+        cluster.clock.advance(5)
+    assert record(cluster, "ha").leader == ("b" if goes else "a")
+    for body, again in ((b"again", True), (b"anew.", False)):
+        got = client.gets("ha")
+        assert got is not None and (got.body, got.method.redelivered) == (body, again)
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 3600.0, -3600.0])

@@ -44,6 +44,7 @@ ONCE_FAILED = {
     214_007: "a mirror was in sync by what was gone before it was told to start",
     221_499: "an answer to a node's former life was taken for that to its first question",
     302_014: "what went to a queue that was gone was confirmed, though another one had its name",
+    401_138: "what may have been delivered came as new after it was held at a leader for a moment",
     4: "a restarted node asked the member of its own earlier life to be let in, for ever",
     7: "a question that waited for the new leader arrived before it was told to begin anew",
     8: "an answer that came after its link had broken took the next link down",
