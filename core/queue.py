@@ -568,9 +568,9 @@ class Queue:
         self.unacked = 0
         held, self._held = self._held, None
         for publish in held or ():
-            # As if it had come a moment earlier.
+            # By now another queue may have the name.
             if publish.confirms is not None:
-                publish.confirms.settle(publish.publish_seq)
+                publish.confirms.refuse(publish.publish_seq)
         for consumer in list(self.consumers):
             self.remove_consumer(consumer)
             consumer.cancelled()
@@ -621,6 +621,7 @@ class Queue:
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
+        self.touch()
         self.deliver()
         self._hold_is_over()
 
@@ -706,6 +707,9 @@ class Queue:
 
     def _unused(self) -> None:
         self._unused_timer = None
+        if self._held is not None:
+            # It may have users at whoever leads.
+            return
         if not self.consumers:
             self._vhost.queue_unused(self)
 

@@ -28,7 +28,7 @@ class Card(msgspec.Struct, frozen=True):
     deltas: list[int]
     first_epoch: int
     steps: list[tuple[int, list[int], list[int], list[int]]]
-    led: bool
+    led: bool = False
 
 
 class CardFiles(Protocol):
@@ -59,7 +59,7 @@ class CopyCards:
 
     def __init__(self, files: CardFiles) -> None:
         self._files = files
-        self._epochs: dict[int, int] = {}
+        self._cards: dict[int, Card] = {}
 
     def read(self) -> dict[int, Card]:
         """Those that can be read; others are of no use."""
@@ -74,17 +74,24 @@ class CopyCards:
                 self._files.remove(storage_id)
                 continue
             cards[storage_id] = card
-            self._epochs[storage_id] = card.epoch
+            self._cards[storage_id] = card
         return cards
 
     def is_of(self, storage_id: int, epoch: int) -> bool:
         """Whether there is a card of this epoch."""
-        return self._epochs.get(storage_id) == epoch
+        card = self._cards.get(storage_id)
+        return card is not None and card.epoch == epoch
 
     def write(self, storage_id: int, card: Card) -> None:
-        self._epochs[storage_id] = card.epoch
+        self._cards[storage_id] = card
         self._files.write(storage_id, msgspec.msgpack.encode(card))
 
+    def note_searched(self, storage_id: int) -> None:
+        """What only this copy had is elsewhere now."""
+        card = self._cards.get(storage_id)
+        if card is not None and card.led:
+            self.write(storage_id, msgspec.structs.replace(card, led=False))
+
     def remove(self, storage_id: int) -> None:
-        if self._epochs.pop(storage_id, None) is not None:
+        if self._cards.pop(storage_id, None) is not None:
             self._files.remove(storage_id)

@@ -130,7 +130,8 @@ class CopyHere:
             self._effects.drop_copy(self, reason, keep=True)
 
     def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
-        self._try(lambda: self.mirror.slice_came(epoch, number, payload))
+        if not self.is_outside:
+            self._try(lambda: self.mirror.slice_came(epoch, number, payload))
 
     def _try(self, work: Callable[[], None]) -> None:
         try:

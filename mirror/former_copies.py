@@ -30,6 +30,8 @@ class FormerCopies:
         self._clock = clock
         # And since when nobody has asked for it.
         self._formers: dict[int, tuple[FormerCopy, float]] = {}
+        # Those that are of no use but for what only they have.
+        self._unwanted: list[tuple[int, FormerCopy]] = []
         # What cards say of queues that this node leads.
         self._led: dict[int, Card] = {}
 
@@ -49,7 +51,8 @@ class FormerCopies:
                 if record.storage_id(self._name) == storage_id and record.epoch == card.epoch:
                     self._led[card.queue_id] = card
                 continue
-            if record is None or not record.durable or card.queue_id in self._formers:
+            superseded = card.queue_id in self._formers
+            if record is None or not record.durable or (superseded and not card.led):
                 self._cards.remove(storage_id)
                 continue
             levels = [
@@ -59,7 +62,11 @@ class FormerCopies:
             former = FormerCopy(
                 storage_id, card.epoch, levels, card.deltas, safe_only=True, led=card.led
             )
-            self.keep(card.queue_id, former)
+            if superseded:
+                former.is_wanted = False
+                self._unwanted.append((card.queue_id, former))
+            else:
+                self.keep(card.queue_id, former)
 
     def known_of_led(self, queue_id: int, epoch: int) -> Renumbering | None:
         """What this node knew of a queue it led in this epoch before it was restarted."""
@@ -73,9 +80,23 @@ class FormerCopies:
     def keep(self, queue_id: int, former: FormerCopy) -> None:
         self._formers[queue_id] = (former, self._clock.now())
 
-    def of_led(self) -> dict[int, FormerCopy]:
-        """Those of queues that this node led, by their ids."""
-        return {queue_id: f for queue_id, (f, _) in self._formers.items() if f.led}
+    def to_search(self) -> dict[int, list[FormerCopy]]:
+        """Those that were found and may have what no other has, by the ids of their queues."""
+        found: dict[int, list[FormerCopy]] = {}
+        kept = [(queue_id, former) for queue_id, (former, _) in self._formers.items()]
+        for queue_id, former in (*kept, *self._unwanted):
+            if former.to_be_searched:
+                found.setdefault(queue_id, []).append(former)
+        self._unwanted.clear()
+        return found
+
+    def searched(self, former: FormerCopy) -> None:
+        """What only it had is elsewhere now."""
+        former.to_be_searched = False
+        if former.is_wanted:
+            self._cards.note_searched(former.storage_id)
+        else:
+            self.discard_copy(former)
 
     def take(self, queue_id: int) -> FormerCopy | None:
         """It is its taker's business from now on."""
@@ -85,8 +106,14 @@ class FormerCopies:
     def discard(self, queue_id: int) -> None:
         former = self.take(queue_id)
         if former is not None:
+            self.discard_copy(former)
+
+    def discard_copy(self, former: FormerCopy) -> None:
+        """It goes, as soon as it was searched."""
+        former.is_wanted = False
+        if not former.to_be_searched:
             self._cards.remove(former.storage_id)
-            former.discard()
+            former.delete()
 
     def discard_unwanted(self, records: Iterable[QueueRecord], running: Collection[str]) -> None:
         """What nobody asks for, though the leader is there, is not wanted any more."""

@@ -38,9 +38,9 @@ Runs = Sequence[tuple[int, int]]
 class FormerCopy:
     """`levels` have positions that differ by `deltas` from those the leader had in `epoch`.
 
-    A copy that `led` the queue may have what no other has. Until it was `searched` for that it
-    stays, though it is to be discarded. `unasked`, a level each, are positions of messages that
-    nobody sends again, among those that its mirrors may not have got.
+    A copy that `led` the queue may have what no other has, and stays until it was searched for
+    that. `unasked`, a level each, are positions of messages that nobody sends again, among those
+    that its mirrors may not have got; None where nobody knows, as after a restart.
     """
 
     def __init__(
@@ -52,17 +52,16 @@ class FormerCopy:
         *,
         safe_only: bool,
         led: bool = False,
-        unasked: Sequence[Runs] = (),
+        unasked: Sequence[Runs] | None = None,
     ) -> None:
         self.storage_id = storage_id
         self.epoch = epoch
         self.levels = levels
-        self.led = led
+        self.to_be_searched = led
+        self.is_wanted = True
         self._unasked = unasked
         self._deltas = deltas
         self._safe_only = safe_only
-        self._keeps = led
-        self._unwanted = False
 
     @property
     def messages(self) -> int:
@@ -90,39 +89,42 @@ class FormerCopy:
                 raise CopyLost(f"there is nothing any more at {at}")
         return messages
 
-    @property
-    def has_unasked(self) -> bool:
-        """Whether there are messages that nobody sends again, and that no other may have."""
-        return any(self._unasked)
-
-    def only_here(self, step: Step, level: int) -> Iterable[tuple[int, int]]:
+    def only_here(self, step: Step, level: int) -> list[tuple[int, int]]:
         """Which positions the next leader, who went on with this step, never got.
 
-        Of one that was in sync only those of messages that nobody sends again are told. After a
-        restart of this node nobody knows which these are, and there are none.
+        Without those of messages that somebody sends again. Where nobody knows which these are,
+        and the next leader was in sync, there may be none but these, and none are told.
         """
         delta, beyond = self._deltas[level], self.levels[level].next_position
         tail = min(step.tails[level] - step.shifts[level] + delta, beyond)
+        runs: list[tuple[int, int]] = []
         if step.firsts:
             first = step.firsts[level] - step.shifts[level] + delta
-            runs = [(0, min(first, tail)), (tail, beyond)]
-        elif self._unasked:
-            runs = [(max(start + delta, tail), end + delta) for start, end in self._unasked[level]]
-        else:
-            runs = []
-        return [(start, end) for start, end in runs if start < end]
+            runs.append((0, min(first, tail)))
+        if self._unasked is not None:
+            runs += [(max(start + delta, tail), end + delta) for start, end in self._unasked[level]]
+        elif step.firsts:
+            runs.append((tail, beyond))
+        return _joined(runs)
 
-    def searched(self) -> None:
-        """What only this copy had is elsewhere now."""
-        self._keeps = False
-        if self._unwanted:
-            self.discard()
+    @property
+    def may_have_more(self) -> bool:
+        """Whether there may be anything at all."""
+        return self.messages > 0 and (self._unasked is None or any(self._unasked))
 
-    def discard(self) -> None:
-        self._unwanted = True
-        if not self._keeps:
-            for level in self.levels:
-                level.delete()
+    def delete(self) -> None:
+        for level in self.levels:
+            level.delete()
+
+
+def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    joined: list[tuple[int, int]] = []
+    for start, end in runs:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        elif start < end:
+            joined.append((start, end))
+    return joined
 
 
 def _extent(level: MirroredLevel) -> tuple[int, int]:

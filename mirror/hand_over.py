@@ -209,12 +209,16 @@ class HandOvers:
         return counts
 
     def _led_with_records(self) -> list[tuple[LedQueue, QueueRecord]]:
-        """The queues this node leads by their definitions too."""
+        """The queues this node leads by their definitions too, and knows that it does."""
         records = [
             (led, self._definitions.record_of(led.key, led.queue.queue_id))
             for led in self._led.values()
         ]
-        return [(led, at) for led, at in records if at is not None and at.leader == self._node]
+        return [
+            (led, at)
+            for led, at in records
+            if at is not None and at.leader == self._node and not led.leader.fenced
+        ]
 
     def _leads(self) -> dict[str, int]:
         """How many queues each node leads."""

@@ -52,6 +52,10 @@ NOT_BEFORE = 1 << 40
 KEEP_COUNT = 1024
 """Messages at a time that a mirror takes from its former copy: some milliseconds of work there."""
 
+SOME_ORIGINS = ""
+"""Stands among the origins of a queue when others may have published to it of which nobody knows:
+its leader was away, or it was not mirrored then."""
+
 _SLICE = struct.Struct("<QQQ")
 """Queue, epoch and number of a slice."""
 
@@ -147,8 +151,10 @@ class Leader:
         self.levels: list[LeaderLevel] = []
         self.fenced = False
         self.again = False
-        self._from_afar = False
+        self._is_sent_again = False
         self.unasked = Unasked()
+        # Origins of which the next leader may not have heard, and the batches that tell them.
+        self._new_origins: dict[str, int] = {}
         # Up to which of its publishes the queue has all of another node.
         self.origins: dict[str, int] = {}
         # What of these it has refused; and what of that is not written down yet.
@@ -185,13 +191,15 @@ class Leader:
         body: bytes,
         expires_at: float | None,
         delivered: bool,
-    ) -> None:
+    ) -> int:
         lives_s = self._lives_s(expires_at)
+        batch = self._batch
         self._script.publish(level, position, envelope, body, lives_s, delivered)
         if self._script.octets >= BATCH_BYTES_MAX:
             self.flush()
-        elif not self._flushing:
+        if not self._flushing:
             self._wake()
+        return batch
 
     def _lives_s(self, expires_at: float | None) -> float:
         """How long a message has still to live: clocks of nodes may differ by hours."""
@@ -207,18 +215,22 @@ class Leader:
             self.again = False
 
     @contextmanager
-    def publishing_from_afar(self) -> Iterator[None]:
-        """What is published meanwhile is kept by another node until it is answered."""
-        self._from_afar = True
+    def publishing_from_afar(self, origin: str) -> Iterator[None]:
+        """What is published meanwhile is kept by another node until it is answered.
+
+        It sends it again to the next leader, unless that cannot say what it has of it.
+        """
+        is_told = origin in self.origins and origin not in self._new_origins
+        self._is_sent_again = is_told or SOME_ORIGINS not in self.origins
         try:
             yield
         finally:
-            self._from_afar = False
+            self._is_sent_again = False
 
-    def nobody_asks(self, level: int, position: int) -> None:
+    def nobody_asks(self, level: int, position: int, batch: int) -> None:
         """Who has published the message waits for no confirm."""
-        if not self._from_afar:
-            self.unasked.published(self._batch, level, position)
+        if not self._is_sent_again:
+            self.unasked.published(batch, level, position)
 
     def run(self, op: Op, level: int, position: int) -> None:
         self._script.run(op, level, position)
@@ -236,6 +248,8 @@ class Leader:
 
     def origin(self, name: str, number: int) -> None:
         """All up to this number that was published at another node has been written down."""
+        if name not in self.origins:
+            self._new_origins[name] = self._batch
         self.origins[name] = number
         self._script.origin(name, number)
         self._wake()
@@ -285,10 +299,10 @@ class Leader:
     # Confirming
 
     def confirm(
-        self, confirms: PublishConfirms, publish_seq: int, local: bool
+        self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
     ) -> tuple[PublishConfirms | None, int]:
         waiting = _Confirm(confirms, publish_seq, 1 + local)
-        self._awaiting.append((self._batch, waiting))
+        self._awaiting.append((batch, waiting))
         if not local:
             return None, 0
         self._tokens += 1
@@ -364,6 +378,9 @@ class Leader:
         upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
         self._unreported.reported_by_all(upto)
         self.unasked.reported_by_all(upto)
+        if self._new_origins:
+            new = self._new_origins.items()
+            self._new_origins = {name: batch for name, batch in new if batch > upto}
         awaiting = self._awaiting
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])

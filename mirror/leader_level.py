@@ -25,9 +25,11 @@ class Journal(Protocol):
         body: bytes,
         expires_at: float | None,
         delivered: bool,
-    ) -> None: ...
+    ) -> int:
+        """Returns the number of the batch the message is in."""
+        ...
 
-    def nobody_asks(self, level: int, position: int) -> None:
+    def nobody_asks(self, level: int, position: int, batch: int) -> None:
         """Who has published this message waits for no confirm."""
         ...
 
@@ -38,9 +40,9 @@ class Journal(Protocol):
     def purge(self, level: int) -> None: ...
 
     def confirm(
-        self, confirms: PublishConfirms, publish_seq: int, local: bool
+        self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
     ) -> tuple[PublishConfirms | None, int]:
-        """Settle this publish when every mirror has it; if `local`, the store too.
+        """Settle this publish when every mirror has the batch; if `local`, the store too.
 
         Returns whom the store is to tell, and under which number.
         """
@@ -102,14 +104,15 @@ class LeaderLevel:
         publish_seq: int,
     ) -> None:
         inner, journal = self.inner, self._journal
-        journal.publish(self.level, inner.next_position, envelope, body, expires_at, False)
+        position = inner.next_position
+        batch = journal.publish(self.level, position, envelope, body, expires_at, False)
         if journal.again:
-            self._again.add(inner.next_position)
+            self._again.add(position)
         if confirms is None:
-            journal.nobody_asks(self.level, inner.next_position)
+            journal.nobody_asks(self.level, position, batch)
         else:
             local = inner.defers_confirms and envelope.persistent
-            confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
+            confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
         inner.publish(envelope, body, expires_at, confirms, publish_seq)
 
     def publish_delivered(
@@ -121,12 +124,13 @@ class LeaderLevel:
         publish_seq: int,
     ) -> Message:
         inner, journal = self.inner, self._journal
-        journal.publish(self.level, inner.next_position, envelope, body, expires_at, True)
+        position = inner.next_position
+        batch = journal.publish(self.level, position, envelope, body, expires_at, True)
         if confirms is None:
-            journal.nobody_asks(self.level, inner.next_position)
+            journal.nobody_asks(self.level, position, batch)
         else:
             local = inner.defers_confirms and envelope.persistent
-            confirms, publish_seq = journal.confirm(confirms, publish_seq, local)
+            confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
         message = inner.publish_delivered(envelope, body, expires_at, confirms, publish_seq)
         message.redelivered = journal.again
         self.pending[message.position] = message

@@ -13,17 +13,17 @@ who asked for confirms has been refused them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from warren.core.errors import NotFound
+from warren.core.errors import BrokerError, NotFound
 from warren.core.field import Field, longstr
 from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
 from warren.core.ports import Clock, ContentCodec, Key
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
-from warren.core.vhost import VirtualHost
 from warren.core.waiting import Event, decided, run
 from warren.mirror.calls import Calls
 from warren.mirror.former_copy import FormerCopy
@@ -50,8 +50,21 @@ AGAIN_S = 1.0
 """How long it takes to try again what was not possible."""
 
 
+class _Search:
+    """Of a former copy, which goes on where it was when something was not possible."""
+
+    def __init__(self, key: Key, queue_id: int, former: FormerCopy) -> None:
+        self.key = key
+        self.queue_id = queue_id
+        self.former = former
+        # Levels with positions that nobody else has; None before that is known.
+        self.runs: deque[tuple[int, int, int]] | None = None
+        self.kept = 0
+
+
 class LostAndFound:
-    """Of one node. `led` are the queues it leads, by their ids."""
+    """Of one node. `led` are the queues it leads, by their ids; `searched` is told of copies that
+    have nothing any more that others lack."""
 
     def __init__(
         self,
@@ -60,12 +73,14 @@ class LostAndFound:
         clock: Clock,
         led: Mapping[int, LedQueue],
         definitions: QueueDefinitions,
+        searched: Callable[[FormerCopy], None],
     ) -> None:
         self._name = name
         self._calls = calls
         self._clock = clock
         self._led = led
         self._definitions = definitions
+        self._searched = searched
         self._node: Node
 
     def attach(self, node: Node) -> None:
@@ -75,52 +90,74 @@ class LostAndFound:
 
     def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
         """Keep what only this copy has, however long it takes to find out what that is."""
+        self._go_on(_Search(key, queue_id, former))
 
+    def _go_on(self, search: _Search) -> None:
         def finish(result: Callable[[], None]) -> None:
             try:
                 result()
-            except NotFound:
+            except BrokerError:
                 # The next leader cannot be reached, or does not know yet that it leads.
-                self._clock.call_later(AGAIN_S, lambda: self.search(key, queue_id, former))
+                self._clock.call_later(AGAIN_S, lambda: self._go_on(search))
             else:
-                former.searched()
+                self._searched(search.former)
 
-        run(self._search(key, queue_id, former), finish)
+        run(self._find(search), finish)
 
-    async def _search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
-        record = self._definitions.record_of(key, queue_id)
-        if record is None:
-            return
-        if record.leader == self._name:
-            step = self._successor(queue_id, former.epoch)
-        else:
-            told = await self._calls.ask(record.leader, "mirror.successor", queue_id, former.epoch)
-            step = None if told is None else Step(*told)
-        _, vhost, name = key
-        if step is None or len(step.tails) != len(former.levels):
-            if former.has_unasked:
-                log_event(log, logging.WARNING, "superseded_tail_unknown", queue=name, vhost=vhost)
-            return
-        count = 0
-        for number, level in enumerate(former.levels):
-            for start, end in former.only_here(step, number):
-                while start < end and self._definitions.record_of(key, queue_id) is not None:
-                    peeked = level.peek(start, COUNT_MAX, BYTES_MAX)
-                    messages = [m for m in peeked.messages if m.position < end]
-                    await self._keep(vhost, name, messages)
-                    count += len(messages)
-                    start = peeked.next_position
-                    await self._pause(PAUSE_S)
-        if count:
+    async def _find(self, search: _Search) -> None:
+        if search.runs is None:
+            search.runs = deque(await self._runs(search))
+        former, runs = search.former, search.runs
+        _, vhost, name = search.key
+        while runs and self._is_there(search):
+            number, start, end = runs[0]
+            peeked = former.levels[number].peek(start, COUNT_MAX, BYTES_MAX)
+            messages = [m for m in peeked.messages if m.position < end]
+            await self._keep(search, [self._found(message, name) for message in messages])
+            search.kept += len(messages)
+            if peeked.next_position < end:
+                runs[0] = (number, peeked.next_position, end)
+            else:
+                runs.popleft()
+            await self._pause(PAUSE_S)
+        if search.kept:
             log_event(
                 log,
                 logging.WARNING,
                 "superseded_tail_kept",
                 queue=name,
                 vhost=vhost,
-                messages=count,
+                messages=search.kept,
                 where=LOST_AND_FOUND,
             )
+
+    def _is_there(self, search: _Search) -> bool:
+        """Whether the queue is not deleted."""
+        return self._definitions.record_of(search.key, search.queue_id) is not None
+
+    async def _runs(self, search: _Search) -> list[tuple[int, int, int]]:
+        """What the next leader never got."""
+        former = search.former
+        record = self._definitions.record_of(search.key, search.queue_id)
+        if record is None:
+            return []
+        if record.leader == self._name:
+            step = self._successor(search.queue_id, former.epoch)
+        else:
+            told = await self._calls.ask(
+                record.leader, "mirror.successor", search.queue_id, former.epoch
+            )
+            step = None if told is None else Step(*told)
+        if step is None or len(step.tails) != len(former.levels):
+            if former.may_have_more:
+                _, vhost, name = search.key
+                log_event(log, logging.INFO, "superseded_tail_unknown", queue=name, vhost=vhost)
+            return []
+        return [
+            (number, start, end)
+            for number in range(len(former.levels))
+            for start, end in former.only_here(step, number)
+        ]
 
     async def _pause(self, seconds: float) -> None:
         over = Event()
@@ -147,14 +184,12 @@ class LostAndFound:
 
     # The queue
 
-    async def _keep(self, vhost: str, queue: str, messages: Iterable[Message]) -> None:
+    async def _keep(self, search: _Search, found: list[tuple[Envelope, bytes]]) -> None:
         """Publish messages, and return when they are safe."""
-        found = [self._found(message, queue) for message in messages]
         while found:
-            virtual_host = self._node.vhosts.get(vhost)
-            if virtual_host is None:
+            lost_and_found = await self._declared(search)
+            if lost_and_found is None:
                 return
-            lost_and_found = await _declared(virtual_host)
             answers = _Answers(len(found))
             for number, (envelope, body) in enumerate(found):
                 answer = lost_and_found.publish(envelope, body, answers, number)
@@ -167,11 +202,35 @@ class LostAndFound:
             if found:
                 await self._pause(AGAIN_S)
 
+    async def _declared(self, search: _Search) -> Queue | None:
+        """The queue, which may have to be declared; None when nobody wants it any more."""
+        _, vhost, _ = search.key
+        while self._is_there(search):
+            virtual_host = self._node.vhosts.get(vhost)
+            if virtual_host is None:
+                return None
+            if LOST_AND_FOUND in virtual_host.queues:
+                return virtual_host.queues[LOST_AND_FOUND]
+            # Another node may be faster.
+            await decided(
+                virtual_host.declare_queue(
+                    LOST_AND_FOUND,
+                    durable=True,
+                    exclusive_owner=None,
+                    auto_delete=False,
+                    arguments={},
+                )
+            )
+        return None
+
     def _found(self, message: Message, queue: str) -> tuple[Envelope, bytes]:
         """The message with where it comes from among its headers, and never to expire."""
         codec: ContentCodec = self._node.codec
         envelope = message.envelope
         headers = codec.headers(envelope.header)
+        if HEADER in headers:
+            # It has been found before; where it was first is what counts.
+            return envelope, message.body
         origin = {
             "queue": longstr(queue),
             "node": longstr(self._name),
@@ -209,15 +268,3 @@ class _Answers:
     def refuse(self, publish_seq: int) -> None:
         self.refused.append(publish_seq)
         self.settle(publish_seq)
-
-
-async def _declared(vhost: VirtualHost) -> Queue:
-    """The queue, which may have to be declared."""
-    while LOST_AND_FOUND not in vhost.queues:
-        # Another node may be faster.
-        await decided(
-            vhost.declare_queue(
-                LOST_AND_FOUND, durable=True, exclusive_owner=None, auto_delete=False, arguments={}
-            )
-        )
-    return vhost.queues[LOST_AND_FOUND]

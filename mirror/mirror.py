@@ -320,13 +320,6 @@ class Mirror:
         """The copy is not wanted any more."""
         for level in self.levels:
             level.backing.delete()
-        self.forget_former()
-
-    def forget_former(self) -> None:
-        """What was here from before is of no use any more."""
-        former, self.former = self.former, None
-        if former is not None:
-            former.discard()
 
     def into_former(self, storage_id: int) -> FormerCopy:
         """What is here, for the next copy of this node."""

@@ -39,6 +39,7 @@ from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
 from warren.mirror.gm_shell import GroupMember, GroupShell
 from warren.mirror.hand_over import HandOvers
+from warren.mirror.leader import SOME_ORIGINS
 from warren.mirror.leader_level import LeaderLevel
 from warren.mirror.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.lost_and_found import LostAndFound
@@ -72,10 +73,6 @@ NEWS_S = 0.5
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
-
-SOME_ORIGINS = ""
-"""Stands among the origins of a queue when others may have published to it of which nobody knows:
-its leader was away, or it was not mirrored then."""
 
 _MIRRORED = struct.Struct("<QQQ")
 """Queue, epoch and batch up to which a mirror has everything."""
@@ -132,7 +129,9 @@ class Mirroring:
             name, self._led, self._copies, self.record_of, self._groups.record
         )
         self.hand_overs = HandOvers(name, calls, clock, self._led, self, running, may_lead)
-        self._lost_and_found = LostAndFound(name, calls, clock, self._led, self)
+        self._lost_and_found = LostAndFound(
+            name, calls, clock, self._led, self, self._formers.searched
+        )
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
@@ -159,11 +158,12 @@ class Mirroring:
         self._post.watch(on_up=self._node_up, on_down=self._node_down)
         for queue in list(node.local_queues):
             self._has_queue(queue, was_there=True)
-        formers = self._formers.of_led()
+        formers = self._formers.to_search()
         for stored in self._metadata.records(("queue",)) if formers else ():
-            if isinstance(stored.record, QueueRecord) and stored.record.queue_id in formers:
+            if isinstance(stored.record, QueueRecord):
                 queue_id = stored.record.queue_id
-                self._lost_and_found.search(stored.key, queue_id, formers[queue_id])
+                for former in formers.get(queue_id, ()):
+                    self._lost_and_found.search(stored.key, queue_id, former)
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
@@ -274,10 +274,10 @@ class Mirroring:
         led = self._led.get(queue.queue_id)
         return nullcontext() if led is None else led.leader.publishing_again()
 
-    def publishing_from_afar(self, queue_id: int) -> AbstractContextManager[None]:
+    def publishing_from_afar(self, queue_id: int, origin: str) -> AbstractContextManager[None]:
         """What is published meanwhile is kept by another node until it is answered."""
         led = self._led.get(queue_id)
-        return nullcontext() if led is None else led.leader.publishing_from_afar()
+        return nullcontext() if led is None else led.leader.publishing_from_afar(origin)
 
     async def act(self, queue: Queue, *, synchronise: bool) -> None:
         """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
@@ -358,7 +358,7 @@ class Mirroring:
                 led.leader.follows(mirror)
             else:
                 led.leader.add_mirror(mirror)
-        copy.mirror.forget_former()
+        self._forget_former(copy.mirror)
         led.leader.renumbering = copy.mirror.renumbering
         self._origins[queue.queue_id] = copy.mirror.origins
         led.leader.origins.update(copy.mirror.origins)
@@ -511,7 +511,7 @@ class Mirroring:
             return
         self._forget(led)
         deleted = self.record_of(key, queue.queue_id) is None
-        led.leader.end(refuse=not deleted)
+        led.leader.end(refuse=not deleted or led.leader.fenced)
         led.member.leave()
         if deleted:
             self._groups.delete_group(queue.queue_id)
@@ -622,9 +622,7 @@ class Mirroring:
         record = self.record_of(copy.key, copy.queue_id)
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
-        if mirror.former is not None:
-            self._formers.remove_card(mirror.former.storage_id)
-            mirror.forget_former()
+        self._forget_former(mirror)
         if record.durable:
             mirror.has_card = True
             self._formers.write_card(
@@ -769,10 +767,15 @@ class Mirroring:
         log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
 
     def _discard_copy(self, copy: CopyHere) -> None:
-        if copy.mirror.former is not None:
-            self._formers.remove_card(copy.mirror.former.storage_id)
+        self._forget_former(copy.mirror)
         self._formers.remove_card(copy.storage_id)
         copy.mirror.discard()
+
+    def _forget_former(self, mirror: Mirror) -> None:
+        """What was here from before is of no use any more."""
+        former, mirror.former = mirror.former, None
+        if former is not None:
+            self._formers.discard_copy(former)
 
     def present(self) -> Collection[str]:
         return self._present()

@@ -120,10 +120,10 @@ class QueueHost:
         if kind is Kind.PUBLISH and session.queue.is_held:
             self._held.setdefault(session.queue.queue_id, []).append((node, payload))
         elif kind is Kind.PUBLISH:
-            queue_id = session.queue.queue_id
-            with self._mirroring.publishing_from_afar(queue_id):
+            queue_id, origin = session.queue.queue_id, self._origin(node)
+            with self._mirroring.publishing_from_afar(queue_id, origin):
                 session.publish(self._unpacker.entries(payload, PUBLISH_HEAD.size))
-            self._mirroring.note_origin(queue_id, self._origin(node), session.received)
+            self._mirroring.note_origin(queue_id, origin, session.received)
         elif kind is Kind.SETTLE:
             session.judge(*unpack_numbers(payload, _QUEUE.size))
         elif kind is Kind.HEARD:
@@ -173,12 +173,7 @@ class QueueHost:
         self._node.clock.call_soon(session.deliver)
 
     async def _get(self, node: str, queue_id: int, no_ack: bool, client: list[Any]) -> Any:
-        session = await self._asked(node, queue_id)
-        if session.queue.is_held:
-            await session.queue.let_go()
-            # Where it is led elsewhere now, there is time for whoever asks to hear so.
-            if await self._asked(node, queue_id) is not session:
-                raise NotFound(f"node '{node}' has begun anew, or another node leads {queue_id}")
+        session = await self._asked_of_leader(node, queue_id)
         return session.get(no_ack, TracedClient(*client))
 
     async def _counts(self, node: str, queue_id: int) -> tuple[int, int]:
@@ -186,7 +181,7 @@ class QueueHost:
         return await session.queue.counts()
 
     async def _purge(self, node: str, queue_id: int) -> int:
-        session = await self._asked(node, queue_id)
+        session = await self._asked_of_leader(node, queue_id)
         return await session.queue.empty()
 
     async def _delete(self, node: str, queue_id: int, if_unused: bool, if_empty: bool) -> int:
@@ -234,6 +229,20 @@ class QueueHost:
             # Its sessions have ended while it waited, and nobody is there to be answered.
             raise NodeDown(node)
         return self._session(node, queue_id)
+
+    async def _asked_of_leader(self, node: str, queue_id: int) -> RemoteClient:
+        """The same, as soon as it is known that this node leads the queue on.
+
+        Raises `NotFound` when it does not: whoever asks asks the next leader, and has done so by
+        now if its link broke.
+        """
+        session = await self._asked(node, queue_id)
+        if session.queue.is_held:
+            await session.queue.let_go()
+            # Where it is led elsewhere now, there is time for whoever asks to hear so.
+            if await self._asked(node, queue_id) is not session:
+                raise NotFound(f"node '{node}' has begun anew, or another node leads {queue_id}")
+        return session
 
     # Queues that come and go
 

@@ -97,10 +97,10 @@ class RemoteQueue(Queue):
     __slots__ = (
         "_changed",
         "_consumers_numbered",
-        "_getting",
         "_give_up_timer",
         "_gone",
         "_heard_upto",
+        "_movable",
         "_numbers",
         "_owed",
         "_packer",
@@ -147,8 +147,8 @@ class RemoteQueue(Queue):
         self._heard_upto = 0
         self._owed = 0
         self._verdicts: list[tuple[Verdict, list[int]]] = []
-        # Questions for a message, which is fetched for this node as the leader knows it now.
-        self._getting: set[Call] = set()
+        # Questions that whoever leads next is asked instead, without waiting for an answer.
+        self._movable: set[Call] = set()
         self._consumers_numbered = 0
         self._numbers: dict[Consumer, int] = {}
         self._told: dict[int, tuple[Consumer, bool]] = {}
@@ -311,7 +311,9 @@ class RemoteQueue(Queue):
 
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
         try:
-            got, left = await self._ask("get", no_ack, list(client), late=self._got_too_late)
+            got, left = await self._ask(
+                "get", no_ack, list(client), movable=True, late=self._got_too_late
+            )
         except QueueMoved as moved:
             return await self._moved_to(moved).get_one(no_ack, client)
         if got is None:
@@ -351,7 +353,7 @@ class RemoteQueue(Queue):
 
     async def empty(self) -> int:
         try:
-            count: int = await self._ask("purge")
+            count: int = await self._ask("purge", movable=True)
         except QueueMoved as moved:
             return await self._moved_to(moved).empty()
         return count
@@ -454,7 +456,7 @@ class RemoteQueue(Queue):
     def succeeded_by(self, queue: Queue) -> None:
         self._successor = queue
         self._stop_waiting()
-        for call in list(self._getting):
+        for call in list(self._movable):
             call.answer(None, NotFound(f"queue '{self.name}' is led anew"))
         # Who has deleted the queue waits for this object no longer.
         self._gone.happen()
@@ -561,7 +563,11 @@ class RemoteQueue(Queue):
     # Inside
 
     async def _ask(
-        self, method: str, *arguments: Any, late: Callable[[Any], None] | None = None
+        self,
+        method: str,
+        *arguments: Any,
+        movable: bool = False,
+        late: Callable[[Any], None] | None = None,
     ) -> Any:
         if self._waiting:
             # Behind what the leader is told first.
@@ -570,8 +576,8 @@ class RemoteQueue(Queue):
             raise QueueMoved(self._successor)
         self.flush()
         call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
-        if late is not None:
-            self._getting.add(call)
+        if movable:
+            self._movable.add(call)
         try:
             return await call
         except GeneratorExit:
@@ -594,7 +600,7 @@ class RemoteQueue(Queue):
                 raise QueueMoved(self._successor) from None
             raise
         finally:
-            self._getting.discard(call)
+            self._movable.discard(call)
 
     def _moved_to(self, moved: QueueMoved) -> Queue:
         """Raises `NotFound` when it was deleted after that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from pipe import Client
 from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing_queue import BackingSpec
 from warren.core.field import Field
+from warren.core.ports import Commit
 from warren.core.records import QueueRecord
+from warren.core.vhost import VirtualHost
 from warren.mirror.lost_and_found import HEADER, LOST_AND_FOUND
 from warren.mirror.unasked import Unasked
 
@@ -145,8 +148,8 @@ def test_what_somebody_sends_again_is_not_kept(cluster: Cluster) -> None:
     assert kept(cluster) == [b"nobody sends it again", b"nor this"]
 
 
-def test_what_a_mirror_lacked_that_leads_all_the_same_is_kept(cluster: Cluster) -> None:
-    """Also when the leader before has been started anew meanwhile."""
+def leads_without_all(cluster: Cluster) -> None:
+    """Node a led a queue of which a mirror that leads now has only what came last; it is down."""
     a = client_at(cluster, "a")
     a.declares("later", durable=True)
     a.selects_confirms()
@@ -165,10 +168,82 @@ def test_what_a_mirror_lacked_that_leads_all_the_same_is_kept(cluster: Cluster) 
     cluster.tidy_after("a")
     cluster.clock.advance(30)
     assert leader(cluster, "later") != "a"
+
+
+def test_what_a_mirror_lacked_that_leads_all_the_same_is_kept(cluster: Cluster) -> None:
+    """Also when the leader before has been started anew meanwhile."""
+    leads_without_all(cluster)
     cluster.comes_back("a")
     cluster.clock.advance(15)
     assert kept(cluster) == [b"one", b"two"]
     assert bodies(cluster, "later") == [b"mirrors have it"]
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_it_is_kept_once_however_often_the_node_is_started(cluster: Cluster, is_full: bool) -> None:
+    leads_without_all(cluster)
+    policies = cluster["b"].node.policies
+    if is_full:
+        full = {"max-length": 0, "overflow": "reject-publish"}
+        policies.set("/", "full", "^lost", full, 0, "queues")
+    else:
+        # So that the former copy is not replaced by a new one.
+        nodes = {"ha-mode": "nodes", "ha-params": ["b", "c"]}
+        policies.set("/", "l", "^later", nodes, 0, "queues")
+    cluster.settle()
+    for _ in range(2):
+        cluster.comes_back("a")
+        cluster.clock.advance(15)
+        cluster.kill("a")
+        cluster.clock.advance(3)
+    cluster.comes_back("a")
+    cluster.clock.advance(15)
+    if is_full:
+        assert not kept(cluster)
+        policies.clear("/", "full")
+        cluster.clock.advance(15)
+    assert kept(cluster) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("in_sync", [True, False])
+def test_of_other_nodes_only_that_is_kept_which_they_do_not_send_again(
+    cluster: Cluster, in_sync: bool, is_known: bool
+) -> None:
+    """The queue was not mirrored from the start: the next leader cannot say what it has of a node
+    of which its mirrors had never heard, and that node sends nothing again."""
+    a, c, confirmed = client_at(cluster, "a"), client_at(cluster, "c"), client_at(cluster, "a")
+    a.declares("later", durable=True)
+    a.publishes("later", b"old", delivery_mode=2)
+    cluster.settle()
+    policy = {"ha-mode": "all", "ha-promote-on-failure": "always"}
+    if in_sync:
+        policy["ha-sync-mode"] = "automatic"
+    cluster["a"].node.policies.set("/", "l", "^later", policy, 0, "queues")
+    cluster.clock.advance(5)
+    if is_known:
+        c.publishes("later", b"first", delivery_mode=2)
+    confirmed.selects_confirms()
+    cluster.clock.advance(1)
+    for other in "bc":
+        cluster.stall("a", other)
+    a.publishes("later", b"unasked")
+    c.publishes("later", b"from afar")
+    confirmed.publishes("later", b"refused")
+    cluster.settle()
+    cut_off(cluster)
+    cluster.lease_ends("a")
+    for other in "bc":
+        cluster.unstall("a", other)
+    cluster.clock.advance(20)
+    assert leader(cluster, "later") != "a"
+    cluster.has_lease_again("a")
+    heal(cluster)
+    assert confirmed.receives(commands.Basic.Nack).delivery_tag == 1
+    there = bodies(cluster, "later")
+    assert (b"from afar" in there, b"old" in there) == (is_known, in_sync)
+    everything = sorted([*there, *kept(cluster)])
+    assert everything == sorted([b"old", b"unasked", b"from afar", *([b"first"] * is_known)])
 
 
 def test_nothing_is_kept_of_a_node_that_died(cluster: Cluster) -> None:
@@ -228,6 +303,43 @@ def test_a_copy_stays_until_it_was_searched(cluster: Cluster, disks: dict[str, D
     cluster.clock.advance(1)
     on_disk = [messages for messages in disks["a"].queues.values() if messages]
     assert len(on_disk) == 1
+
+
+def test_what_was_found_before_says_where_it_was_first(cluster: Cluster) -> None:
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    mirrors = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+    cluster["a"].node.policies.set("/", "l", "^lost", mirrors, 0, "queues")
+    declare(cluster, a, LOST_AND_FOUND)
+    cut_off(cluster)
+    headers = {HEADER: Field("F", {"queue": Field("S", b"another one")})}
+    a.publishes(LOST_AND_FOUND, b"found before", headers=headers)
+    heal(cluster)
+    found = client_at(cluster, "b").gets(LOST_AND_FOUND)
+    assert found is not None and found.body == b"found before"
+    assert found.headers[HEADER].value["queue"].value == b"another one"
+
+
+def test_nothing_is_declared_in_a_virtual_host_that_is_deleted(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = client_at(cluster, "a")
+    declare(cluster, a, "ha")
+    cut_off(cluster)
+    a.publishes("ha", b"only here")
+    declare_queue, declared = VirtualHost.declare_queue, Counter[str]()
+
+    def deleted_meanwhile(vhost: VirtualHost, name: str, **more: Any) -> Commit:
+        declared[name] += 1
+        assert declared[name] < 10
+        commit = declare_queue(vhost, name, **more)
+        if declared[name] == 1:
+            cluster["b"].node.delete_vhost("/")
+        return commit
+
+    monkeypatch.setattr(VirtualHost, "declare_queue", deleted_meanwhile)
+    heal(cluster)
+    assert declared[LOST_AND_FOUND] == 1
 
 
 def test_nothing_is_kept_of_a_queue_that_is_deleted(

@@ -21,6 +21,7 @@ from warren.core.message import Envelope
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
 from warren.mirror.hand_over import PATIENCE_S
+from warren.mirror.leader import BATCH_BYTES_MAX
 from warren.mirror.replicas import Wanted
 
 
@@ -90,6 +91,18 @@ def test_confirms_come_when_every_mirror_has_the_message(cluster: Cluster) -> No
     for node in "bc":
         (copy,) = cluster[node].mirroring._copies.values()
         assert copy.mirror.levels[0].backing.length == 3
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_message_that_fills_a_batch_is_confirmed(cluster: Cluster, node: str) -> None:
+    """Though nobody does anything with the queue after that."""
+    mirrored(cluster, "ha")
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    client.publishes("ha", bytes(2 * BATCH_BYTES_MAX))
+    cluster.clock.advance(1)
+    assert client.receives(commands.Basic.Ack).delivery_tag == 1
 
 
 def test_messages_pass_through_a_mirrored_queue(cluster: Cluster) -> None:
@@ -1055,6 +1068,52 @@ def test_a_leader_that_hears_of_its_successor_hands_nothing_out(cluster: Cluster
     cluster.restore_store("a")
     cluster.clock.advance(1)
     assert clients["a"].receives_content(commands.Basic.GetOk).body == b"two"
+
+
+def test_a_question_is_not_passed_on_to_the_next_leader_by_the_one_before(cluster: Cluster) -> None:
+    """Whoever asked it has asked the next leader itself, and has gone on since."""
+    mirrored(cluster, "ha")
+    a, c = cluster["a"].connects(), cluster["c"].connects()
+    for client in (a, c):
+        client.opens_channel(1)
+    a.publishes("ha", b"old")
+    cluster.settle()
+    for node in "ac":
+        cluster.cut_store(node)
+    hand_over(cluster, "ha", "b")
+    cluster.clock.advance(1)
+    assert record(cluster, "ha").leader == "b" and cluster["a"].queue("ha").is_held
+    c.sends(commands.Queue.Purge, queue="ha")
+    cluster.clock.advance(1)
+    cluster.cut("a", "c")
+    cluster.restore_store("c")
+    cluster.clock.advance(5)
+    assert c.receives(commands.Queue.PurgeOk).message_count == 1
+    c.publishes("ha", b"new")
+    cluster.settle()
+    cluster.restore_store("a")
+    cluster.clock.advance(5)
+    got = c.gets("ha")
+    assert got is not None and got.body == b"new"
+
+
+def test_a_queue_that_is_held_does_not_expire_for_want_of_users(cluster: Cluster) -> None:
+    """They may be at whoever leads, and come back when it is known who that is."""
+    a, c = cluster["a"].connects(), cluster["c"].connects()
+    for client in (a, c):
+        client.opens_channel(1)
+    declare_mirrored(cluster, a, "ha", {"x-expires": Field("I", 5000)})
+    c.consumes("ha")
+    for mirror in "bc":
+        cluster.cut_store(mirror)
+    cluster.kill("a")
+    cluster.comes_back("a")
+    cluster.clock.advance(20)
+    assert cluster["a"].queue("ha").is_held
+    for mirror in "bc":
+        cluster.restore_store(mirror)
+    cluster.clock.advance(4)
+    assert "ha" in cluster["c"].vhost.queues
 
 
 def held_with_messages(cluster: Cluster, *bodies: bytes, **arguments: Field) -> Client:
