@@ -17,6 +17,7 @@ from warren.mirror.mirror import Mirror
 from warren.mirror.mirror_level import BeginAnew, CopyLost
 from warren.mirror.post import Undeliverable
 from warren.mirror.promotion import handed_over, leader_down
+from warren.mirror.queue_definitions import QueueDefinitions
 from warren.mirror.replicas import WHEN_SYNCED, Copies, candidates
 from warren.mirror.view import MemberId, Members, alive_members
 from warren.mirror.whole_copies import WholeCopies
@@ -28,20 +29,10 @@ NEXT_CANDIDATE_S = 1.0
 
 
 class CopyEffects(Protocol):
-    """What a copy asks of whoever has the definitions and the policies."""
-
-    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
-        """The definition of this queue; None when it was deleted, whatever has its name now."""
-        ...
+    """What a copy asks of whoever has the links and the policies."""
 
     def promote_when(self, key: Key) -> str:
         """`always` or `when-synced`: who may lead when the leader has failed."""
-        ...
-
-    def write_record(
-        self, key: Key, queue_id: int, change: Callable[[QueueRecord], QueueRecord | None]
-    ) -> None:
-        """Change the definition, trying again while others are faster; None: not any more."""
         ...
 
     def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
@@ -72,6 +63,7 @@ class CopyHere:
         node: str,
         mirror: Mirror,
         clock: Clock,
+        definitions: QueueDefinitions,
         effects: CopyEffects,
     ) -> None:
         self.key = key
@@ -86,6 +78,7 @@ class CopyHere:
         self.promoting = False
         self._node = node
         self._clock = clock
+        self._definitions = definitions
         self._effects = effects
         self._dead: set[str] = set()
         # The group goes on without this node, which has a whole copy all the same.
@@ -123,7 +116,7 @@ class CopyHere:
     def _stay_outside(self, reason: str) -> None:
         """The group may go on without this node, though nobody else has a whole copy: one that the
         definition says is whole is kept until it does not say so any more."""
-        record = self._effects.record_of(self.key, self.queue_id)
+        record = self._definitions.record_of(self.key, self.queue_id)
         if record is not None and self._node in record.in_sync and self.mirror.started:
             self.is_outside = True
         else:
@@ -156,7 +149,7 @@ class CopyHere:
 
     def leader_may_be_gone(self) -> None:
         """Take the lead, or wait a moment for a better candidate, if the leader has died."""
-        record = self._effects.record_of(self.key, self.queue_id)
+        record = self._definitions.record_of(self.key, self.queue_id)
         if record is None or self.promoting or not self._leader_is_dead(record):
             return
         order = self._candidates(record)
@@ -228,11 +221,11 @@ class CopyHere:
                 stores={**record.stores, self._node: self.storage_id},
             )
 
-        self._effects.write_record(self.key, self.queue_id, lead)
+        self._definitions.write_record(self.key, self.queue_id, lead)
 
     def take_over(self, leader: str, epoch: int) -> bool:
         """Lead in the place of a leader that wants it so, if this copy is whole."""
-        record = self._effects.record_of(self.key, self.queue_id)
+        record = self._definitions.record_of(self.key, self.queue_id)
         if record is None or not self._may_take_over(record, leader, epoch):
             return False
 
@@ -250,7 +243,7 @@ class CopyHere:
                 stores={**record.stores, self._node: self.storage_id},
             )
 
-        self._effects.write_record(self.key, self.queue_id, lead)
+        self._definitions.write_record(self.key, self.queue_id, lead)
         return True
 
     def _may_take_over(self, record: QueueRecord, leader: str, epoch: int) -> bool:

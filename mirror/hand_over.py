@@ -11,31 +11,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from warren.core.errors import NotFound
-from warren.core.ports import Clock, Key
+from warren.core.ports import Clock
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
 from warren.mirror.calls import Calls
 from warren.mirror.led_queue import LedQueue
+from warren.mirror.queue_definitions import QueueDefinitions
 from warren.mirror.replicas import Copies, better_leader, drained_leader
 
 PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
-
-
-class QueueDefinitions(Protocol):
-    """The definitions of queues, as this node knows them."""
-
-    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
-        """The definition of this queue; None when it was deleted, whatever has its name now."""
-        ...
-
-    def queue_records(self) -> Iterable[QueueRecord]: ...
 
 
 class HandOver:
@@ -222,4 +212,4 @@ class HandOvers:
 
     def _leads(self) -> dict[str, int]:
         """How many queues each node leads."""
-        return Counter([record.leader for record in self._definitions.queue_records()])
+        return Counter([record.leader for record in self._definitions.records()])

@@ -20,6 +20,7 @@ from warren.mirror.gm_effects import StopReason
 from warren.mirror.gm_shell import GroupMember
 from warren.mirror.instructions import epoch_and_batch
 from warren.mirror.leader import Leader
+from warren.mirror.queue_definitions import QueueDefinitions
 from warren.mirror.replicas import Wanted, stand_ins
 from warren.mirror.returned_leader import ReturnedLeader
 from warren.mirror.view import MemberId, Members
@@ -34,7 +35,7 @@ UNREACHED_S = 5.0
 
 
 class LedEffects(Protocol):
-    """What a led queue asks of whoever has links, definitions and groups."""
+    """What a led queue asks of whoever has links and groups."""
 
     def flush_soon(self, led: LedQueue) -> None: ...
 
@@ -47,18 +48,6 @@ class LedEffects(Protocol):
     def invite(self, led: LedQueue, node: str) -> None:
         """Ask a node to have a mirror."""
         ...
-
-    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
-        """The definition of this queue; None when it was deleted, whatever has its name now."""
-        ...
-
-    def write_record(
-        self,
-        key: Key,
-        queue_id: int,
-        change: Callable[[QueueRecord], QueueRecord | None],
-        then: Callable[[], None] = ...,
-    ) -> None: ...
 
     def set_flow(self, led: LedQueue, flow: bool) -> None: ...
 
@@ -75,7 +64,14 @@ class LedQueue:
     """`UpperLayer` of the leader's group member, and `LeaderEffects` of its `Leader`."""
 
     def __init__(
-        self, key: Key, queue: Queue, epoch: int, node: str, clock: Clock, effects: LedEffects
+        self,
+        key: Key,
+        queue: Queue,
+        epoch: int,
+        node: str,
+        clock: Clock,
+        definitions: QueueDefinitions,
+        effects: LedEffects,
     ) -> None:
         self.key = key
         self.queue = queue
@@ -99,6 +95,7 @@ class LedQueue:
         self._unreached: dict[str, float] = {}
         self._clock = clock
         self._node = node
+        self._definitions = definitions
         self._effects = effects
         self._joined = False
         self._members: dict[str, MemberId] = {}
@@ -135,7 +132,7 @@ class LedQueue:
         """After promotion: the member was a mirror's before."""
         self._joined = True
         self._members = {member.node: member for member in members if member.node != self._node}
-        record = self._effects.record_of(self.key, self.queue.queue_id)
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
                 # Its death was told to the mirror, which did not lead then.
@@ -343,7 +340,7 @@ class LedQueue:
                 return None
             return change(record)
 
-        self._effects.write_record(self.key, self.queue.queue_id, if_still_led, then)
+        self._definitions.write_record(self.key, self.queue.queue_id, if_still_led, then)
 
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):

@@ -27,8 +27,8 @@ from warren.core.settlement import PENDING, REJECTED
 from warren.core.waiting import Event, decided, run
 from warren.mirror.calls import Calls
 from warren.mirror.former_copy import FormerCopy
-from warren.mirror.hand_over import QueueDefinitions
 from warren.mirror.led_queue import LedQueue
+from warren.mirror.queue_definitions import QueueDefinitions
 from warren.mirror.renumbering import Step
 
 if TYPE_CHECKING:

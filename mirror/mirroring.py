@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext, suppress
 from random import Random
 from typing import cast
@@ -25,7 +25,7 @@ from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node
-from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
+from warren.core.ports import Clock, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
@@ -47,6 +47,7 @@ from warren.mirror.mirror import Mirror, unpack_slice
 from warren.mirror.mirror_figures import MirrorFigures
 from warren.mirror.post import Kind, Post, Undeliverable
 from warren.mirror.promotion import LEADER_BACK, Promotion, promotion
+from warren.mirror.queue_definitions import QueueDefinitions
 from warren.mirror.refusals import Refusals
 from warren.mirror.remote_queue import RemoteQueue
 from warren.mirror.replicas import (
@@ -67,9 +68,6 @@ TICK_S = 1.0
 
 MIRRORS_S = 2.0
 """The longest a declaration waits for the mirrors of its queue."""
-
-NEWS_S = 0.5
-"""How much later than another node this one may hear of a definition; then it is asked again."""
 
 UNWANTED_S = 3 * INVITE_AGAIN_S
 """A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
@@ -109,6 +107,7 @@ class Mirroring:
         self._present = present
         self._may_lead = may_lead
         self._sync_batch = sync_batch
+        self._definitions = QueueDefinitions(metadata, clock)
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
         self._copies: dict[int, CopyHere] = {}
@@ -121,23 +120,23 @@ class Mirroring:
         # Of queues that were promoted here: what was not on disk yet still is on its way there.
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
-        # Definitions that somebody waits for.
-        self._news: dict[Key, list[Event]] = {}
         self._stopping = False
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(
-            name, self._led, self._copies, self.record_of, self._groups.record
+            name, self._led, self._copies, self._definitions.record_of, self._groups.record
         )
-        self.hand_overs = HandOvers(name, calls, clock, self._led, self, running, may_lead)
+        self.hand_overs = HandOvers(
+            name, calls, clock, self._led, self._definitions, running, may_lead
+        )
         self._lost_and_found = LostAndFound(
-            name, calls, clock, self._led, self, self._formers.searched
+            name, calls, clock, self._led, self._definitions, self._formers.searched
         )
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
     def find_former_copies(self, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Open what is left of copies this node had, before what nobody has opened is dropped."""
-        self._formers.find(self.queue_records(), new_backing)
+        self._formers.find(self._definitions.records(), new_backing)
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
@@ -159,11 +158,9 @@ class Mirroring:
         for queue in list(node.local_queues):
             self._has_queue(queue, was_there=True)
         formers = self._formers.to_search()
-        for stored in self._metadata.records(("queue",)) if formers else ():
-            if isinstance(stored.record, QueueRecord):
-                queue_id = stored.record.queue_id
-                for former in formers.get(queue_id, ()):
-                    self._lost_and_found.search(stored.key, queue_id, former)
+        for key, record in self._definitions.items() if formers else ():
+            for former in formers.get(record.queue_id, ()):
+                self._lost_and_found.search(key, record.queue_id, former)
         self._clock.call_later(TICK_S, self._tick)
 
     def backing(self, spec: BackingSpec) -> BackingQueue | None:
@@ -188,7 +185,7 @@ class Mirroring:
         for led in list(self._led.values()):
             led.leader.flush()
             if led.wanted.promote_on_shutdown == WHEN_SYNCED:
-                self.write_record(led.key, led.queue.queue_id, _down)
+                self._definitions.write_record(led.key, led.queue.queue_id, _down)
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
@@ -200,7 +197,9 @@ class Mirroring:
 
     def epoch_of(self, queue: Queue) -> int:
         """In which epoch this node leads it."""
-        record = self.record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
+        record = self._definitions.record_of(
+            ("queue", queue.vhost_name, queue.name), queue.queue_id
+        )
         return 0 if record is None else record.epoch
 
     def received_from(self, queue_id: int, origin: str) -> int | None:
@@ -297,7 +296,7 @@ class Mirroring:
     def synchronise(self, queue: Queue) -> None:
         """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
         led = self._led_or_refuse(queue)
-        record = self.record_of(led.key, led.queue.queue_id)
+        record = self._definitions.record_of(led.key, led.queue.queue_id)
         if record is not None:
             led.synchronise(record)
 
@@ -329,7 +328,7 @@ class Mirroring:
         key: Key = ("queue", queue.vhost_name, queue.name)
         self._by_key[key] = queue.queue_id
         copy = self._copies.pop(queue.queue_id, None)
-        record = self.record_of(key, queue.queue_id)
+        record = self._definitions.record_of(key, queue.queue_id)
         assert record is not None
         self._formers.discard(queue.queue_id)
         if copy is not None:
@@ -385,7 +384,7 @@ class Mirroring:
         )
 
     def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
-        led = LedQueue(key, queue, record.epoch, self._name, self._clock, self)
+        led = LedQueue(key, queue, record.epoch, self._name, self._clock, self._definitions, self)
         led.storage_id = record.storage_id(self._name)
         led.leader.refusals = self._refusals.setdefault(queue.queue_id, Refusals())
         backing = queue.backing
@@ -430,7 +429,7 @@ class Mirroring:
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
         """Go on with what is here, as soon as no mirror can have more."""
-        returned, record = led.returned, self.record_of(led.key, led.queue.queue_id)
+        returned, record = led.returned, self._definitions.record_of(led.key, led.queue.queue_id)
         if returned is None or record is None or self._led.get(led.queue.queue_id) is not led:
             return
         if returned.awaited(record):
@@ -469,7 +468,7 @@ class Mirroring:
                 led.go_on_alone(self._joining(led), led.leader.epoch)
                 self.hand_overs.on_stay(led.queue)
 
-        self.write_record(led.key, led.queue.queue_id, alone, go_on)
+        self._definitions.write_record(led.key, led.queue.queue_id, alone, go_on)
 
     def _joining(self, led: LedQueue) -> GroupMember:
         """A new member in the place of the one that has stopped, or has never begun."""
@@ -510,7 +509,7 @@ class Mirroring:
         if led is None:
             return
         self._forget(led)
-        deleted = self.record_of(key, queue.queue_id) is None
+        deleted = self._definitions.record_of(key, queue.queue_id) is None
         led.leader.end(refuse=not deleted or led.leader.fenced)
         led.member.leave()
         if deleted:
@@ -552,7 +551,7 @@ class Mirroring:
         if queue.exclusive_owner is not None or queue.deleted or self._stopping:
             return
         key: Key = ("queue", queue.vhost_name, queue.name)
-        record = self.record_of(key, queue.queue_id)
+        record = self._definitions.record_of(key, queue.queue_id)
         if record is None or record.leader != self._name:
             return
         wanted = self._wanted(queue)
@@ -596,7 +595,7 @@ class Mirroring:
                 self.drop_copy(copy, "nobody asks for it any more")
             else:
                 self._write_card_of_copy(copy)
-        self._formers.discard_unwanted(self.queue_records(), self._running())
+        self._formers.discard_unwanted(self._definitions.records(), self._running())
         if not self._may_lead(self._name):
             # A mirror may be in sync by now, or this node lead what it did not then.
             self.hand_overs.drain()
@@ -619,7 +618,7 @@ class Mirroring:
     def _write_card_of_copy(self, copy: CopyHere) -> None:
         """When a copy is whole it is what counts, and no more what was here before."""
         mirror = copy.mirror
-        record = self.record_of(copy.key, copy.queue_id)
+        record = self._definitions.record_of(copy.key, copy.queue_id)
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         self._forget_former(mirror)
@@ -636,7 +635,7 @@ class Mirroring:
 
     def _policies_changed(self, vhost: str) -> None:
         for copy in self._copies.values():
-            record = self.record_of(copy.key, copy.queue_id)
+            record = self._definitions.record_of(copy.key, copy.queue_id)
             if record is not None and copy.key[1] == vhost:
                 copy.mirror.set_mode(self._settings(copy.key, record).queue_mode)
         for queue in [queue for queue in self._node.local_queues if queue.vhost_name == vhost]:
@@ -651,7 +650,7 @@ class Mirroring:
         for led in self._led.values():
             led.leader.send_slice_again(name)
         for copy in self._copies.values():
-            record = self.record_of(copy.key, copy.queue_id)
+            record = self._definitions.record_of(copy.key, copy.queue_id)
             if record is not None and record.leader == name:
                 # What was said over the link before may have got lost with it.
                 copy.mirror.report_again()
@@ -672,7 +671,7 @@ class Mirroring:
         Raises `NotFound` to be asked again.
         """
         key: Key = ("queue", vhost, name)
-        record = await self._record_as_seen_by(node, key, queue_id)
+        record = await self._definitions.record_as_seen_by(node, key, queue_id)
         if record is None:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
@@ -684,27 +683,6 @@ class Mirroring:
         former = copy.mirror.former
         kept = None if former is None else former.kept()
         return copy.member.member.me.incarnation, copy.storage_id, kept
-
-    async def _record_as_seen_by(self, leader: str, key: Key, queue_id: int) -> QueueRecord | None:
-        """The definition that this node leads the queue, which may be on the way to us still."""
-        too_late = False
-        while True:
-            record = self.record_of(key, queue_id)
-            if record is not None and record.leader == leader:
-                return record
-            if too_late:
-                return None
-            news = Event()
-            waiting = self._news.setdefault(key, [])
-            waiting.append(news)
-            timer = self._clock.call_later(NEWS_S, news.happen)
-            await news
-            timer.cancel()
-            too_late = self._news.get(key) is waiting
-            if too_late:
-                waiting.remove(news)
-                if not waiting:
-                    del self._news[key]
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
         queue_id = record.queue_id
@@ -728,7 +706,9 @@ class Mirroring:
             lambda batch: self._report(queue_id, batch),
         )
         mirror.former = self._formers.take(queue_id)
-        copy = CopyHere(key, queue_id, storage_id, self._name, mirror, self._clock, self)
+        copy = CopyHere(
+            key, queue_id, storage_id, self._name, mirror, self._clock, self._definitions, self
+        )
         self._copies[queue_id] = copy
         self._by_storage[storage_id] = copy
         self._by_key[key] = queue_id
@@ -742,7 +722,7 @@ class Mirroring:
 
     def _report(self, queue_id: int, batch: int) -> None:
         copy = self._copies.get(queue_id)
-        record = self.record_of(copy.key, copy.queue_id) if copy is not None else None
+        record = self._definitions.record_of(copy.key, copy.queue_id) if copy is not None else None
         if copy is not None and record is not None:
             payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
             self._post.send(record.leader, Kind.MIRRORED, payload)
@@ -756,7 +736,7 @@ class Mirroring:
         if self._by_key.get(copy.key) == copy.queue_id:
             del self._by_key[copy.key]
         copy.member.leave()
-        deleted = self.record_of(copy.key, copy.queue_id) is None
+        deleted = self._definitions.record_of(copy.key, copy.queue_id) is None
         if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
             self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
         else:
@@ -819,50 +799,15 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started and copy.take_over(node, epoch)
 
-    # Definitions
-
-    def queue_records(self) -> Iterator[QueueRecord]:
-        for stored in self._metadata.records(("queue",)):
-            if isinstance(stored.record, QueueRecord):
-                yield stored.record
-
-    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
-        stored = self._metadata.get(key)
-        record = stored.record if stored is not None else None
-        return record if isinstance(record, QueueRecord) and record.queue_id == queue_id else None
+    # What definitions say
 
     def promote_when(self, key: Key) -> str:
         _, vhost, name = key
         applied = self._node.policies.applied(vhost, name, "queue")
         return Wanted.of(applied.definition).promote_on_failure
 
-    def write_record(
-        self,
-        key: Key,
-        queue_id: int,
-        change: Callable[[QueueRecord], QueueRecord | None],
-        then: Callable[[], None] = lambda: None,
-    ) -> None:
-        stored, record = self._metadata.get(key), self.record_of(key, queue_id)
-        if stored is None or record is None:
-            return
-        changed = change(record)
-        if changed is None:
-            return
-        commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
-
-        def decided() -> None:
-            if commit.refused:
-                self.write_record(key, queue_id, change, then)
-            else:
-                then()
-
-        commit.then(decided)
-
     def _record_changed(self, key: Key, record: object | None) -> None:
-        for news in self._news.pop(key, ()):
-            # Others are to see it before.
-            self._clock.call_soon(news.happen)
+        self._definitions.changed(key)
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return

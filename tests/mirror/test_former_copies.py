@@ -17,7 +17,6 @@ from pamqp import commands
 from warren.core.backing_queue import BackingSpec
 from warren.core.records import QueueRecord
 
-START_SHIFT = 24
 BODY = bytes(1000)
 
 
@@ -44,9 +43,7 @@ def disks() -> dict[str, Disk]:
 def cluster(disks: dict[str, Disk]) -> Cluster:
     def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
         disk = disks.setdefault(node.name, Disk(lambda: 0.001))
-        queue = disk.open(spec, node.clock)
-        queue.skip_to(max(node.incarnation, 1 + (queue.next_position >> START_SHIFT)) << 24)
-        return queue
+        return disk.open(spec, node.clock, node.incarnation)
 
     cluster = Cluster("a", "b", "c", new_backing=new_backing)
     policy = {"ha-mode": "all", "ha-sync-mode": "automatic"}

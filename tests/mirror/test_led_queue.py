@@ -20,7 +20,7 @@ KEY: Key = ("queue", "/", "ha")
 
 
 class Definitions:
-    """The one definition there is; stands for all effects, of which nothing else is used."""
+    """The one definition there is."""
 
     def __init__(self, record: QueueRecord) -> None:
         self.record = record
@@ -52,7 +52,8 @@ def test_a_new_leader_does_not_wait_for_a_mirror_that_is_not_in_the_group() -> N
         epoch=2,
     )
     definitions = Definitions(record)
-    led = LedQueue(KEY, SimpleNamespace(queue_id=7), 2, "a", ManualClock(), definitions)  # type: ignore[arg-type]
+    queue, no_effects = SimpleNamespace(queue_id=7), SimpleNamespace()
+    led = LedQueue(KEY, queue, 2, "a", ManualClock(), definitions, no_effects)  # type: ignore[arg-type]
     led.already_joined((MemberId("a", 1), MemberId("b", 2)))
     assert definitions.record.mirrors == ["b"]
     assert definitions.record.in_sync == ["b"]

@@ -25,8 +25,6 @@ from warren.core.vhost import VirtualHost
 from warren.mirror.lost_and_found import HEADER, LOST_AND_FOUND
 from warren.mirror.unasked import Unasked
 
-START_SHIFT = 24
-
 
 @pytest.fixture
 def disks() -> dict[str, Disk]:
@@ -36,9 +34,8 @@ def disks() -> dict[str, Disk]:
 @pytest.fixture
 def cluster(disks: dict[str, Disk]) -> Cluster:
     def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
-        queue = disks.setdefault(node.name, Disk(lambda: 0.001)).open(spec, node.clock)
-        queue.skip_to(max(node.incarnation, 1 + (queue.next_position >> START_SHIFT)) << 24)
-        return queue
+        disk = disks.setdefault(node.name, Disk(lambda: 0.001))
+        return disk.open(spec, node.clock, node.incarnation)
 
     cluster = Cluster("a", "b", "c", new_backing=new_backing)
     cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")

@@ -17,6 +17,9 @@ from warren.core.message import Envelope, Message
 from warren.core.ports import Clock
 from warren.core.settlement import PublishConfirms
 
+START_SHIFT = 24
+"""Positions of a start of a node begin at its number times 2 to this power."""
+
 Kept = dict[int, Message]
 """What the disk has of one queue, by position."""
 
@@ -28,8 +31,12 @@ class Disk:
         self.sync_s = sync_s
         self.queues: dict[int, Kept] = {}
 
-    def open(self, spec: BackingSpec, clock: Clock) -> DiskQueue:
-        return DiskQueue(self, spec, clock)
+    def open(self, spec: BackingSpec, clock: Clock, incarnation: int) -> DiskQueue:
+        """As in the real storage no position is used by two starts of a node."""
+        queue = DiskQueue(self, spec, clock)
+        start = max(incarnation, 1 + (queue.next_position >> START_SHIFT))
+        queue.skip_to(start << START_SHIFT)
+        return queue
 
 
 class DiskQueue(MemoryQueue):

@@ -29,7 +29,7 @@ sys.path.append(str(Path(__file__).parent))
 import cluster_checks as checks
 from cluster import Cluster, random_delays
 from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session
-from cluster_disk import Disk
+from cluster_disk import START_SHIFT, Disk
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults
 from pamqp import commands
 
@@ -48,9 +48,6 @@ from warren.mirror.remote_client import RemoteClient
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""
-
-START_SHIFT = 24
-"""Positions of a start of a node begin at its number times 2 to this power."""
 
 QUIET_S = 45.0
 """Longer than anybody waits for anything."""
@@ -149,7 +146,6 @@ class History(Faults):
         self.trace = zlib.crc32(f"{self.now:.6f} {who} {what!r}".encode(), self.trace)
 
     def _new_backing(self, node: Any, spec: Any) -> Any:
-        # As in the real storage no position is used by two starts of a node.
         if not self.is_durable:
             queue = MemoryQueue()
             queue.skip_to(node.incarnation << START_SHIFT)
@@ -159,10 +155,7 @@ class History(Faults):
             slow_s = 0.2 if self.random.random() < 0.1 else 0.01
             disk = Disk(lambda: self.random.uniform(0.0005, slow_s))
             self._disks[node.name] = disk
-        stored = disk.open(spec, node.clock)
-        start = max(node.incarnation, 1 + (stored.next_position >> START_SHIFT))
-        stored.skip_to(start << START_SHIFT)
-        return stored
+        return disk.open(spec, node.clock, node.incarnation)
 
     def run(self) -> None:
         self._set_up()

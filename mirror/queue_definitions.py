@@ -1,0 +1,89 @@
+"""The definitions of queues, as this node knows them, and how they change: by compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
+from warren.core.records import QueueRecord
+from warren.core.waiting import Event
+
+NEWS_S = 0.5
+"""How much later than another node this one may hear of a definition; then it is asked again."""
+
+
+class QueueDefinitions:
+    """Of all virtual hosts."""
+
+    def __init__(self, metadata: MetadataStore, clock: Clock) -> None:
+        self._metadata = metadata
+        self._clock = clock
+        # Definitions that somebody waits for.
+        self._news: dict[Key, list[Event]] = {}
+
+    def items(self) -> Iterator[tuple[Key, QueueRecord]]:
+        for stored in self._metadata.records(("queue",)):
+            if isinstance(stored.record, QueueRecord):
+                yield stored.key, stored.record
+
+    def records(self) -> Iterator[QueueRecord]:
+        return (record for _, record in self.items())
+
+    def record_of(self, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition of this queue; None when it was deleted, whatever has its name now."""
+        stored = self._metadata.get(key)
+        record = stored.record if stored is not None else None
+        return record if isinstance(record, QueueRecord) and record.queue_id == queue_id else None
+
+    def write_record(
+        self,
+        key: Key,
+        queue_id: int,
+        change: Callable[[QueueRecord], QueueRecord | None],
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Change the definition, trying again while others are faster; None: not any more.
+
+        `then` is called when it is written.
+        """
+        stored, record = self._metadata.get(key), self.record_of(key, queue_id)
+        if stored is None or record is None:
+            return
+        changed = change(record)
+        if changed is None:
+            return
+        commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
+
+        def decided() -> None:
+            if commit.refused:
+                self.write_record(key, queue_id, change, then)
+            else:
+                then()
+
+        commit.then(decided)
+
+    async def record_as_seen_by(self, leader: str, key: Key, queue_id: int) -> QueueRecord | None:
+        """The definition that this node leads the queue, which may be on the way to us still."""
+        too_late = False
+        while True:
+            record = self.record_of(key, queue_id)
+            if record is not None and record.leader == leader:
+                return record
+            if too_late:
+                return None
+            news = Event()
+            waiting = self._news.setdefault(key, [])
+            waiting.append(news)
+            timer = self._clock.call_later(NEWS_S, news.happen)
+            await news
+            timer.cancel()
+            too_late = self._news.get(key) is waiting
+            if too_late:
+                waiting.remove(news)
+                if not waiting:
+                    del self._news[key]
+
+    def changed(self, key: Key) -> None:
+        """A definition is another one now: those who wait for it look, when others have seen it."""
+        for news in self._news.pop(key, ()):
+            self._clock.call_soon(news.happen)
