@@ -31,9 +31,6 @@ from warren.mirror.settling import PublishedReport, pack_report, unpack_numbers
 WAIT_FOR_QUEUE_S = 10.0
 """How long frames wait for the definition of their queue; definitions take milliseconds."""
 
-INCARNATION_SHIFT = 44
-"""Of numbers of deliveries, which are 64 bits: half a year of a million each second."""
-
 _QUEUE = struct.Struct("<Q")
 _CONSUMER = struct.Struct("<QI")
 _HEARD = struct.Struct("<QQ")
@@ -63,16 +60,17 @@ class _Question(Event):
 
 
 class QueueHost:
-    """The sessions of other nodes' clients, at a node that was started `incarnation` times."""
+    """The sessions of other nodes' clients. Deliveries to them are numbered from `first_number`,
+    which no earlier start of this node has reached; 64 bits."""
 
     def __init__(
-        self, node: Node, post: Post, calls: Calls, mirroring: Mirroring, incarnation: int
+        self, node: Node, post: Post, calls: Calls, mirroring: Mirroring, first_number: int
     ) -> None:
         self._node = node
         self._mirroring = mirroring
         self._post = post
         self._sessions: dict[str, dict[int, RemoteClient]] = {}
-        self._delivery_numbers = count(1 + (incarnation << INCARNATION_SHIFT))
+        self._delivery_numbers = count(first_number)
         self._awaited: dict[int, _Awaited] = {}
         # Publishes to queues that are being handed over, in order. Who leads next is sent them by
         # the nodes they are of, which are not told that they have arrived.

@@ -170,7 +170,8 @@ class Cluster:
         identity = Identity(
             self._node_name,
             directory.node_id if directory is not None else secrets.token_hex(16),
-            # Later starts have higher numbers; nobody but the links compares them.
+            # Later starts have higher numbers; nobody but the links compares them, and deliveries
+            # to other nodes are numbered from there.
             time.time_ns(),
             self.membership.identity.cluster_id,
             software=__version__,
@@ -271,6 +272,7 @@ class Cluster:
         AlarmNews(node.alarms, self.post)
         self.mirroring.attach(node, self._new_backing)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
+        # An incarnation is a time in nanoseconds, and nobody delivers a thousand million a second.
         QueueHost(node, self.post, self.calls, self.mirroring, self._links.identity.incarnation)
         await self._links.start()
         self.post.open(self._links)

@@ -159,7 +159,7 @@ class ClusterNode(Broker):
         self.mirroring.find_former_copies(self._new_backing)
         self.mirroring.attach(self.node, self._new_backing)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
-        self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation)
+        self.host = QueueHost(self.node, self.post, self.calls, self.mirroring, incarnation << 40)
 
     def _new_backing(self, spec: BackingSpec) -> BackingQueue:
         return self.cluster.new_backing(self, spec)
