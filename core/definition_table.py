@@ -127,18 +127,19 @@ class DefinitionTable:
     def _changes(self, writes: Sequence[Write]) -> list[Change]:
         """The writes in order, with versions; deleting what is not there changes nothing."""
         changes: list[Change] = []
-        within: dict[Key, Stored | None] = {}
+        within: dict[Key, Change] = {}
         for key, record, transient in writes:
             assert record is None or type(record) is RECORD_TYPES[key[0]], (key, record)
-            current = within[key] if key in within else self._stored.get(key)
+            before = within.get(key) or Change(key, self._stored.get(key), key in self._transient)
+            current = before.stored
             if current is None and record is None:
                 continue
             version = current.version + 1 if current is not None else 1
             stored = None if record is None else Stored(key, record, version)
-            within[key] = stored
             if current is not None:
-                transient = key in self._transient
-            changes.append(Change(key, stored, transient))
+                transient = before.transient
+            within[key] = change = Change(key, stored, transient)
+            changes.append(change)
         return changes
 
     def _apply(self, change: Change) -> None:

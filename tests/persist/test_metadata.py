@@ -189,6 +189,29 @@ TestStoreModel = StoreModel.TestCase
 TestStoreModel.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
 
 
+@pytest.mark.parametrize("first_transient", [True, False])
+def test_a_definition_stays_what_it_was_first_written_as(
+    tmp_path: Path, first_transient: bool
+) -> None:
+    """In the same transaction too, unless it is deleted in between."""
+    written, anew = ("vhost", "written"), ("vhost", "anew")
+    record = vhost()
+    store = open_store(tmp_path)
+    store.transact(
+        [
+            Write(written, record, first_transient),
+            Write(written, record, not first_transient),
+            Write(anew, record, first_transient),
+            Write(anew, None),
+            Write(anew, record, not first_transient),
+        ]
+    )
+    store.close()
+    store = open_store(tmp_path)
+    assert keys(store, ()) == [anew if first_transient else written]
+    store.close()
+
+
 def test_every_kind_of_value_survives_reopening(tmp_path: Path) -> None:
     arguments = {
         "caf\udce9": Field("S", b"\xff\x00"),
