@@ -111,7 +111,6 @@ class CopyHere:
     def stopped(self, reason: StopReason) -> None:
         if reason is not StopReason.LEFT:
             self._stay_outside(reason.value)
-            self.member.ended()
 
     def _stay_outside(self, reason: str) -> None:
         """The group may go on without this node, though nobody else has a whole copy: one that the
@@ -119,6 +118,7 @@ class CopyHere:
         record = self._definitions.record_of(self.key, self.queue_id)
         if record is not None and self._node in record.in_sync and self.mirror.started:
             self.is_outside = True
+            self.member.leave()
         else:
             self._effects.drop_copy(self, reason, keep=True)
 
@@ -131,8 +131,6 @@ class CopyHere:
             work()
         except BeginAnew as error:
             self._stay_outside(str(error))
-            if self.is_outside:
-                self.member.leave()
         except (CopyLost, Undeliverable) as error:
             self._effects.drop_copy(self, str(error))
 

@@ -11,10 +11,9 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from cluster import Cluster
-from cluster_disk import Disk, DiskQueue
+from cluster_disk import Disk, backings_on
 from pamqp import commands
 
-from warren.core.backing_queue import BackingSpec
 from warren.core.records import QueueRecord
 
 BODY = bytes(1000)
@@ -41,11 +40,7 @@ def disks() -> dict[str, Disk]:
 
 @pytest.fixture
 def cluster(disks: dict[str, Disk]) -> Cluster:
-    def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
-        disk = disks.setdefault(node.name, Disk(lambda: 0.001))
-        return disk.open(spec, node.clock, node.incarnation)
-
-    cluster = Cluster("a", "b", "c", new_backing=new_backing)
+    cluster = Cluster("a", "b", "c", new_backing=backings_on(disks))
     policy = {"ha-mode": "all", "ha-sync-mode": "automatic"}
     cluster["a"].node.policies.set("/", "ha", "^ha", policy, 0, "queues")
     client = cluster["a"].connects()

@@ -8,6 +8,7 @@ and what was settled and not forgotten is found again in its order.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from manual_clock import ManualTimer
 
@@ -131,3 +132,13 @@ class DiskQueue(MemoryQueue):
         for _, confirms, publish_seq in unsynced.values():
             if confirms is not None:
                 confirms.settle(publish_seq)
+
+
+def backings_on(disks: dict[str, Disk]) -> Callable[[Any, BackingSpec], DiskQueue]:
+    """What makes the backing queues of nodes, each on a disk of its own that takes 1 ms."""
+
+    def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
+        disk = disks.setdefault(node.name, Disk(lambda: 0.001))
+        return disk.open(spec, node.clock, node.incarnation)
+
+    return new_backing
