@@ -120,9 +120,11 @@ class FormerCopy:
 def _joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for start, end in runs:
+        if start >= end:
+            continue
         if joined and joined[-1][1] == start:
             joined[-1] = (joined[-1][0], end)
-        elif start < end:
+        else:
             joined.append((start, end))
     return joined
 

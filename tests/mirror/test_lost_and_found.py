@@ -12,17 +12,19 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from cluster import Cluster
-from cluster_disk import Disk, DiskQueue
+from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
 
 from warren.amqp.properties import AmqpContentCodec
-from warren.core.backing_queue import BackingSpec
 from warren.core.field import Field
+from warren.core.memory_queue import MemoryQueue
 from warren.core.ports import Commit
 from warren.core.records import QueueRecord
 from warren.core.vhost import VirtualHost
+from warren.mirror.former_copy import FormerCopy
 from warren.mirror.lost_and_found import HEADER, LOST_AND_FOUND
+from warren.mirror.renumbering import Step
 from warren.mirror.unasked import Unasked
 
 
@@ -33,11 +35,7 @@ def disks() -> dict[str, Disk]:
 
 @pytest.fixture
 def cluster(disks: dict[str, Disk]) -> Cluster:
-    def new_backing(node: Any, spec: BackingSpec) -> DiskQueue:
-        disk = disks.setdefault(node.name, Disk(lambda: 0.001))
-        return disk.open(spec, node.clock, node.incarnation)
-
-    cluster = Cluster("a", "b", "c", new_backing=new_backing)
+    cluster = Cluster("a", "b", "c", new_backing=backings_on(disks))
     cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
     cluster.settle()
     return cluster
@@ -352,6 +350,29 @@ def test_nothing_is_kept_of_a_queue_that_is_deleted(
     heal(cluster)
     assert not kept(cluster)
     assert not any(disks["a"].queues.values())
+
+
+@pytest.mark.parametrize(
+    ("firsts", "unasked", "only_here"),
+    [
+        # All that is not asked for lies before what the next leader had not.
+        ([20], [(5, 9)], [(0, 20)]),
+        ([20], [(5, 25), (25, 28)], [(0, 28)]),
+        ([8], [(5, 9), (24, 26)], [(0, 8), (24, 26)]),
+        ([8], None, [(0, 8), (20, 30)]),
+        ([], [(5, 9), (18, 22), (22, 24), (26, 28)], [(20, 24), (26, 28)]),
+        ([], None, []),
+    ],
+)
+def test_what_the_next_leader_never_got(
+    firsts: list[int], unasked: list[tuple[int, int]] | None, only_here: list[tuple[int, int]]
+) -> None:
+    """It went on at 20; the former leader had positions up to 30."""
+    level = MemoryQueue()
+    level.skip_to(30)
+    of_levels = None if unasked is None else [unasked]
+    former = FormerCopy(1, 0, [level], [0], safe_only=False, led=True, unasked=of_levels)
+    assert former.only_here(Step(1, [0], [20], firsts), 0) == only_here
 
 
 def test_what_all_mirrors_have_reported_is_forgotten() -> None:
