@@ -30,6 +30,7 @@ from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, W
 from warren.core.queue import Queue
 from warren.core.records import GlobalParameterRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
+from warren.core.turns import Turns
 from warren.core.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
@@ -74,6 +75,7 @@ class Node:
     ) -> None:
         self.name = name
         self.clock = clock
+        self.turns = Turns(clock)
         self.codec = codec
         self.metadata = metadata
         self.access = access
@@ -123,6 +125,16 @@ class Node:
         writes += self.parameters.writes_to_forget_vhost(name)
         return self.metadata.transact(writes)
 
+    @property
+    def all_buried(self) -> bool:
+        """Whether no dead letter is on its way."""
+        return all(vhost.burials.idle for vhost in self.vhosts.values())
+
+    def hold_burials(self) -> None:
+        """The node is about to stop: what dies from now on is buried after its next start."""
+        for vhost in self.vhosts.values():
+            vhost.burials.hold()
+
     def stop(self) -> None:
         """The node stops; its clients are gone already."""
         for vhost in self.vhosts.values():
@@ -137,6 +149,7 @@ class Node:
         vhost = VirtualHost(
             name,
             clock=self.clock,
+            turns=self.turns,
             codec=self.codec,
             store=self.metadata,
             policies=self.policies,
@@ -230,8 +243,10 @@ class Node:
             check_user_channel(limits, user.name, opened)
 
     def unacked_of(self, queue: Queue) -> list[Message]:
-        """What is out for acknowledgement, wherever its channels are."""
-        found: list[Message] = []
+        """What is pending: out for acknowledgement, wherever its channels are, or dead and not
+        buried yet."""
+        vhost = self.vhosts.get(queue.vhost_name)
+        found = list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)
         for others in self.other_clients:

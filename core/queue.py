@@ -11,7 +11,7 @@ length limits and tracing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -27,6 +27,7 @@ from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Clock, Commit, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.turns import Turns
 from warren.core.waiting import Event, taken
 
 DELIVERY_SLICE = 512
@@ -59,6 +60,36 @@ class Fetched(NamedTuple):
     queue: Queue
 
 
+class DeadLetters(Protocol):
+    """Publishes what died in a queue to its dead letter exchange."""
+
+    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+        """These pending messages of the queue died, the oldest first.
+
+        `Queue.buried` is told when their dead letters are safe.
+        """
+        ...
+
+    def bury_unkept(
+        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+    ) -> None:
+        """A message died before the queue took it. `done` is called when its dead letter is safe,
+        which may be at once."""
+        ...
+
+    def all_buried(self, queue: Queue) -> Event:
+        """Happens when nothing of the queue is left to bury."""
+        ...
+
+    def queue_ends(self, queue: Queue) -> None:
+        """The queue is about to be deleted, and its messages with it; the dead ones are not."""
+        ...
+
+    def queue_moves(self, queue: Queue) -> None:
+        """Another object is about to stand for the queue, in which the dead ones die again."""
+        ...
+
+
 class QueueOwner(Protocol):
     """What a queue asks of its virtual host."""
 
@@ -68,15 +99,11 @@ class QueueOwner(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
-        """Publish the message to the queue's dead letter exchange."""
-        ...
+    @property
+    def turns(self) -> Turns: ...
 
-    def dead_letter_all(
-        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
-    ) -> None:
-        """`dead_letter` for many."""
-        ...
+    @property
+    def burials(self) -> DeadLetters: ...
 
     def queue_unused(self, queue: Queue) -> None:
         """The queue has lost its last user and is to be deleted."""
@@ -279,7 +306,9 @@ class Queue:
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
             self._turned_away += 1
             if settings.overflow == "reject-publish-dlx":
-                self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.MAXLEN)
+                return self._bury_unkept(
+                    envelope, body, DeathReason.MAXLEN, REJECTED, confirms, publish_seq
+                )
             return REJECTED
         ttl_ms = _smaller(settings.message_ttl_ms, envelope.expiration_ms)
         expires_at = None if ttl_ms is None else self._vhost.clock.now() + ttl_ms / 1000
@@ -301,8 +330,9 @@ class Queue:
                 return SETTLED
         elif ttl_ms == 0:
             self._turned_away += 1
-            self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.EXPIRED)
-            return SETTLED
+            return self._bury_unkept(
+                envelope, body, DeathReason.EXPIRED, SETTLED, confirms, publish_seq
+            )
         else:
             backing.publish(envelope, body, expires_at, confirms, publish_seq)
             if expires_at is not None:
@@ -440,9 +470,12 @@ class Queue:
         dead = sorted(messages, key=lambda message: message.position)
         self.unacked -= len(dead)
         self.given_back += len(dead)
-        if self.settings.dead_letter_exchange is not None:
-            self._vhost.dead_letter_all(self, self.backing.load(dead), DeathReason.REJECTED)
-        self.backing.ack(dead)
+        self._bury(dead, DeathReason.REJECTED)
+
+    def buried(self, messages: list[Message]) -> None:
+        """The dead letters of these messages are safe: nothing is lost when they leave."""
+        if not self.deleted:
+            self.backing.ack(messages)
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
         """Put these messages back where they were.
@@ -564,6 +597,7 @@ class Queue:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
+        self._vhost.burials.queue_ends(self)
         self.backing.delete()
         self.unacked = 0
         held, self._held = self._held, None
@@ -594,6 +628,10 @@ class Queue:
         self._find_rules()
         for consumer in self.consumers:
             consumer.block(Blocked.MOVING)
+
+    def all_buried(self) -> Event:
+        """Happens when no message that died here waits for its dead letter to be safe."""
+        return self._vhost.burials.all_buried(self)
 
     @property
     def is_held(self) -> bool:
@@ -634,6 +672,7 @@ class Queue:
             self._expiry_timer = None
         consumers = [consumer for consumer in self.consumers if consumer.is_local]
         self.consumers.clear()
+        self._vhost.burials.queue_moves(self)
         self.backing.delete()
         return Moving(consumers, self._held or [])
 
@@ -763,7 +802,53 @@ class Queue:
             self._drop_excess()
             self.deliver()
 
+    # Deaths
+
+    def _bury(self, dead: list[Message], reason: DeathReason) -> None:
+        """These pending messages died. They leave at once, or when their dead letters are safe."""
+        if self.settings.dead_letter_exchange is None:
+            self.backing.ack(dead)
+        else:
+            self._vhost.burials.bury(self, dead, reason)
+
+    def _bury_unkept(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        reason: DeathReason,
+        answer: Settlement,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        """A publish died here and was never kept. Its publisher gets the answer when the dead
+        letter is safe."""
+        if self.settings.dead_letter_exchange is None:
+            return answer
+        waits = False
+        safe = False
+
+        def done() -> None:
+            nonlocal safe
+            safe = True
+            if waits and confirms is not None:
+                (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+
+        message = Message(envelope, body, -1, None)
+        self._vhost.burials.bury_unkept(self, message, reason, done)
+        if safe or confirms is None:
+            return answer
+        waits = True
+        return PENDING
+
     # Length limits
+
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether it has a length limit above which it refuses messages."""
+        settings = self.settings
+        return settings.overflow != "drop-head" and (
+            settings.max_length is not None or settings.max_length_bytes is not None
+        )
 
     def _would_overflow(self, body_size: int) -> bool:
         settings = self.settings
@@ -793,8 +878,7 @@ class Queue:
             excess.append(message)
         if not excess:
             return
-        self._vhost.dead_letter_all(self, excess, DeathReason.MAXLEN)
-        self.backing.ack(excess)
+        self._bury(excess, DeathReason.MAXLEN)
         if self._over_limit():
             self._resume_soon()
         if self._has_expiring:
@@ -821,8 +905,7 @@ class Queue:
             return True
         expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
         if expired:
-            self._vhost.dead_letter_all(self, expired, DeathReason.EXPIRED)
-            self.backing.ack(expired)
+            self._bury(expired, DeathReason.EXPIRED)
         self._arm_expiry()
         return len(expired) < limit
 

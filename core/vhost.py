@@ -15,7 +15,6 @@ The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. Permissions ar
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -23,9 +22,10 @@ from typing import cast
 
 import msgspec
 
-from warren.core import dead_letter, queue_arguments
+from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.binding import Binding, DestinationKind
+from warren.core.burials import Burials
 from warren.core.errors import (
     BrokerError,
     CommandInvalid,
@@ -39,7 +39,7 @@ from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
 from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
-from warren.core.message import Envelope, Message
+from warren.core.message import Envelope
 from warren.core.message_stats import NOTHING, MessageStats
 from warren.core.node_counts import NodeCounts
 from warren.core.placement import Placement
@@ -54,12 +54,13 @@ from warren.core.ports import (
     Write,
 )
 from warren.core.priority_queue import PriorityQueue
-from warren.core.queue import DeathReason, Queue
+from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, route
+from warren.core.turns import Turns
 
 log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
@@ -68,9 +69,6 @@ ALTERNATE_EXCHANGE = "alternate-exchange"
 
 QUEUE_ID_BITS = 54
 """Random bits that tell queues apart on disk, deleted ones included."""
-
-BURIALS_A_TURN = 200
-"""Dead letters published before other work gets a turn; some milliseconds."""
 
 PREDECLARED = (
     (DEFAULT_EXCHANGE, "direct", False),
@@ -108,6 +106,7 @@ class VirtualHost:
         name: str,
         *,
         clock: Clock,
+        turns: Turns,
         codec: ContentCodec,
         store: MetadataStore,
         policies: Policies,
@@ -121,6 +120,7 @@ class VirtualHost:
     ) -> None:
         self.name = name
         self.clock = clock
+        self.turns = turns
         self.topology = Topology()
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -145,9 +145,7 @@ class VirtualHost:
         self._exclusive: dict[object, dict[str, Queue]] = {}
         # Whose the exclusive queues are to be that are being declared, by their ids.
         self._owners: dict[int, object] = {}
-        self._dying: deque[tuple[Queue, Message, DeathReason]] = deque()
-        self._burying = False
-        self._burial_scheduled = False
+        self.burials = Burials(self, clock, codec, turns, counts)
         for exchange, kind, internal in PREDECLARED:
             record = ExchangeRecord(kind, auto_delete=False, internal=internal, arguments={})
             self._add_exchange(exchange, record)
@@ -167,18 +165,15 @@ class VirtualHost:
         left in the store. What a queue drops when it comes back is dead-lettered when all is
         there that it may be meant for.
         """
-        self._burying = True
-        try:
-            for kind, told in (
-                ("exchange", self._exchange_changed),
-                ("queue", self._queue_changed),
-                ("binding", self._binding_changed),
-            ):
-                for stored in self._store.records((kind, self.name)):
-                    told(stored.key, stored.record)
-        finally:
-            self._burying = False
-        self._bury_dead()
+        self.burials.hold()
+        for kind, told in (
+            ("exchange", self._exchange_changed),
+            ("queue", self._queue_changed),
+            ("binding", self._binding_changed),
+        ):
+            for stored in self._store.records((kind, self.name)):
+                told(stored.key, stored.record)
+        self.burials.release()
 
     # Exchanges
 
@@ -451,63 +446,6 @@ class VirtualHost:
                 queue.published += 1
                 queue.publish(envelope, body, None, 0)
 
-    def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
-        """`QueueOwner`: a message died. One death at a time, however they cascade."""
-        if queue.settings.dead_letter_exchange is None:
-            return
-        self._counts.dead_lettered[reason] += 1
-        self._dying.append((queue, message, reason))
-        self._bury_dead()
-
-    def dead_letter_all(
-        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
-    ) -> None:
-        """`QueueOwner`: many messages died, the oldest first."""
-        if queue.settings.dead_letter_exchange is not None:
-            dead = [(queue, message, reason) for message in messages]
-            self._counts.dead_lettered[reason] += len(dead)
-            self._dying.extend(dead)
-            self._bury_dead()
-
-    def _bury_dead(self) -> None:
-        """Publish what died, so many at a time: a burial may be the cause of further deaths."""
-        if self._burying:
-            return
-        self._burying = True
-        left = BURIALS_A_TURN
-        try:
-            while self._dying and left:
-                left -= 1
-                self._bury(*self._dying.popleft())
-        finally:
-            self._burying = False
-        if self._dying and not self._burial_scheduled:
-            self._burial_scheduled = True
-            self.clock.call_soon(self._bury_more)
-
-    def _bury_more(self) -> None:
-        self._burial_scheduled = False
-        self._bury_dead()
-
-    def _bury(self, queue: Queue, message: Message, reason: DeathReason) -> None:
-        exchange = self.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
-        if exchange is None:
-            return
-        envelope, keys, headers = dead_letter.dead_lettered(
-            message.envelope,
-            queue.name,
-            reason,
-            queue.settings,
-            self.clock.wall_time(),
-            self._codec,
-        )
-        if exchange.name == DEFAULT_EXCHANGE:
-            self.reply(envelope, message.body, keys)
-        for target in self.queues_for(exchange, keys, envelope.header):
-            if not dead_letter.goes_in_circles(headers, target.name, reason):
-                target.published += 1
-                target.publish(envelope, message.body, None, 0)
-
     def count_past(self, stats: MessageStats) -> None:
         """Count what passed through a channel that is gone, or was none, as with HTTP."""
         if self._ended:
@@ -543,8 +481,6 @@ class VirtualHost:
 
     def stop(self) -> None:
         """The node stops; what is durable is to be found again."""
-        while self._dying:
-            self._bury_dead()
         for queue in self.queues.values():
             queue.stop()
 
@@ -558,6 +494,7 @@ class VirtualHost:
         for queue in list(self.queues.values()):
             self._local_queues.remove(queue)
             queue.delete()
+        self.burials.end()
         self.queues.clear()
         self.exchanges.clear()
         self._bindings.clear()

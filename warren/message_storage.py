@@ -120,11 +120,12 @@ class MessageStorage:
 
         return new
 
-    async def settle(self, patience_s: float) -> None:
-        """Return when all that was published so far is confirmed, or after so long."""
+    async def settle(self, patience_s: float, all_buried: Callable[[], bool]) -> None:
+        """Return when all that was published so far is confirmed, dead letters included, or after
+        so long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
-        while not self.storage.journal.idle and loop.time() < deadline:
+        while not (self.storage.journal.idle and all_buried()) and loop.time() < deadline:
             await asyncio.sleep(0.005)
 
     def stop(self) -> None:

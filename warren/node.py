@@ -342,14 +342,20 @@ class RunningNode:
         if self.messages is not None:
             # What clients have published they are to be told of before they are sent away.
             self.node.alarms.set_flow(True)
-            await self.messages.settle(STOP_GRACE_S)
+            await self.messages.settle(STOP_GRACE_S, self._all_buried)
+        self.node.hold_burials()
         await self._listener.stop(STOP_GRACE_S)
+        if self.messages is not None:
+            await self.messages.settle(STOP_GRACE_S, self._all_buried)
         if self.cluster is not None:
             await self.cluster.stop_serving()
         self.node.stop()
         if self.messages is not None:
             self.messages.stop()
         await _close(self._metadata, self._directory, self.cluster)
+
+    def _all_buried(self) -> bool:
+        return self.node.all_buried
 
 
 def _name(config: Config) -> str:

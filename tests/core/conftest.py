@@ -27,6 +27,7 @@ from warren.core.policy import Policies  # noqa: E402
 from warren.core.ports import MetadataStore, Write  # noqa: E402
 from warren.core.records import VirtualHostRecord  # noqa: E402
 from warren.core.reply_to import Replies  # noqa: E402
+from warren.core.turns import Turns  # noqa: E402
 from warren.core.vhost import VirtualHost  # noqa: E402
 from warren.core.volatile_metadata import VolatileMetadataStore  # noqa: E402
 
@@ -62,6 +63,7 @@ def new_vhost(
     vhost = VirtualHost(
         "/",
         clock=clock,
+        turns=Turns(clock),
         codec=AmqpContentCodec(),
         store=store,
         policies=policies,
