@@ -2,9 +2,10 @@
 
 A node is the real thing from the variable queues down to the file system interface. The history
 publishes, delivers, acknowledges, requeues, moves messages from queue to queue as dead letters are,
-purges, pages out, switches modes, deletes and declares, while the threads' jobs run whenever the seed says so, and the power fails at any step.
-After each failure the storage is recovered, and what is found is compared with what must be, what
-may be, and what must not be there (invariants_and_test_ideas.md section 6; the letters below).
+purges, pages out, switches modes, deletes and declares, while the threads' jobs run whenever the
+seed says so, and the power fails at any step. After each failure the storage is recovered, and what
+is found is compared with what must be, what may be, and what must not be there
+(invariants_and_test_ideas.md section 6; the letters below).
 
     python -P tests/simulation/storage_history.py --seed 4711 --count 1000
 """
