@@ -53,6 +53,7 @@ from warren.amqp.frames import (
     described,
     frame,
 )
+from warren.amqp.guarded_clock import GuardedClock
 from warren.amqp.heartbeat import Heartbeat
 from warren.amqp.held_output import HeldOutput
 from warren.amqp.methods import (
@@ -137,6 +138,10 @@ class Shell(Protocol):
         """End the socket at once."""
         ...
 
+    def fault(self) -> None:
+        """The exception in hand is a fault of ours: log it, and end this connection."""
+        ...
+
 
 class Connection:
     """The state machine of one AMQP 0-9-1 peer."""
@@ -160,6 +165,7 @@ class Connection:
         "channel_max",
         "channels",
         "client_properties",
+        "clock",
         "connected_at",
         "flush_requested",
         "frame_max",
@@ -226,10 +232,11 @@ class Connection:
         self._beat_due = False
         self._blocked_notified = False
         # Time
+        self.clock = GuardedClock(node.clock, shell.fault)
         self.heartbeat = Heartbeat(
-            node.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
+            self.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
         )
-        self._deadline: Timer | None = node.clock.call_later(
+        self._deadline: Timer | None = self.clock.call_later(
             settings.handshake_timeout_s, self._handshake_timed_out
         )
 
@@ -499,7 +506,7 @@ class Connection:
             return
         self._waiting = waiting
         self.pause("waiting")
-        awaited.then(lambda: self._go_on(waiting, channel, method))
+        awaited.then(self.clock.guarded(lambda: self._go_on(waiting, channel, method)))
 
     def _go_on(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
         """What a method waited for has happened."""
@@ -657,7 +664,7 @@ class Connection:
 
     def _cut_after(self, delay_s: float) -> None:
         self._stop_timers()
-        self._deadline = self.node.clock.call_later(delay_s, self._abort)
+        self._deadline = self.clock.call_later(delay_s, self._abort)
 
     def _handshake_timed_out(self) -> None:
         state = self.state.name.lower()
@@ -977,7 +984,7 @@ class Connection:
     def yield_turn(self) -> None:
         """Let the other connections have their turn before reading on."""
         self.pause("turn")
-        self.node.clock.call_soon(self._resume_turn)
+        self.clock.call_soon(self._resume_turn)
 
     def _resume_turn(self) -> None:
         self.resume("turn")
@@ -987,7 +994,7 @@ class Connection:
         if reason in self._pauses:
             self._pauses.discard(reason)
             if not self._pauses:
-                self.node.clock.call_soon(self._read_on)
+                self.clock.call_soon(self._read_on)
 
     def _unpause(self) -> None:
         for reason in list(self._pauses):
