@@ -701,7 +701,7 @@ class Channel:
     def watch_timeout(self) -> None:
         """Start looking for messages the client holds too long, from the first it may hold."""
         if self._timeout_timer is None and self.connection.settings.consumer_timeout_s is not None:
-            clock = self.connection.node.clock
+            clock = self.connection.clock
             self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
 
     def _check_timeout(self) -> None:

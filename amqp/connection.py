@@ -53,6 +53,7 @@ from warren.amqp.frames import (
     described,
     frame,
 )
+from warren.amqp.guarded_clock import GuardedClock
 from warren.amqp.heartbeat import Heartbeat
 from warren.amqp.held_output import HeldOutput
 from warren.amqp.methods import (
@@ -140,6 +141,10 @@ class Shell(Protocol):
         """End the socket at once."""
         ...
 
+    def fault(self) -> None:
+        """The exception in hand is a fault of ours: log it, and end this connection."""
+        ...
+
 
 class Connection:
     """The state machine of one AMQP 0-9-1 peer."""
@@ -163,6 +168,7 @@ class Connection:
         "channel_max",
         "channels",
         "client_properties",
+        "clock",
         "connected_at",
         "flush_requested",
         "frame_max",
@@ -229,10 +235,11 @@ class Connection:
         self._beat_due = False
         self._blocked_notified = False
         # Time
+        self.clock = GuardedClock(node.clock, shell.fault)
         self.heartbeat = Heartbeat(
-            node.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
+            self.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
         )
-        self._deadline: Timer | None = node.clock.call_later(
+        self._deadline: Timer | None = self.clock.call_later(
             settings.handshake_timeout_s, self._handshake_timed_out
         )
 
@@ -512,7 +519,7 @@ class Connection:
             return
         self._waiting = waiting
         self.pause("waiting")
-        awaited.then(lambda: self._go_on(waiting, channel, method))
+        awaited.then(self.clock.guarded(lambda: self._go_on(waiting, channel, method)))
 
     def _go_on(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
         """What a method waited for has happened."""
@@ -670,7 +677,7 @@ class Connection:
 
     def _cut_after(self, delay_s: float) -> None:
         self._stop_timers()
-        self._deadline = self.node.clock.call_later(delay_s, self._abort)
+        self._deadline = self.clock.call_later(delay_s, self._abort)
 
     def _handshake_timed_out(self) -> None:
         state = self.state.name.lower()
@@ -990,7 +997,7 @@ class Connection:
     def yield_turn(self) -> None:
         """Let the other connections have their turn before reading on."""
         self.pause("turn")
-        self.node.clock.call_soon(self._resume_turn)
+        self.clock.call_soon(self._resume_turn)
 
     def _resume_turn(self) -> None:
         self.resume("turn")
@@ -999,7 +1006,7 @@ class Connection:
         """The turn is over (`core/turns.py`): read on when it is this connection's again."""
         if not self._pauses:
             self.pause("work")
-            self.node.turns.soon(self._go_on_working)
+            self.node.turns.soon(self.clock.guarded(self._go_on_working))
 
     def _go_on_working(self) -> None:
         self._pauses.discard("work")
@@ -1010,7 +1017,7 @@ class Connection:
         if reason in self._pauses:
             self._pauses.discard(reason)
             if not self._pauses:
-                self.node.clock.call_soon(self._read_on)
+                self.clock.call_soon(self._read_on)
 
     def _unpause(self) -> None:
         for reason in list(self._pauses):

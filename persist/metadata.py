@@ -45,7 +45,14 @@ from warren.persist.data_directory import (
     NewerFormat,
     sync_directory,
 )
-from warren.persist.group_commit import CallLater, GroupCommit, PendingCommit, SyncThread
+from warren.persist.group_commit import (
+    CallLater,
+    GroupCommit,
+    OnFault,
+    PendingCommit,
+    SyncThread,
+    log_callback_fault,
+)
 
 logger = logging.getLogger("warren.storage")
 
@@ -60,6 +67,9 @@ DIGEST_BYTES = 32
 MAP_BYTES_FIRST = 64 << 20
 # What x86-64 gives a process; a store that needs more is beyond help.
 MAP_BYTES_MAX = 1 << 46
+
+EXPECTED = (OSError, lmdb.Error)
+"""What a disk that fails, or is full, makes of a write."""
 
 Puts: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
@@ -89,6 +99,7 @@ class LmdbMetadataStore(DefinitionTable):
         call_on_loop: Callable[[Callable[[], None]], object],
         call_later: CallLater,
         sync_thread: SyncThread | None,
+        on_fault: OnFault = log_callback_fault,
         open_environment: OpenEnvironment = open_environment,
         map_bytes_first: int = MAP_BYTES_FIRST,
     ) -> None:
@@ -109,6 +120,8 @@ class LmdbMetadataStore(DefinitionTable):
             call_later=call_later,
             on_failure=self._report_failure,
             on_recovery=self._report_recovery,
+            on_fault=on_fault,
+            expected=EXPECTED,
         )
         self._closed = False
 

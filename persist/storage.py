@@ -33,7 +33,7 @@ from warren.persist.format import (
     file_of,
     place_of,
 )
-from warren.persist.group_commit import GroupCommit, Job
+from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
 from warren.persist.message_store import MessageStore
@@ -85,7 +85,8 @@ class Storage:
     `run_journal`, `run_transient` and `run_background` each hand a job to a thread that runs its
     jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
     definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
-    not any more; `on_trouble` with an error when the disk fails, with None when it works again.
+    not any more; `on_trouble` with an error when the disk fails, with None when it works again;
+    `on_fault` of an exception nobody expected, after which `abandon` is to be called.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Storage:
         definitions: Callable[[], Commit | None],
         on_flow: Callable[[bool], None] = lambda wait: None,
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
+        on_fault: OnFault = log_callback_fault,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.directory = directory
@@ -124,6 +126,7 @@ class Storage:
         self._trouble = False
         self._flowing = False
         self._stopping = False
+        self._abandoned = False
 
         def now_us() -> int:
             return int(clock.wall_time() * 1e6)
@@ -147,6 +150,7 @@ class Storage:
                 call_later=clock.call_later,
                 on_failure=self._disk_failed,
                 on_recovery=self._disk_works,
+                on_fault=on_fault,
             )
 
         self.persistent = store(directory / LOG_DIRECTORY, transient=False)
@@ -413,8 +417,26 @@ class Storage:
         self.checkpointer.close()
         for combiner in self.combiners:
             combiner.close()
-        self.journal.stop()
+        if not self._abandoned:
+            self.journal.stop()
         self._stopping = True
+
+    def abandon(self) -> None:
+        """Write and confirm nothing more: what is on disk stays as a crash would leave it."""
+        self._stopping = self._abandoned = True
+        self.checkpointer.close()
+        for combiner in self.combiners:
+            combiner.close()
+        self.journal.abandon()
+        self._group.abandon()
+        self._transient_group.abandon()
+
+    def release(self) -> None:
+        """Close the files, after the ends of the threads."""
+        self._writer.close()
+        self._transient_writer.close()
+        self.persistent.close()
+        self.transient.close()
 
     def close(self) -> None:
         """Write, in this thread, what the threads did not, and say that the node stopped clean.
@@ -425,12 +447,9 @@ class Storage:
         self._transient_group.close()
         if lost:
             log_event(log, logging.ERROR, "messages_unwritten", batches=lost, path=self.directory)
-        else:
+        elif not self._abandoned:
             self._write_clean()
-        self._writer.close()
-        self._transient_writer.close()
-        self.persistent.close()
-        self.transient.close()
+        self.release()
 
     def _write_clean(self) -> None:
         undelivered = [

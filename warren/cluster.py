@@ -50,7 +50,7 @@ from warren.mirror.remote_queues import RemoteQueues, origin_name
 from warren.mirror.secret_proof import is_secret_of
 from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory
-from warren.persist.group_commit import SyncThread
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata_replica import LmdbReplica
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class Cluster:
         clock: LoopClock,
         directory: DataDirectory | None,
         own_definitions: list[Stored],
+        on_fault: OnFault,
     ) -> Cluster:
         """Join the cluster, or begin it.
 
@@ -144,7 +145,8 @@ class Cluster:
                     directory,
                     call_on_loop=loop.call_soon_threadsafe,
                     call_later=clock.call_later,
-                    sync_thread=SyncThread("definitions-sync"),
+                    sync_thread=SyncThread("definitions-sync", on_fault),
+                    on_fault=on_fault,
                 )
             cluster = cls(config, node_name, clock, etcd, membership, replica, certificates)
             await cluster._join(secret, directory, own_definitions if expected is None else [])

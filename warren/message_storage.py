@@ -18,7 +18,7 @@ from warren.core.variable_queue import VariableQueue
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
-from warren.persist.group_commit import SyncThread
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.recovery import STORE_DIRECTORY, Progress, Recovery, StorageRefused
 from warren.persist.storage import Limits, Storage, empty_transient
 
@@ -91,9 +91,11 @@ class MessageStorage:
         metadata: MetadataStore,
         on_flow: Callable[[bool], None],
         on_trouble: Callable[[Exception | None], None],
+        on_fault: OnFault,
         limits: Limits,
     ) -> MessageStorage:
-        threads = [SyncThread(f"storage-{name}") for name in ("journal", "paging", "tidying")]
+        names = ("journal", "paging", "tidying")
+        threads = [SyncThread(f"storage-{name}", on_fault) for name in names]
         storage = Storage(
             RealFileSystem(),
             directory.path / STORE_DIRECTORY,
@@ -107,6 +109,7 @@ class MessageStorage:
             definitions=metadata.uncommitted,
             on_flow=on_flow,
             on_trouble=on_trouble,
+            on_fault=on_fault,
             limits=limits,
         )
         return cls(storage, threads)
@@ -134,3 +137,9 @@ class MessageStorage:
         for thread in self._threads:
             thread.close()
         self.storage.close()
+
+    def give_up(self) -> None:
+        """End the threads and close the files after a fault; the storage was abandoned then."""
+        for thread in self._threads:
+            thread.close()
+        self.storage.release()

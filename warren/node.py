@@ -14,7 +14,7 @@ import platform
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,7 @@ from warren.core.alarms import Alarms, Resource
 from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.field import Table
-from warren.core.log_line import log_event
+from warren.core.log_line import log_event, log_fault
 from warren.core.memory_monitor import MemoryMonitor, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
@@ -45,9 +45,10 @@ from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
 from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.persist.data_directory import DataDirectory
-from warren.persist.group_commit import SyncThread
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.storage import Limits
@@ -61,6 +62,9 @@ log = logging.getLogger("warren.node")
 START_QUIETLY_S = 0.2
 """A start that takes longer answers clients before it is over."""
 
+GIVE_UP_S = 10.0
+"""How long each step of the stop may take after a fault."""
+
 STOP_GRACE_S = 2.0
 """How long clients may take to answer connection.close when the node stops."""
 
@@ -70,9 +74,11 @@ class NodeRefused(Exception):
 
 
 class Ending(Enum):
-    """How a node ends: for good, all but its process, or until its cluster is there again."""
+    """How a node ends: for good, all but its process, until its cluster is there again, or by a
+    fault of its own."""
 
     STOP = auto()
+    FAULT = auto()
     STOP_APP = auto()
     PAUSE = auto()
 
@@ -91,7 +97,9 @@ class RunningNode:
         memory: MemoryMonitor,
         disk: DiskMonitor | None,
         cluster: Cluster | None,
+        faults: Faults,
     ) -> None:
+        self.faults = faults
         self.node = node
         self.amqp_ports: list[int] = []
         self.tls_ports: list[int] = []
@@ -114,8 +122,29 @@ class RunningNode:
         """Open the data directory and the listeners, and join the cluster there may be.
 
         Raises `DataDirectoryRefused`, `NodeRefused`, `DefinitionsFileRefused`, `OSError` for
-        addresses and files, `ssl.SSLError`.
+        addresses and files, `ssl.SSLError`, `NodeFailed`.
         """
+        faults = Faults(asyncio.get_running_loop())
+        faults.catch()
+        starting = asyncio.ensure_future(cls._start(config, faults))
+        failing = asyncio.ensure_future(faults.happened.wait())
+        try:
+            # A start may wait for what never comes after a fault.
+            await asyncio.wait((starting, failing), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                assert faults.first is not None
+                raise NodeFailed(faults.first)
+            return starting.result()
+        except BaseException:
+            starting.cancel()
+            await asyncio.wait((starting,))
+            faults.release()
+            raise
+        finally:
+            failing.cancel()
+
+    @classmethod
+    async def _start(cls, config: Config, faults: Faults) -> RunningNode:
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
         directory = None if config.data_dir is None else DataDirectory.open(config.data_dir)
@@ -123,16 +152,20 @@ class RunningNode:
         cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
-            metadata = _own_metadata(directory, loop, clock)
+            metadata = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
-                cluster = await _join(config, config.cluster, loop, clock, directory, metadata)
+                cluster = await _join(
+                    config, config.cluster, loop, clock, directory, metadata, faults.report
+                )
                 metadata = cluster.metadata
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
-            running = cls._build(config, loop, clock, metadata, directory, recovery, cluster)
+            running = cls._build(
+                config, loop, clock, metadata, directory, recovery, cluster, faults
+            )
             if cluster is not None:
                 await cluster.serve(running.node)
             await running._define(config)
@@ -156,6 +189,7 @@ class RunningNode:
         directory: DataDirectory | None,
         recovery: Recovery | None,
         cluster: Cluster | None,
+        faults: Faults,
     ) -> RunningNode:
         name = _name(config)
         alarms = Alarms(name)
@@ -183,10 +217,13 @@ class RunningNode:
                 metadata=metadata,
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
+                on_fault=faults.report,
                 limits=Limits(config.store_file_bytes_max, config.embed_below),
             )
+            faults.watch(messages.storage.abandon)
             monitors.append(Periodic(clock, messages.storage.pins.check))
             new_backing_queue = messages.backing_queues(pager)
+        faults.watch(lambda: alarms.report(Resource.FAULT, True))
         placement = None
         if cluster is not None:
             card_files = messages.storage.card_files if messages is not None else None
@@ -221,7 +258,9 @@ class RunningNode:
             messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
         for monitor in monitors:
             monitor.start()
-        return cls(node, listener, monitors, metadata, directory, messages, memory, disk, cluster)
+        return cls(
+            node, listener, monitors, metadata, directory, messages, memory, disk, cluster, faults
+        )
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
@@ -293,7 +332,7 @@ class RunningNode:
 
     async def ends(self) -> Ending:
         """Wait until the node is to end, one way or the other."""
-        events = [self.stop_wanted, self.stop_app_wanted]
+        events = [self.faults.happened, self.stop_wanted, self.stop_app_wanted]
         if self.cluster is not None:
             events.append(self.cluster.must_pause)
         waits = [asyncio.ensure_future(event.wait()) for event in events]
@@ -302,6 +341,8 @@ class RunningNode:
         finally:
             for wait in waits:
                 wait.cancel()
+        if self.faults.happened.is_set():
+            return Ending.FAULT
         if self.stop_wanted.is_set():
             return Ending.STOP
         return Ending.STOP_APP if self.stop_app_wanted.is_set() else Ending.PAUSE
@@ -334,9 +375,19 @@ class RunningNode:
         )
 
     async def stop(self) -> None:
-        """Tell the clients, commit what is pending, release the data directory."""
+        """Tell the clients, commit what is pending, release the data directory.
+
+        After a fault messages are left as they are on the disk.
+        """
         for monitor in self._monitors:
             monitor.stop()
+        if self.faults.first is None:
+            await self._stop_in_order()
+        else:
+            await self._give_up()
+        self.faults.release()
+
+    async def _stop_in_order(self) -> None:
         if self.management is not None:
             await self.management.stop()
         if self.messages is not None:
@@ -357,13 +408,36 @@ class RunningNode:
     def _all_buried(self) -> bool:
         return self.node.all_buried
 
+    async def _give_up(self) -> None:
+        """Stop as far as that goes when nothing is sure any more."""
+        await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))
+        if self.management is not None:
+            await _try_to_stop(self.management.stop())
+        if self.messages is not None:
+            await _try_to_stop(asyncio.to_thread(self.messages.give_up))
+        await _try_to_stop(_close(self._metadata, None, self.cluster))
+        if self._directory is not None:
+            self._directory.close()
+
+
+async def _try_to_stop(step: Awaitable[None]) -> None:
+    """Do what a stop takes, unless that fails or takes long."""
+    try:
+        async with asyncio.timeout(GIVE_UP_S):
+            await step
+    except Exception:
+        log_fault(log, "stop_failed")
+
 
 def _name(config: Config) -> str:
     return config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
 
 
 def _own_metadata(
-    directory: DataDirectory | None, loop: asyncio.AbstractEventLoop, clock: LoopClock
+    directory: DataDirectory | None,
+    loop: asyncio.AbstractEventLoop,
+    clock: LoopClock,
+    on_fault: OnFault,
 ) -> MetadataStore:
     """The definitions of a node that is alone."""
     if directory is None:
@@ -372,7 +446,8 @@ def _own_metadata(
         directory,
         call_on_loop=loop.call_soon_threadsafe,
         call_later=clock.call_later,
-        sync_thread=SyncThread("metadata-sync"),
+        sync_thread=SyncThread("metadata-sync", on_fault),
+        on_fault=on_fault,
     )
 
 
@@ -383,6 +458,7 @@ async def _join(
     clock: LoopClock,
     directory: DataDirectory | None,
     own: MetadataStore,
+    on_fault: OnFault,
 ) -> Cluster:
     """Join the cluster, with what the node has of its own. Raises `NodeRefused`, OSError."""
     module = import_module("warren.cluster")
@@ -392,7 +468,7 @@ async def _join(
         own.close()
     try:
         cluster: Cluster = await module.Cluster.open(
-            options, _name(config), loop, clock, directory, definitions
+            options, _name(config), loop, clock, directory, definitions, on_fault
         )
     except module.ClusterRefused as refusal:
         raise NodeRefused(str(refusal)) from refusal

@@ -491,7 +491,7 @@ async def replica_in(path: Path) -> AsyncIterator[LmdbReplica]:
             directory,
             call_on_loop=loop.call_soon_threadsafe,
             call_later=loop.call_later,
-            sync_thread=SyncThread("replica"),
+            sync_thread=SyncThread("replica", print),
         )
         yield replica
         replica.close()
