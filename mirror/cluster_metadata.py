@@ -196,7 +196,9 @@ class ClusterMetadata(SharedDefinitions):
         if replicated is None or replicated.cluster_id != self._whole_cluster_id():
             return False
         if replicated.revision > now:
-            # etcd was put back to an older state.
+            # etcd was put back to an older state: what it lacks was not deleted.
+            assert self._replica is not None
+            self._replica.reset("")
             return False
         self._fill(replicated.definitions)
         self._revision = self._replica_revision = replicated.revision

@@ -15,6 +15,7 @@ Format. The environment is the directory `metadata` of the data directory.
   shorter key has.
 - Value: MessagePack of [value format, parts of the key, version, escaped, record]. The parts are
   there because a digest cannot be read back.
+- Beside them, the notes of deleted queues (`deleted_queues.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import starmap
 from pathlib import Path
 from typing import TypeAlias
 
@@ -45,6 +45,15 @@ from warren.persist.data_directory import (
     NewerFormat,
     sync_directory,
 )
+from warren.persist.deleted_queues import (
+    NOTED,
+    QUEUE_PREFIX,
+    DeletedQueues,
+    Puts,
+    note_key,
+    noted_queue,
+    storage_ids,
+)
 from warren.persist.group_commit import CallLater, GroupCommit, PendingCommit, SyncThread
 
 logger = logging.getLogger("warren.storage")
@@ -61,7 +70,6 @@ MAP_BYTES_FIRST = 64 << 20
 # What x86-64 gives a process; a store that needs more is beyond help.
 MAP_BYTES_MAX = 1 << 46
 
-Puts: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
 
 
@@ -95,10 +103,11 @@ class LmdbMetadataStore(DefinitionTable):
         super().__init__()
         self._sync_thread = sync_thread
         self._database = Database(
-            directory.subdirectory(DIRECTORY), open_environment, map_bytes_first
+            directory.subdirectory(DIRECTORY), open_environment, map_bytes_first, _storage_ids_in
         )
+        self.deleted_queues = DeletedQueues(self._submit)
         try:
-            self._load(starmap(decode_definition, self._database.entries()))
+            self._load(self._definitions())
         except BaseException:
             self._database.close()
             raise
@@ -130,8 +139,19 @@ class LmdbMetadataStore(DefinitionTable):
             logger.error("metadata_lost transactions=%d path=%s", lost, self._database.path)
         self._database.close()
 
+    def _definitions(self) -> Iterator[Stored]:
+        for key, value in self._database.entries():
+            queue_id = noted_queue(key)
+            if queue_id is not None:
+                self.deleted_queues.noted.add(queue_id)
+            else:
+                yield decode_definition(key, value)
+
     def _persist(self, changes: Sequence[Change]) -> Commit:
-        return self._group.submit([_put(change) for change in changes])
+        return self._submit([_put(change) for change in changes])
+
+    def _submit(self, puts: Puts) -> Commit:
+        return self._group.submit(puts)
 
     def _report_failure(self, error: Exception) -> None:
         logger.error(
@@ -143,10 +163,21 @@ class LmdbMetadataStore(DefinitionTable):
 
 
 class Database:
-    """The LMDB environment: written by one thread at a time, opened anew after an error."""
+    """The LMDB environment: written by one thread at a time, opened anew after an error.
 
-    def __init__(self, path: Path, open_environment: OpenEnvironment, map_bytes: int) -> None:
+    A transaction that takes a queue's storage from the definitions also notes that it was deleted
+    (`deleted_queues.py`). `storage_ids_in` reads the storages out of the value of a definition.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        open_environment: OpenEnvironment,
+        map_bytes: int,
+        storage_ids_in: Callable[[bytes, bytes], set[int]],
+    ) -> None:
         self.path = path
+        self._storage_ids_in = storage_ids_in
         self._open_environment = open_environment
         self._map_bytes = max(map_bytes, 2 * _file_bytes(path))
         self._environment: lmdb.Environment | None = None
@@ -194,10 +225,21 @@ class Database:
         with self._opened().begin(write=True) as transaction:
             for puts in batch:
                 for key, value in puts:
+                    if key.startswith(QUEUE_PREFIX):
+                        self._note_deleted(transaction, key, value)
                     if value is None:
                         transaction.delete(key)
                     else:
                         transaction.put(key, value)
+
+    def _note_deleted(self, transaction: lmdb.Transaction, key: bytes, value: bytes | None) -> None:
+        before = transaction.get(key)
+        had = self._storage_ids_in(key, bytes(before)) if before is not None else set()
+        has = self._storage_ids_in(key, value) if value is not None else set()
+        for queue_id in had - has:
+            transaction.put(note_key(queue_id), NOTED)
+        for queue_id in has - had:
+            transaction.delete(note_key(queue_id))
 
     def _enlarge(self) -> None:
         if self._map_bytes >= MAP_BYTES_MAX:
@@ -215,6 +257,14 @@ def _file_bytes(path: Path) -> int:
         return (path / DATA_FILE).stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _storage_ids_in(key: bytes, value: bytes) -> set[int]:
+    """The storage of a queue, from its definition; none when that cannot be read."""
+    try:
+        return storage_ids(decode_definition(key, value).record)
+    except DataDirectoryRefused:
+        return set()
 
 
 def _put(change: Change) -> tuple[bytes, bytes | None]:

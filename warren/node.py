@@ -47,6 +47,7 @@ from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.persist.data_directory import DataDirectory
+from warren.persist.deleted_queues import DeletedQueues, no_notes
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
@@ -123,16 +124,19 @@ class RunningNode:
         cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
-            metadata = _own_metadata(directory, loop, clock)
+            metadata, deleted_queues = _own_metadata(directory, loop, clock)
             if config.cluster is not None:
                 cluster = await _join(config, config.cluster, loop, clock, directory, metadata)
                 metadata = cluster.metadata
+                deleted_queues = cluster.with_own_notes(deleted_queues)
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
-            running = cls._build(config, loop, clock, metadata, directory, recovery, cluster)
+            running = cls._build(
+                config, loop, clock, metadata, deleted_queues, directory, recovery, cluster
+            )
             if cluster is not None:
                 await cluster.serve(running.node)
             await running._define(config)
@@ -153,6 +157,7 @@ class RunningNode:
         loop: asyncio.AbstractEventLoop,
         clock: LoopClock,
         metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
         directory: DataDirectory | None,
         recovery: Recovery | None,
         cluster: Cluster | None,
@@ -181,6 +186,7 @@ class RunningNode:
                 clock=clock,
                 call_on_loop=loop.call_soon_threadsafe,
                 metadata=metadata,
+                deleted_queues=deleted_queues,
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 limits=Limits(config.store_file_bytes_max, config.embed_below),
@@ -216,9 +222,12 @@ class RunningNode:
             connection_max=config.connection_max,
         )
         if messages is not None:
+            is_deleted = None
             if cluster is not None:
-                cluster.find_former_copies()
-            messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
+                is_deleted = cluster.leftovers(messages.storage.card_files, deleted_queues)
+                cluster.find_former_copies(is_deleted)
+            defined = _stored_queues(metadata, name, cluster is not None)
+            messages.storage.settle_unclaimed(defined, is_deleted)
         for monitor in monitors:
             monitor.start()
         return cls(node, listener, monitors, metadata, directory, messages, memory, disk, cluster)
@@ -358,16 +367,17 @@ def _name(config: Config) -> str:
 
 def _own_metadata(
     directory: DataDirectory | None, loop: asyncio.AbstractEventLoop, clock: LoopClock
-) -> MetadataStore:
-    """The definitions of a node that is alone."""
+) -> tuple[MetadataStore, DeletedQueues]:
+    """The definitions of a node that is alone, and its notes of queues that were deleted."""
     if directory is None:
-        return VolatileMetadataStore()
-    return LmdbMetadataStore(
+        return VolatileMetadataStore(), no_notes()
+    store = LmdbMetadataStore(
         directory,
         call_on_loop=loop.call_soon_threadsafe,
         call_later=clock.call_later,
         sync_thread=SyncThread("metadata-sync"),
     )
+    return store, store.deleted_queues
 
 
 async def _join(

@@ -113,7 +113,11 @@ async def status(request: ApiRequest) -> Any:
         },
         "listeners": listener_rows(managed),
         "storage": (
-            {"lost_messages": storage.lost, "damaged_records": storage.damaged}
+            {
+                "lost_messages": storage.lost,
+                "damaged_records": storage.damaged,
+                "unclaimed_messages": storage.unclaimed.totals()[1],
+            }
             if storage is not None
             else None
         ),

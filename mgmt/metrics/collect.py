@@ -70,6 +70,7 @@ class Collector:
             writes,
             storage.lost,
             storage.damaged,
+            storage.unclaimed.totals()[1],
             journal.unwritten_bytes,
             *storage.pins.pinned,
         )

@@ -489,6 +489,7 @@ async def replica_in(path: Path) -> AsyncIterator[LmdbReplica]:
     with DataDirectory.open(path) as directory:
         replica = LmdbReplica(
             directory,
+            "a",
             call_on_loop=loop.call_soon_threadsafe,
             call_later=loop.call_later,
             sync_thread=SyncThread("replica"),
