@@ -146,15 +146,19 @@ def open_store(data_directory: Path) -> bytes:
     return bytes.fromhex(node_id)
 
 
-def queue_names(data_directory: Path, pause: Callable[[float], None]) -> dict[int, Key]:
+def queue_names(
+    data_directory: Path,
+    pause: Callable[[float], None],
+    damaged: Callable[[DamagedMetadata], None] | None = None,
+) -> dict[int, Key]:
     """The virtual host and name of every queue that has a definition, by its id in this storage.
 
-    Raises `DataDirectoryRefused`, OSError.
+    Raises `DataDirectoryRefused`, OSError; `damaged` as for `read_definitions`.
     """
     known = read_known_cluster(data_directory)
     node = "" if known is None else known.node
     names = {}
-    for stored in read_definitions(data_directory, "queue", pause=pause):
+    for stored in read_definitions(data_directory, "queue", pause=pause, damaged=damaged):
         assert isinstance(stored.record, QueueRecord)
         names[stored.record.storage_id(node)] = stored.key[1:]
     return names
@@ -282,7 +286,11 @@ class Check:
         path = definitions_directory(self._data_directory) / "data.mdb"
         try:
             self._deleted = read_deleted_queues(self._data_directory, pause=self._pause)
-            self._names = queue_names(self._data_directory, self._pause)
+            self._names = queue_names(
+                self._data_directory,
+                self._pause,
+                lambda error: self._suspect(path, 0, str(error)),
+            )
         except (DamagedMetadata, FileNotFoundError) as error:
             self._names = {}
             self._suspect(path, 0, f"definitions: {error}")

@@ -45,13 +45,25 @@ Decode: TypeAlias = Callable[[bytes, bytes], Stored]
 
 
 def read_definitions(
-    data_directory: Path, kind: str, *, pause: Callable[[float], None]
+    data_directory: Path,
+    kind: str,
+    *,
+    pause: Callable[[float], None],
+    damaged: Callable[[DamagedMetadata], None] | None = None,
 ) -> Iterator[Stored]:
-    """The definitions of one kind. Raises `DamagedMetadata`, `NewerFormat`, OSError."""
+    """The definitions of one kind. Raises `DamagedMetadata`, `NewerFormat`, OSError.
+
+    With `damaged`, that is told of those that cannot be read, and they are passed over.
+    """
     directory = definitions_directory(data_directory)
     decode = decode_replicated if directory.name == CLUSTER_DIRECTORY else decode_definition
     for key, value in _read(directory, encode_path((kind,)), pause):
-        yield decode(key, value)
+        try:
+            yield decode(key, value)
+        except DamagedMetadata as error:
+            if damaged is None:
+                raise
+            damaged(error)
 
 
 def read_deleted_queues(data_directory: Path, *, pause: Callable[[float], None]) -> set[int]:

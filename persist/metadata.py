@@ -13,8 +13,9 @@ Format. The environment is the directory `metadata` of the data directory.
 - Key: the path of the definition (`core/record_format.py`). One longer than 510 bytes is its
   first 479 and the BLAKE2b-256 digest of the whole: exactly 511 bytes, LMDB's limit, which no
   shorter key has.
-- Value: MessagePack of [value format, parts of the key, version, escaped, record]. The parts are
-  there because a digest cannot be read back.
+- Value: with a checksum (`sealing.py`), MessagePack of [parts of the key, version, escaped,
+  record]. The parts are there because a digest cannot be read back. Earlier versions wrote
+  MessagePack of [1, and the same], without a checksum.
 - Beside them, the notes of deleted queues (`deleted_queues.py`).
 """
 
@@ -24,20 +25,22 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import lmdb
-import msgspec
 
 from warren.core.definition_table import Change, DefinitionTable
-from warren.core.ports import Commit, Key, Stored
+from warren.core.log_line import log_event
+from warren.core.ports import Commit, Key, Stored, Unreadable
 from warren.core.record_format import (
     UNREADABLE,
     decode_part,
+    decode_path,
     encode_part,
     encode_path,
     encode_with_record,
     record_from,
+    unpacked,
 )
 from warren.persist.data_directory import (
     DataDirectory,
@@ -55,10 +58,12 @@ from warren.persist.deleted_queues import (
     storage_ids,
 )
 from warren.persist.group_commit import CallLater, GroupCommit, PendingCommit, SyncThread
+from warren.persist.sealing import SEALED, sealed, unsealed
 
 logger = logging.getLogger("warren.storage")
 
-VALUE_FORMAT = 1
+VALUE_FORMAT = SEALED
+UNSEALED_FORMAT = 1
 DIRECTORY = "metadata"
 # LMDB's names.
 DATA_FILE = "data.mdb"
@@ -144,11 +149,26 @@ class LmdbMetadataStore(DefinitionTable):
             queue_id = noted_queue(key)
             if queue_id is not None:
                 self.deleted_queues.noted.add(queue_id)
-            else:
+                continue
+            try:
                 yield decode_definition(key, value)
+            except DamagedMetadata as error:
+                self.unreadable[key] = Unreadable(shown_key(key), str(error))
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "definition_unreadable",
+                    key=shown_key(key),
+                    reason=error,
+                    action="skipped, and left where it is until somebody defines it anew",
+                )
 
     def _persist(self, changes: Sequence[Change]) -> Commit:
-        return self._submit([_put(change) for change in changes])
+        puts = [_put(change) for change in changes]
+        if self.unreadable:
+            for key, _ in puts:
+                self.unreadable.pop(key, None)
+        return self._submit(puts)
 
     def _submit(self, puts: Puts) -> Commit:
         return self._group.submit(puts)
@@ -268,8 +288,9 @@ def _storage_ids_in(key: bytes, value: bytes) -> set[int]:
 
 
 def _put(change: Change) -> tuple[bytes, bytes | None]:
-    key, stored, _ = change
-    return encode_key(key), None if stored is None else _encode(stored)
+    path, stored, _ = change
+    key = encode_key(path)
+    return key, None if stored is None else _encode(key, stored)
 
 
 def encode_key(key: Key) -> bytes:
@@ -281,25 +302,48 @@ def encode_key(key: Key) -> bytes:
     return whole[: KEY_BYTES_MAX - DIGEST_BYTES] + digest
 
 
-def _encode(stored: Stored) -> bytes:
+def _encode(key: bytes, stored: Stored) -> bytes:
     parts = [encode_part(part) for part in stored.key]
-    return encode_with_record((VALUE_FORMAT, parts, stored.version), stored.record)
+    return sealed(key, encode_with_record((parts, stored.version), stored.record))
 
 
 def decode_definition(key: bytes, value: bytes) -> Stored:
     """One definition. Raises `NewerFormat` or `DamagedMetadata`."""
     try:
-        value_format, *rest = msgspec.msgpack.decode(value)
-        if value_format > VALUE_FORMAT:
+        unpacked_value = unpacked(value)
+        value_format = unpacked_value[0]
+        if value_format == SEALED:
+            parts, version, escaped, plain = unsealed(key, unpacked_value)
+        elif value_format == UNSEALED_FORMAT:
+            _, parts, version, escaped, plain = unpacked_value
+        elif value_format > VALUE_FORMAT and not _is_sealed(key, unpacked_value):
             raise NewerFormat(
                 f"a definition has format {value_format}, this version of Warren reads up to"
                 f" {VALUE_FORMAT}; start it with the version that wrote it"
             )
-        parts, version, escaped, plain = rest
+        else:
+            raise ValueError(f"its format is {value_format}")
         path = tuple(decode_part(part) for part in parts)
         record = record_from(path[0], escaped, plain)
     except UNREADABLE as error:
-        raise DamagedMetadata(f"definition {key!r} cannot be read: {error!r}") from None
+        raise DamagedMetadata(f"definition {shown_key(key)} cannot be read: {error}") from None
     if encode_key(path) != key:
-        raise DamagedMetadata(f"definition {key!r} says it is {path!r}")
+        raise DamagedMetadata(f"definition {shown_key(key)} says it is {path!r}")
     return Stored(path, record, version)
+
+
+def _is_sealed(key: bytes, value: Any) -> bool:
+    """Whether only the number of the format is wrong."""
+    try:
+        unsealed(key, value)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def shown_key(key: bytes) -> str:
+    """A key for people, as far as it can be read."""
+    try:
+        return "/".join(decode_path(key))
+    except UNREADABLE:
+        return repr(key)

@@ -5,10 +5,11 @@ a mixture (`core/definition_replica.py`). What cannot be read is discarded and f
 
 Format. The LMDB environment `cluster-metadata` of the data directory.
 
-- Key 00: MessagePack of [format, cluster id, revision]. Written in the same LMDB transaction as
-  the changes it stands for.
+- Key 00: MessagePack of [cluster id, revision]. Written in the same LMDB transaction as the changes
+  it stands for.
 - Other keys: as those of `persist/metadata.py`. Value: MessagePack of [parts of the key, version,
   transient, escaped, record].
+- Both with a checksum (`sealing.py`). Earlier versions wrote them without, and 1 in front under 00.
 - Beside them, the notes of deleted queues (`deleted_queues.py`).
 
 Changes are encoded and written by the sync thread, a batch at a time.
@@ -32,6 +33,7 @@ from warren.core.record_format import (
     encode_part,
     encode_with_record,
     record_from,
+    unpacked,
 )
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import (
@@ -52,11 +54,13 @@ from warren.persist.metadata import (
     encode_key,
     open_environment,
     run_here,
+    shown_key,
 )
+from warren.persist.sealing import SEALED, sealed, unsealed
 
 logger = logging.getLogger("warren.storage")
 
-FORMAT = 1
+UNSEALED_FORMAT = 1
 DIRECTORY = "cluster-metadata"
 HEAD = b"\0"
 """Shorter than any key of a definition."""
@@ -166,13 +170,11 @@ class LmdbReplica:
                 del entries[key]
         if not entries:
             return None
-        replica_format, cluster_id, revision = msgspec.msgpack.decode(entries.pop(HEAD))
-        if replica_format != FORMAT:
-            raise ValueError(f"format {replica_format}, this version of Warren reads {FORMAT}")
+        cluster_id, revision = _read_head(entries.pop(HEAD))
         if not revision:
             # It was emptied and not filled again.
             return None
-        definitions = [_change(value) for value in entries.values()]
+        definitions = [_change(key, value) for key, value in entries.items()]
         for change in definitions:
             if change.stored is not None:
                 self.deleted_queues.former |= storage_ids(change.stored.record)
@@ -208,28 +210,45 @@ class LmdbReplica:
 
 
 def _puts(saved: Saved) -> Iterator[tuple[bytes, bytes | None]]:
-    yield HEAD, msgspec.msgpack.encode((FORMAT, saved.cluster_id, saved.revision))
+    yield HEAD, sealed(HEAD, msgspec.msgpack.encode((saved.cluster_id, saved.revision)))
     yield from saved.notes
-    for key, stored, transient in saved.changes:
-        yield encode_key(key), None if stored is None else _encoded(stored, transient)
+    for path, stored, transient in saved.changes:
+        key = encode_key(path)
+        yield key, None if stored is None else _encoded(key, stored, transient)
 
 
-def _encoded(stored: Stored, transient: bool) -> bytes:
+def _encoded(key: bytes, stored: Stored, transient: bool) -> bytes:
     parts = [encode_part(part) for part in stored.key]
-    return encode_with_record((parts, stored.version, transient), stored.record)
+    return sealed(key, encode_with_record((parts, stored.version, transient), stored.record))
 
 
 def decode_replicated(key: bytes, value: bytes) -> Stored:
     """One definition of the cluster. Raises `DamagedMetadata`."""
     try:
-        stored = _change(value).stored
+        stored = _change(key, value).stored
     except UNREADABLE as error:
-        raise DamagedMetadata(f"definition {key!r} cannot be read: {error!r}") from None
+        raise DamagedMetadata(f"definition {shown_key(key)} cannot be read: {error}") from None
     assert stored is not None
     return stored
 
 
-def _change(value: bytes) -> Change:
-    parts, version, transient, escaped, plain = msgspec.msgpack.decode(value)
-    key = tuple(decode_part(part) for part in parts)
-    return Change(key, Stored(key, record_from(key[0], escaped, plain), version), transient)
+def _read_head(value: bytes) -> tuple[str, int]:
+    """The cluster's id and the revision. Raises one of `UNREADABLE`."""
+    parts = unpacked(value)
+    if parts[0] == UNSEALED_FORMAT:
+        _, cluster_id, revision = parts
+    elif parts[0] == SEALED:
+        cluster_id, revision = unsealed(HEAD, parts)
+    else:
+        raise ValueError(f"format {parts[0]}, this version of Warren reads up to {SEALED}")
+    return cluster_id, revision
+
+
+def _change(key: bytes, value: bytes) -> Change:
+    """Raises one of `UNREADABLE`."""
+    unpacked_value = unpacked(value)
+    if unpacked_value[0] == SEALED:
+        unpacked_value = unsealed(key, unpacked_value)
+    parts, version, transient, escaped, plain = unpacked_value
+    path = tuple(decode_part(part) for part in parts)
+    return Change(path, Stored(path, record_from(path[0], escaped, plain), version), transient)

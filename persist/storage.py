@@ -114,6 +114,8 @@ class Storage:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
+        # Their queues have definitions, and could not be brought back.
+        self._unreachable = UnclaimedMessages()
         self.directory = directory
         self.damaged = recovery.damaged
         self.lost = 0
@@ -242,9 +244,10 @@ class Storage:
 
     def open(self, queue_id: int, *, durable: bool) -> QueueIndex:
         """The index of a queue, with what was recovered of it if it is durable."""
-        kept = self.unclaimed.take(queue_id) if durable else None
-        if kept is not None:
-            return kept
+        if durable:
+            kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
+            if kept is not None:
+                return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
         index = QueueIndex(
             queue_id,
@@ -290,6 +293,7 @@ class Storage:
             queue_id = first_level(storage_id)
             if queue_id in defined:
                 _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
+                self._unreachable.keep(index)
             elif is_deleted(queue_id):
                 _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
                 dropped.add(queue_id)

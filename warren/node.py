@@ -404,7 +404,8 @@ async def _join(
 
 
 async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
-    if config.load_definitions is not None:
+    # The users there were may be among what cannot be read.
+    if config.load_definitions is not None or metadata.unreadable:
         return
     commit = create_defaults(
         metadata,

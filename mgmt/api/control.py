@@ -117,6 +117,7 @@ async def status(request: ApiRequest) -> Any:
                 "lost_messages": storage.lost,
                 "damaged_records": storage.damaged,
                 "unclaimed_messages": storage.unclaimed.totals()[1],
+                "unreadable_definitions": len(node.metadata.unreadable),
             }
             if storage is not None
             else None

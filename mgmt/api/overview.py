@@ -212,6 +212,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "partitions": peers.partitioned() if peers is not None else [],
         "cluster_links": cluster_links(managed),
         "unclaimed_messages": unclaimed_totals(managed),
+        "unreadable_definitions": len(node.metadata.unreadable),
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
             {"name": name, "description": name, "enabled": True}

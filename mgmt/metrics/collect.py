@@ -71,6 +71,7 @@ class Collector:
             storage.lost,
             storage.damaged,
             storage.unclaimed.totals()[1],
+            len(self._node.metadata.unreadable),
             journal.unwritten_bytes,
             *storage.pins.pinned,
         )

@@ -39,9 +39,17 @@ export function memberWarnings(nodes, seenFrom) {
 
 /** What a node keeps on disk and cannot use until somebody sees to it. */
 function storeWarnings(node) {
+  const warnings = [];
   const messages = node.unclaimed_messages?.messages;
-  if (!messages) return [];
-  return [
-    `Node ${node.name} keeps ${messages} messages of queues that no definition names: see warren ctl list_unclaimed_messages.`,
-  ];
+  if (messages) {
+    warnings.push(
+      `Node ${node.name} keeps ${messages} messages of queues that no definition names: see warren ctl list_unclaimed_messages.`,
+    );
+  }
+  if (node.unreadable_definitions) {
+    warnings.push(
+      `Node ${node.name} passes over ${node.unreadable_definitions} definitions that it cannot read: see warren ctl list_unreadable_definitions.`,
+    );
+  }
+  return warnings;
 }

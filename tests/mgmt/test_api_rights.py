@@ -158,6 +158,7 @@ TABLE = """
 /reset/{node} DELETE A
 /rebalance/queues POST A
 /unclaimed-messages GET M
+/unreadable-definitions GET M
 /control/status GET M
 /control/cluster-status GET M
 /control/members GET M

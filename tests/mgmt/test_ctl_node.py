@@ -41,6 +41,7 @@ def test_status_has_rabbitmqs_keys(ctl_node: CtlNode) -> None:
         "lost_messages": 0,
         "damaged_records": 0,
         "unclaimed_messages": 0,
+        "unreadable_definitions": 0,
     }
     assert said["totals"]["virtual_host_count"] == 1
 

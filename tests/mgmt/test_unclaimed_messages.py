@@ -12,7 +12,7 @@ import pytest
 from api_client import ApiClient
 from ctl_node import CtlNode
 from test_metrics import scrape
-from unclaimed_node import change_definitions, drained, publish, stop, without_queue
+from unclaimed_node import change_definitions, drained, flipped, publish, stop, without_queue
 
 from warren import Broker
 from warren.config import Listener
@@ -130,6 +130,48 @@ def test_a_kill_while_they_are_moved_loses_none(start: Callable[[], CtlNode]) ->
     assert sorted(set(found)) == bodies
     # At most what was under way is there twice.
     assert len(found) <= len(bodies) + 100
+
+
+def test_a_flipped_id_of_a_queue_costs_no_message(start: Callable[[], CtlNode]) -> None:
+    node = start()
+    publish(node, "q", BODIES)
+    stop(node)
+    # A long id is MessagePack's CF and 8 octets.
+    change = flipped(b"queue", b"q", b"queue_id\xcf")
+    change_definitions(node.data_directory, change)
+    node = start()
+    assert "definition_unreadable key=queue///q" in node.server.log
+    ((key, reason),) = node.rows("list_unreadable_definitions")
+    assert key == "queue///q" and "checksum" in reason
+    assert node.rows("list_queues") == []
+    assert "Unreadable definitions: 1" in node("status").out
+    ((queue_id, messages, _),) = unclaimed(node)
+    assert messages == "300"
+    # It is left until somebody declares the queue anew.
+    stop(node)
+    node = start()
+    assert len(node.rows("list_unreadable_definitions")) == 1
+    publish(node, "q", [b"new"])
+    assert node.rows("list_unreadable_definitions") == []
+    assert node("recover_messages", queue_id, "q").code == 0
+    node.server.kill()
+    node = start()
+    assert drained(node, "q") == [b"new", *BODIES]
+    assert node.rows("list_unreadable_definitions") == []
+
+
+def test_queues_of_a_virtual_host_with_a_damaged_record_come_back_with_it(
+    start: Callable[[], CtlNode],
+) -> None:
+    node = start()
+    publish(node, "q", BODIES)
+    stop(node)
+    change_definitions(node.data_directory, flipped(b"vhost", b"/", b"Default"))
+    node = start()
+    assert node.rows("list_unreadable_definitions")[0][0] == "vhost//"
+    assert "messages_unreachable" in node.server.log and unclaimed(node) == []
+    assert node("add_vhost", "/").code == 0
+    assert drained(node, "q") == BODIES
 
 
 def test_they_are_counted_where_a_node_is_watched(tmp_path: Path) -> None:

@@ -62,3 +62,15 @@ def without_queue(name: bytes) -> Callable[[bytes, bytes], bytes | None]:
         return None if key.startswith(b"queue\0\1") and name in key else value
 
     return change
+
+
+def flipped(prefix: bytes, name: bytes, at: bytes) -> Callable[[bytes, bytes], bytes | None]:
+    """Flip a bit of a value: the one after these octets, which it must have."""
+
+    def change(key: bytes, value: bytes) -> bytes | None:
+        if not key.startswith(prefix + b"\0\1") or name not in key:
+            return value
+        place = value.index(at) + len(at)
+        return value[:place] + bytes([value[place] ^ 0x10]) + value[place + 1 :]
+
+    return change
