@@ -16,6 +16,7 @@ from warren.core.paging import Pager
 from warren.core.ports import Clock, MetadataStore
 from warren.core.variable_queue import VariableQueue
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
+from warren.persist.deleted_queues import DeletedQueues
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
 from warren.persist.group_commit import OnFault, SyncThread
@@ -89,6 +90,7 @@ class MessageStorage:
         clock: Clock,
         call_on_loop: Callable[[Callable[[], None]], object],
         metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
         on_flow: Callable[[bool], None],
         on_trouble: Callable[[Exception | None], None],
         on_fault: OnFault,
@@ -110,6 +112,7 @@ class MessageStorage:
             on_flow=on_flow,
             on_trouble=on_trouble,
             on_fault=on_fault,
+            deleted_queues=deleted_queues,
             limits=limits,
         )
         return cls(storage, threads)

@@ -48,6 +48,7 @@ from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.persist.data_directory import DataDirectory
+from warren.persist.deleted_queues import DeletedQueues, no_notes
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
@@ -152,19 +153,28 @@ class RunningNode:
         cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
-            metadata = _own_metadata(directory, loop, clock, faults.report)
+            metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
                 cluster = await _join(
                     config, config.cluster, loop, clock, directory, metadata, faults.report
                 )
                 metadata = cluster.metadata
+                deleted_queues = cluster.with_own_notes(deleted_queues)
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
             running = cls._build(
-                config, loop, clock, metadata, directory, recovery, cluster, faults
+                config,
+                loop,
+                clock,
+                metadata,
+                deleted_queues,
+                directory,
+                recovery,
+                cluster,
+                faults,
             )
             if cluster is not None:
                 await cluster.serve(running.node)
@@ -186,6 +196,7 @@ class RunningNode:
         loop: asyncio.AbstractEventLoop,
         clock: LoopClock,
         metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
         directory: DataDirectory | None,
         recovery: Recovery | None,
         cluster: Cluster | None,
@@ -215,6 +226,7 @@ class RunningNode:
                 clock=clock,
                 call_on_loop=loop.call_soon_threadsafe,
                 metadata=metadata,
+                deleted_queues=deleted_queues,
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
@@ -253,9 +265,12 @@ class RunningNode:
             connection_max=config.connection_max,
         )
         if messages is not None:
+            is_deleted = None
             if cluster is not None:
-                cluster.find_former_copies()
-            messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
+                is_deleted = cluster.leftovers(messages.storage.card_files, deleted_queues)
+                cluster.find_former_copies(is_deleted)
+            defined = _stored_queues(metadata, name, cluster is not None)
+            messages.storage.settle_unclaimed(defined, is_deleted)
         for monitor in monitors:
             monitor.start()
         return cls(
@@ -438,17 +453,18 @@ def _own_metadata(
     loop: asyncio.AbstractEventLoop,
     clock: LoopClock,
     on_fault: OnFault,
-) -> MetadataStore:
-    """The definitions of a node that is alone."""
+) -> tuple[MetadataStore, DeletedQueues]:
+    """The definitions of a node that is alone, and its notes of queues that were deleted."""
     if directory is None:
-        return VolatileMetadataStore()
-    return LmdbMetadataStore(
+        return VolatileMetadataStore(), no_notes()
+    store = LmdbMetadataStore(
         directory,
         call_on_loop=loop.call_soon_threadsafe,
         call_later=clock.call_later,
         sync_thread=SyncThread("metadata-sync", on_fault),
         on_fault=on_fault,
     )
+    return store, store.deleted_queues
 
 
 async def _join(
@@ -476,7 +492,8 @@ async def _join(
 
 
 async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
-    if config.load_definitions is not None:
+    # The users there were may be among what cannot be read.
+    if config.load_definitions is not None or metadata.unreadable:
         return
     commit = create_defaults(
         metadata,
