@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,8 @@ class Project:
         done = subprocess.run(
             [sys.executable, str(RUN_TESTS), command],
             cwd=self._path,
+            # What the run that this test is part of says to its own processes.
+            env={name: value for name, value in os.environ.items() if "PYTEST" not in name},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
