@@ -32,6 +32,7 @@ from warren.core.records import GlobalParameterRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
 from warren.core.turns import Turns
 from warren.core.vhost import VirtualHost
+from warren.core.waiting import taken
 
 log = logging.getLogger("warren.connection")
 vhost_log = logging.getLogger("warren.vhost")
@@ -125,6 +126,13 @@ class Node:
     def add_vhost(self, name: str, record: VirtualHostRecord | None = None) -> Commit:
         """Make a virtual host, or change what is said about one."""
         return self.metadata.transact([Write(("vhost", name), record or VirtualHostRecord())])
+
+    async def end_vhost(self, name: str) -> None:
+        """Delete a virtual host, in turns if it is large: its queues and bindings go first."""
+        vhost = self.vhosts.get(name)
+        if vhost is not None:
+            await vhost.empty()
+        await taken(lambda: self.delete_vhost(name))
 
     def delete_vhost(self, name: str) -> Commit:
         """Delete a virtual host, all that is in it and all that is said about it."""

@@ -69,6 +69,9 @@ queue_log = logging.getLogger("warren.queue")
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
 
+FEW = 20
+"""Queues that may go with their virtual host in one transaction."""
+
 FOLLOW_US = 25
 """What it costs to find the policy of a queue, as `core/turns.py` counts it."""
 
@@ -530,6 +533,11 @@ class VirtualHost:
         """The node stops; what is durable is to be found again."""
         for queue in self.queues.values():
             queue.stop()
+
+    async def empty(self) -> None:
+        """Delete most of what is in it, because all of it is to go."""
+        await self.ending.queues(list(self.queues.values())[FEW:])
+        await self.ending.most_of(list(self.bindings()))
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
