@@ -180,6 +180,8 @@ def test_a_filter_cannot_stop_the_node(broker: Broker) -> None:
     assert client.put("/queues/%2F/" + "a" * 60 + "!", {})[0] == 201
     status, refusal = client.get("/queues?page=1&use_regex=true&name=(a%7Caa)%2B%24")
     assert (status, refusal["reason"]) == (400, "the regular expression takes too long to match")
+    status, refusal = client.get("/queues?page=1&use_regex=true&name=" + "(a%7Ca)" * 300)
+    assert status == 400 and "too large" in refusal["reason"]
 
 
 def test_strangers_send_little_and_nobody_sends_packed(broker: Broker) -> None:
