@@ -174,6 +174,9 @@ class AccessControl:
         """How many of `max-connections` or `max-channels` are allowed; None for any number."""
         return effective(self.user_limits(user), name)
 
+    def has_user(self, name: str) -> bool:
+        return self._record(name) is not None
+
     def user(self, name: str) -> UserRecord:
         """Raises `NoSuchUser`."""
         record = self._record(name)

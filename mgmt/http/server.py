@@ -22,7 +22,6 @@ from warren.core.errors import BrokerError
 from warren.core.log_line import log_fault
 from warren.mgmt.http.caller import (
     Caller,
-    LoginThrottle,
     basic_credentials,
     local_caller,
     log_in,
@@ -87,7 +86,6 @@ class ManagementServer:
         metrics: Routes,
     ) -> None:
         self._managed = managed
-        self._throttle = LoginThrottle()
         self._runners: list[web.AppRunner] = []
         self._endpoints = endpoints(self.log_in)
         self._pages = pages
@@ -195,7 +193,7 @@ class ManagementServer:
         credentials = _credentials(http)
         if credentials is None:
             raise no_credentials()
-        caller = log_in(self._managed.node, self._throttle, credentials, address, loopback)
+        caller = log_in(self._managed.node, credentials, address, loopback)
         right.check(caller)
         return caller
 
@@ -203,7 +201,7 @@ class ManagementServer:
         """For the login itself. Raises `ApiError`."""
         address = http.remote or ""
         loopback = address.startswith(LOOPBACK)
-        return log_in(self._managed.node, self._throttle, credentials, address, loopback)
+        return log_in(self._managed.node, credentials, address, loopback)
 
     def _cors(self, http: web.Request) -> dict[str, str]:
         origin = http.headers.get("Origin")
