@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, cast
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -31,6 +30,7 @@ from warren.mgmt.http.endpoint import Endpoint, Reply, Right
 from warren.mgmt.http.errors import ApiError, LoginFailed, from_broker
 from warren.mgmt.http.listeners import Audience, ProtocolFactory
 from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
+from warren.mgmt.http.sites import check_site
 from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.http")
@@ -161,6 +161,8 @@ class ManagementServer:
             handler = endpoint.methods.get(method)
             if handler is None:
                 return web.Response(status=405, headers={**headers, "Allow": _allowed(endpoint)})
+            if not local:
+                check_site(http, self._managed.config.cors_origins)
             _check_accept(http)
             _check_encoding(http)
             right = endpoint.right_for(method)
@@ -253,24 +255,10 @@ def _credentials(http: web.Request) -> tuple[str, str] | None:
         raise LoginFailed()
     cookie = http.cookies.get(COOKIE)
     if cookie is not None:
-        _check_same_origin(http)
         return basic_credentials(cookie)
     if http.method == "GET" and http.path.endswith("/definitions") and "auth" in http.query:
         return basic_credentials(http.query["auth"])
     return None
-
-
-def _check_same_origin(http: web.Request) -> None:
-    """A cookie is sent whoever's page asks: what changes something must come from our pages."""
-    origin = http.headers.get("Origin")
-    if http.method in ("GET", "HEAD") or origin is None:
-        return
-    try:
-        site = urlsplit(origin).netloc
-    except ValueError:
-        site = ""
-    if site != http.host:
-        raise ApiError(401, "not_authorised", "The request comes from another site")
 
 
 async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> web.StreamResponse:

@@ -82,7 +82,7 @@ def test_the_cookie_of_a_login_lets_in(broker: Broker) -> None:
 def test_another_site_cannot_use_the_cookie(broker: Broker) -> None:
     cookie = log_in(broker).headers["Set-Cookie"].split(";")[0]
     own = f"http://{broker.host}:{broker.http_port}"
-    for origin, wanted in (("https://evil.example", 401), (own, 201)):
+    for origin, wanted in (("https://evil.example", 403), (own, 201)):
         answer = ask(broker, "PUT", "/api/vhosts/made", "{}", Cookie=cookie, Origin=origin)
         assert answer.status == wanted
 
@@ -193,9 +193,66 @@ def test_strangers_send_little_and_nobody_sends_packed(broker: Broker) -> None:
     assert (status, answer) == (200, {"routed": False})
 
 
-def test_an_origin_that_is_none_is_another_site(broker: Broker) -> None:
-    answer = ask(broker, "PUT", "/api/vhosts/v", "{}", Cookie="auth=x", Origin="http://[bad")
-    assert answer.status == 401
+GUEST = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+OWN = "http://{host}"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec_Fetch_Site": "cross-site", "Origin": "https://evil.example"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site", "Origin": "http://localhost:3000"},
+        {"Sec_Fetch_Site": "cross-site", "Origin": OWN},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://[bad"},
+        {"Origin": "http://{host}1"},
+        {"Origin": "https://evil.example", "X_Forwarded_Host": "mq.example"},
+    ],
+)
+def test_pages_of_other_sites_change_nothing_whatever_the_login(
+    broker: Broker, headers: dict[str, str]
+) -> None:
+    host = f"{broker.host}:{broker.http_port}"
+    sent = {name: value.format(host=host) for name, value in headers.items()}
+    form = {"Content_Type": "text/plain"}
+    body = '{"password":"x","tags":"administrator","ignored":"="}'
+    for login in (GUEST, {"Cookie": log_in(broker).headers["Set-Cookie"].split(";")[0]}, {}):
+        answer = ask(broker, "PUT", "/api/users/eve", body, **login, **form, **sent)
+        assert answer.status == 403
+        told = json.loads(answer.content)  # type: ignore[attr-defined]
+        assert told["error"] == "cross_site" and "another site" in told["reason"]
+    bulk = ask(broker, "POST", "/api/users/bulk-delete", '{"users":["guest"]}', **GUEST, **sent)
+    assert bulk.status == 403
+    urlencoded = {"Content_Type": "application/x-www-form-urlencoded"}
+    into = ask(broker, "POST", "/api/login", "username=guest&password=guest", **urlencoded, **sent)
+    assert into.status == 403 and "Set-Cookie" not in into.headers
+    assert ApiClient(broker).get("/users/eve")[0] == 404
+    assert ask(broker, "GET", "/api/whoami", **GUEST, **sent).status == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Sec_Fetch_Site": "same-origin", "Origin": OWN},
+        # Behind a proxy the node does not know what it is called.
+        {"Sec_Fetch_Site": "same-origin", "Origin": "https://mq.example"},
+        {"Sec_Fetch_Site": "none"},
+        {"Origin": OWN},
+        {"Origin": "https://MQ.example", "X_Forwarded_Host": "mq.example"},
+        {"Origin": "https://mq.example:8443", "X_Forwarded_Host": "mq.example:8443, inner"},
+        {"Sec_Fetch_Site": "cross-site", "Origin": "https://tools.example"},
+        {"Origin": "https://tools.example"},
+    ],
+)
+def test_tools_own_pages_and_configured_sites_go_on(
+    broker: Broker, headers: dict[str, str]
+) -> None:
+    host = f"{broker.host}:{broker.http_port}"
+    sent = {name: value.format(host=host) for name, value in headers.items()}
+    assert ask(broker, "PUT", "/api/vhosts/made", "{}", **GUEST, **sent).status == 201
 
 
 def test_who_goes_away_in_the_middle_of_a_list_leaves_no_trace(
