@@ -42,6 +42,9 @@ DEFAULT_LOOPBACK_USERS = frozenset({"guest"})
 # What the default exchange, whose name is empty, is called where permissions are concerned.
 DEFAULT_EXCHANGE_SHOWN = "amq.default"
 
+NAME_MAX = 255
+"""Characters of a name: AMQP has no room for a longer one."""
+
 
 class LoginRefused(BrokerError):
     """The login failed. The text is for the log; the peer must not learn the reason."""
@@ -159,7 +162,12 @@ class AccessControl:
         vhost: str,
         values: Mapping[str, str] = NO_VALUES,
     ) -> bool:
-        """Whether the pattern of this permission matches the name."""
+        """Whether the pattern of this permission matches the name.
+
+        A key in CC may be of any length, and searching it takes as long as it is long.
+        """
+        if len(name) > NAME_MAX:
+            return False
         kind = "permission" if isinstance(granted, PermissionRecord) else "topic permission"
         owner = f"{permission} {kind} of user '{user}' in virtual host '{vhost}'"
         pattern: str = getattr(granted, permission)
