@@ -105,13 +105,14 @@ AUTH = (
     _counter("auth_attempts_total", "Logins tried"),
     _counter("auth_attempts_succeeded_total", "Logins that succeeded"),
     _counter("auth_attempts_failed_total", "Logins that failed"),
+    _counter("auth_attempts_throttled_total", "Logins refused unseen after many that failed"),
 )
 
 
 def auth(managed: ManagedNode) -> Values:
     counts = managed.node.counts
     tried = counts.logins_succeeded + counts.logins_failed
-    return (tried, counts.logins_succeeded, counts.logins_failed)
+    return (tried, counts.logins_succeeded, counts.logins_failed, counts.logins_throttled)
 
 
 # Queues
