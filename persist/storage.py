@@ -36,7 +36,7 @@ from warren.persist.format import (
 from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
-from warren.persist.message_store import MessageStore
+from warren.persist.message_store import OPEN_FILES_MAX, MessageStore
 from warren.persist.pins import PINS_DIRECTORY, Pins
 from warren.persist.queue_index import QueueIndex, Surroundings
 from warren.persist.recovery import (
@@ -66,7 +66,8 @@ class Limits(NamedTuple):
     the journal once for each queue, others once for all. `checkpoint_bytes`: what is written
     between two checkpoints, and so what recovery may have to replay; a second or two of work.
     `combine_bytes_min`: smaller log files are not worth writing anew. `tidy_bytes`: nor worth
-    giving back when all that is in them is dead and nothing happens.
+    giving back when all that is in them is dead and nothing happens. `open_files_max`: log files
+    that each store keeps open to read from.
     """
 
     file_bytes_max: int = 16 << 20
@@ -74,6 +75,7 @@ class Limits(NamedTuple):
     checkpoint_bytes: int = 64 << 20
     combine_bytes_min: int = 64 << 10
     tidy_bytes: int = 1 << 20
+    open_files_max: int = OPEN_FILES_MAX
 
 
 DEFAULT_LIMITS = Limits()
@@ -139,6 +141,7 @@ class Storage:
                 start=recovery.start,
                 transient=transient,
                 file_bytes_max=limits.file_bytes_max,
+                open_files_max=limits.open_files_max,
                 now_us=now_us,
             )
 

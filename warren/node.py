@@ -47,6 +47,7 @@ from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
+from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
@@ -218,7 +219,9 @@ class RunningNode:
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
-                limits=Limits(config.store_file_bytes_max, config.embed_below),
+                limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
+                    open_files_max=descriptors().log_files
+                ),
             )
             faults.watch(messages.storage.abandon)
             monitors.append(Periodic(clock, messages.storage.pins.check))
@@ -251,6 +254,7 @@ class RunningNode:
             certificate_login=LOGIN_FROM[config.ssl_cert_login_from],
             read_proxy_header=_proxy_reader(config),
             connection_max=config.connection_max,
+            descriptor_limit=descriptors().clients,
         )
         if messages is not None:
             if cluster is not None:
@@ -306,6 +310,7 @@ class RunningNode:
             stop=self.stop_wanted.set,
             stop_app=self.stop_app_wanted.set,
             suspend_listeners=self._listener.suspend,
+            open_sockets=lambda: self._listener.open_sockets,
             cluster=self.cluster,
         )
         self.management = management
@@ -517,7 +522,9 @@ async def _recover(
     if done:
         return recovering.result(), config.amqp_listeners
     log_event(log, logging.INFO, "recovery_started", clients="told to come back")
-    listener = StartingListener(_server_properties(), progress.describe)
+    listener = StartingListener(
+        _server_properties(), progress.describe, descriptor_limit=descriptors().clients
+    )
     try:
         addresses = [
             Address(host, await listener.listen(host, port)) for host, port in config.amqp_listeners
