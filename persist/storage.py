@@ -37,7 +37,7 @@ from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
 from warren.persist.message_store import OPEN_FILES_MAX, MessageStore
-from warren.persist.pins import PINS_DIRECTORY, Pins
+from warren.persist.pins import NO_LIMIT, PINS_DIRECTORY, Pins
 from warren.persist.queue_index import QueueIndex, Surroundings
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
@@ -88,7 +88,8 @@ class Storage:
     jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
     definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
     not any more; `on_trouble` with an error when the disk fails, with None when it works again;
-    `on_fault` of an exception nobody expected, after which `abandon` is to be called.
+    `on_fault` of an exception nobody expected, after which `abandon` is to be called. `pinned_max`
+    is how many octets all snapshots together may keep.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Storage:
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
         on_fault: OnFault = log_callback_fault,
         limits: Limits = DEFAULT_LIMITS,
+        pinned_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
         self.directory = directory
         self.damaged = recovery.damaged
@@ -222,7 +224,7 @@ class Storage:
             for combined in (self.persistent, self.transient)
         ]
         self.card_files = CardFiles(filesystem, directory, run_background)
-        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time)
+        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time, pinned_max)
         filesystem.make_directory(self.transient.directory)
         filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
         # No later start may take itself for this one, whatever becomes of what it writes.

@@ -93,6 +93,7 @@ class MessageStorage:
         on_trouble: Callable[[Exception | None], None],
         on_fault: OnFault,
         limits: Limits,
+        pinned_max: Callable[[], int],
     ) -> MessageStorage:
         names = ("journal", "paging", "tidying")
         threads = [SyncThread(f"storage-{name}", on_fault) for name in names]
@@ -111,6 +112,7 @@ class MessageStorage:
             on_trouble=on_trouble,
             on_fault=on_fault,
             limits=limits,
+            pinned_max=pinned_max,
         )
         return cls(storage, threads)
 

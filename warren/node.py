@@ -37,7 +37,7 @@ from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.field import Table
 from warren.core.log_line import log_event, log_fault
-from warren.core.memory_monitor import MemoryMonitor, total_memory
+from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
 from warren.core.paging import Pager
@@ -222,8 +222,11 @@ class RunningNode:
                 limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
                     open_files_max=descriptors().log_files
                 ),
+                pinned_max=lambda: _pinned_max(config, directory.path),
             )
             faults.watch(messages.storage.abandon)
+            pins = messages.storage.pins
+            disk.pinned_bytes = lambda: pins.pinned.octets
             monitors.append(Periodic(clock, messages.storage.pins.check))
             new_backing_queue = messages.backing_queues(pager)
         faults.watch(lambda: alarms.report(Resource.FAULT, True))
@@ -605,6 +608,12 @@ def _new_token() -> str:
 def _read_file(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
+
+
+def _pinned_max(config: Config, path: Path) -> int:
+    """How many octets all snapshots together may keep on the disk. Raises OSError."""
+    status = os.statvfs(path)
+    return limit_bytes(config.snapshot_limit, status.f_blocks * status.f_frsize)
 
 
 def _free_bytes(path: Path) -> int:

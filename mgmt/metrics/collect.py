@@ -72,6 +72,7 @@ class Collector:
             storage.damaged,
             journal.unwritten_bytes,
             *storage.pins.pinned,
+            storage.pins.released,
         )
 
     async def queue_groups(self, *, per_object: bool) -> list[Rows]:
