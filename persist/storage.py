@@ -37,8 +37,8 @@ from warren.persist.format import (
 from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
-from warren.persist.message_store import MessageStore
-from warren.persist.pins import PINS_DIRECTORY, Pins
+from warren.persist.message_store import OPEN_FILES_MAX, MessageStore
+from warren.persist.pins import NO_LIMIT, PINS_DIRECTORY, Pins
 from warren.persist.queue_index import QueueIndex, Surroundings
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
@@ -71,7 +71,8 @@ class Limits(NamedTuple):
     the journal once for each queue, others once for all. `checkpoint_bytes`: what is written
     between two checkpoints, and so what recovery may have to replay; a second or two of work.
     `combine_bytes_min`: smaller log files are not worth writing anew. `tidy_bytes`: nor worth
-    giving back when all that is in them is dead and nothing happens.
+    giving back when all that is in them is dead and nothing happens. `open_files_max`: log files
+    that each store keeps open to read from.
     """
 
     file_bytes_max: int = 16 << 20
@@ -79,6 +80,7 @@ class Limits(NamedTuple):
     checkpoint_bytes: int = 64 << 20
     combine_bytes_min: int = 64 << 10
     tidy_bytes: int = 1 << 20
+    open_files_max: int = OPEN_FILES_MAX
 
 
 DEFAULT_LIMITS = Limits()
@@ -91,7 +93,8 @@ class Storage:
     jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
     definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
     not any more; `on_trouble` with an error when the disk fails, with None when it works again;
-    `on_fault` of an exception nobody expected, after which `abandon` is to be called.
+    `on_fault` of an exception nobody expected, after which `abandon` is to be called. `pinned_max`
+    is how many octets all snapshots together may keep.
     `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
     found on disk any more.
     """
@@ -114,6 +117,7 @@ class Storage:
         on_fault: OnFault = log_callback_fault,
         deleted_queues: DeletedQueues | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        pinned_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
         # Their queues have definitions, and could not be brought back.
@@ -154,6 +158,7 @@ class Storage:
                 start=recovery.start,
                 transient=transient,
                 file_bytes_max=limits.file_bytes_max,
+                open_files_max=limits.open_files_max,
                 now_us=now_us,
             )
 
@@ -234,7 +239,7 @@ class Storage:
             for combined in (self.persistent, self.transient)
         ]
         self.card_files = CardFiles(filesystem, directory, run_background)
-        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time)
+        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time, pinned_max)
         filesystem.make_directory(self.transient.directory)
         filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
         # No later start may take itself for this one, whatever becomes of what it writes.

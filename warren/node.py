@@ -37,7 +37,7 @@ from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.field import Table
 from warren.core.log_line import log_event, log_fault
-from warren.core.memory_monitor import MemoryMonitor, total_memory
+from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
 from warren.core.paging import Pager
@@ -47,6 +47,7 @@ from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
+from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes
 from warren.persist.group_commit import OnFault, SyncThread
@@ -230,9 +231,14 @@ class RunningNode:
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
-                limits=Limits(config.store_file_bytes_max, config.embed_below),
+                limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
+                    open_files_max=descriptors().log_files
+                ),
+                pinned_max=lambda: _pinned_max(config, directory.path),
             )
             faults.watch(messages.storage.abandon)
+            pins = messages.storage.pins
+            disk.pinned_bytes = lambda: pins.pinned.octets
             monitors.append(Periodic(clock, messages.storage.pins.check))
             new_backing_queue = messages.backing_queues(pager)
         faults.watch(lambda: alarms.report(Resource.FAULT, True))
@@ -263,6 +269,7 @@ class RunningNode:
             certificate_login=LOGIN_FROM[config.ssl_cert_login_from],
             read_proxy_header=_proxy_reader(config),
             connection_max=config.connection_max,
+            descriptor_limit=descriptors().clients,
         )
         if messages is not None:
             is_deleted = None
@@ -321,6 +328,7 @@ class RunningNode:
             stop=self.stop_wanted.set,
             stop_app=self.stop_app_wanted.set,
             suspend_listeners=self._listener.suspend,
+            open_sockets=lambda: self._listener.open_sockets,
             cluster=self.cluster,
         )
         self.management = management
@@ -540,7 +548,9 @@ async def _recover(
     if done:
         return recovering.result(), config.amqp_listeners
     log_event(log, logging.INFO, "recovery_started", clients="told to come back")
-    listener = StartingListener(_server_properties(), progress.describe)
+    listener = StartingListener(
+        _server_properties(), progress.describe, descriptor_limit=descriptors().clients
+    )
     try:
         addresses = [
             Address(host, await listener.listen(host, port)) for host, port in config.amqp_listeners
@@ -621,6 +631,12 @@ def _new_token() -> str:
 def _read_file(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
+
+
+def _pinned_max(config: Config, path: Path) -> int:
+    """How many octets all snapshots together may keep on the disk. Raises OSError."""
+    status = os.statvfs(path)
+    return limit_bytes(config.snapshot_limit, status.f_blocks * status.f_frsize)
 
 
 def _free_bytes(path: Path) -> int:

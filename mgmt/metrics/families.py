@@ -99,6 +99,10 @@ PERSISTER = (
     _gauge("storage_snapshots", "Snapshots that stand in the store"),
     _gauge("storage_pinned_bytes", "Octets on the disk for the sake of snapshots alone"),
     _gauge("storage_cursors", "Cursors of streams that may keep snapshots"),
+    _counter(
+        "storage_snapshots_released_total",
+        "Snapshots released because all together kept more than snapshot_limit",
+    ),
 )
 
 AUTH = (
