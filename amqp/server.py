@@ -78,6 +78,12 @@ class AmqpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._begin()
+        except Exception:
+            self.fault()
+
+    def _begin(self) -> None:
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if not self._listener.admit(self):
             self._transport.abort()
@@ -96,7 +102,7 @@ class AmqpProtocol(asyncio.Protocol):
         try:
             connection.receive_data(data)
         except Exception:
-            self._internal_error(connection)
+            self.fault()
         if len(data) >= READ_TURN:
             connection.yield_turn()
 
@@ -114,13 +120,10 @@ class AmqpProtocol(asyncio.Protocol):
                 log_fault(log, "connection_end_failed", peer=connection.peer.name)
 
     def pause_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.writable(False)
+        self._tell_writable(False)
 
     def resume_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.writable(True)
-            self._connection.resume("output")
+        self._tell_writable(True)
 
     # Shell
 
@@ -151,6 +154,20 @@ class AmqpProtocol(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def fault(self) -> None:
+        """A fault of ours in serving this peer: log it, and end this peer only."""
+        connection = self._connection
+        if connection is None:
+            log_fault(log, "internal_error")
+            self._transport.abort()
+            return
+        log_fault(log, "internal_error", peer=connection.peer.name)
+        try:
+            connection.internal_error()
+        except Exception:
+            log_fault(log, "connection_close_failed", peer=connection.peer.name)
+            self._transport.abort()
+
     def flush(self) -> None:
         """Write what the connection has to say."""
         connection = self._connection
@@ -175,21 +192,23 @@ class AmqpProtocol(asyncio.Protocol):
         if self._connection is not None:
             self._connection.force_close(reason)
 
+    def _tell_writable(self, writable: bool) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.writable(writable)
+            if writable:
+                connection.resume("output")
+        except Exception:
+            self.fault()
+
     def _check_owed(self, connection: Connection) -> None:
         if self._transport.get_write_buffer_size() > OUTPUT_MAX:
             connection.pause("output")
 
     def _start(self, peer: Peer) -> None:
         self._connection = Connection(self._listener.node, self._listener.settings, self, peer)
-
-    def _internal_error(self, connection: Connection) -> None:
-        """A fault of ours in serving this peer: log it, and end this peer only."""
-        log_fault(log, "internal_error", peer=connection.peer.name)
-        try:
-            connection.internal_error()
-        except Exception:
-            log_fault(log, "connection_close_failed", peer=connection.peer.name)
-            self._transport.abort()
 
     def _read_proxy_header(self, data: bytes) -> None:
         self._header += data
@@ -295,14 +314,14 @@ class Listener:
             for protocol in [one for one in self._protocols if one.is_new]:
                 protocol.abort()
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float, reason: str = "shutdown") -> None:
         """Accept no more, tell every client, and end what is left after the grace period."""
         if self._certificate_timer is not None:
             self._certificate_timer.cancel()
         for server in self._servers:
             server.close()
         for protocol in list(self._protocols):
-            protocol.force_close("broker forced connection closure with reason 'shutdown'")
+            protocol.force_close(f"broker forced connection closure with reason '{reason}'")
         deadline = self._loop.time() + grace_s
         while self._protocols and self._loop.time() < deadline:
             await asyncio.sleep(0.01)

@@ -55,6 +55,14 @@ class Client(Protocol):
     def alarms_changed(self) -> None: ...
 
 
+class Holding(Protocol):
+    """A channel, as far as it has messages."""
+
+    def unsettled(self) -> Iterable[Message]:
+        """What it has got and no queue has heard a verdict of."""
+        ...
+
+
 class Node:
     """The state of one running node."""
 
@@ -90,6 +98,8 @@ class Node:
         self.local_queues = LocalQueues()
         self._placement = placement or OneNode()
         self.clients: dict[Client, None] = {}
+        # Channels that have ended, and have not given back yet what they had.
+        self.giving_back: dict[Holding, None] = {}
         # Who knows what clients of other nodes have got from a queue.
         self.other_clients: list[Callable[[Queue], Iterable[Message]]] = []
         self.counts = NodeCounts()
@@ -249,6 +259,8 @@ class Node:
         found = list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)
+        for channel in self.giving_back:
+            found += [message for message in channel.unsettled() if message.holder.queue is queue]
         for others in self.other_clients:
             found += others(queue)
         return found

@@ -141,6 +141,7 @@ class Queue:
         "_resume_scheduled",
         "_rules",
         "_sent_late",
+        "_still",
         "_trace",
         "_turned_away",
         "_unused_timer",
@@ -213,6 +214,8 @@ class Queue:
         self._trace: Firehose | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
+        # For how many reasons it delivers nothing for a moment.
+        self._still = 0
         # Happens when it stays here, or another object has taken the place of this one.
         self._let_go: Event | None = None
         self._expiry_timer: Timer | None = None
@@ -237,6 +240,11 @@ class Queue:
     def survives(self) -> bool:
         """Whether it is there after a restart: an exclusive queue ends with its connection."""
         return self.durable and self.exclusive_owner is None
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether a publish may be the cause of more than keeping or delivering it."""
+        return self._rules
 
     # Publishing
 
@@ -315,7 +323,7 @@ class Queue:
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
         ready = self.ring.top
-        if ready and not backing.length:
+        if ready and not backing.length and not self._still:
             consumer = ready[0]
             if consumer.no_ack:
                 self._send(consumer, envelope, body, again)
@@ -387,7 +395,7 @@ class Queue:
         backing = self.backing
         if not backing.length:
             return
-        if self._held is not None:
+        if self._held is not None or self._still:
             return
         if self._has_expiring and not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
@@ -493,6 +501,21 @@ class Queue:
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
+
+    def pause_delivery(self) -> None:
+        """Deliver nothing until `resume_delivery`.
+
+        Many messages come back, in several turns; what is behind them must not overtake them.
+        """
+        self._still += 1
+        self._find_rules()
+
+    def resume_delivery(self) -> None:
+        """What came back is there."""
+        self._still -= 1
+        self._find_rules()
+        if not self.deleted:
+            self.deliver()
 
     def purge(self) -> int:
         """Drop all ready messages; returns how many."""
@@ -742,6 +765,7 @@ class Queue:
             or settings.max_length_bytes is not None
             or self._trace is not None
             or self._held is not None
+            or self._still > 0
         )
 
     def _unused(self) -> None:

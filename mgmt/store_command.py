@@ -189,9 +189,15 @@ def _queues_as_text(queues: list[QueueTotals]) -> Iterator[str]:
     for totals in queues:
         if totals.vhost is None:
             yield (
-                f"{totals.messages:>12} {totals.body_bytes:>15}  queue {totals.queue:016x} without"
-                " a definition; the next start removes it"
+                f"{totals.messages:>12} {totals.body_bytes:>15}  queue {totals.queue:016x}"
+                f" {_without_definition(totals)}"
             )
+
+
+def _without_definition(totals: QueueTotals) -> str:
+    if totals.deleted:
+        return "was deleted; the next start removes the messages"
+    return "has no definition; its messages are kept (warren ctl list_unclaimed_messages)"
 
 
 def _finding_as_text(finding: Finding, names: dict[int, str]) -> str:

@@ -3,7 +3,7 @@
     Recovery(...).run()                 what is on disk; may take long, belongs in a thread
     storage = Storage(..., recovery)
     storage.open(queue_id, ...)         for every queue there is
-    storage.drop_unclaimed(...)         what belongs to queues that are gone
+    storage.settle_unclaimed(...)       what belongs to no queue: dropped, or kept
     ...
     storage.stop()
 
@@ -15,16 +15,17 @@ Directory `store` of the data directory: `checkpoint`, `clean`, `log/` (the pers
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.core.backing_queue import LEVELS
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Commit
 from warren.persist.card_files import CardFiles
 from warren.persist.checkpoint import Checkpointer, write_small_file
 from warren.persist.combine import Combiner
+from warren.persist.deleted_queues import DeletedQueues, first_level, no_notes
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     Checkpoint,
@@ -33,7 +34,7 @@ from warren.persist.format import (
     file_of,
     place_of,
 )
-from warren.persist.group_commit import GroupCommit, Job
+from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
 from warren.persist.message_store import MessageStore
@@ -47,6 +48,7 @@ from warren.persist.recovery import (
     QUEUES_DIRECTORY,
     Recovery,
 )
+from warren.persist.unclaimed import UnclaimedMessages
 
 log = logging.getLogger("warren.storage")
 
@@ -54,6 +56,9 @@ TRANSIENT_DIRECTORY = "transient"
 
 START_SHIFT = 40
 """Positions of a start of the node begin at its number times 2 to this power: none comes twice."""
+
+LET_GO_MAX = 1000
+"""Deleted queues that wait for a checkpoint; more of them bring it about."""
 
 QUARANTINED_MAX = 1000
 """Damaged records kept for people to look at."""
@@ -85,7 +90,10 @@ class Storage:
     `run_journal`, `run_transient` and `run_background` each hand a job to a thread that runs its
     jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
     definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
-    not any more; `on_trouble` with an error when the disk fails, with None when it works again.
+    not any more; `on_trouble` with an error when the disk fails, with None when it works again;
+    `on_fault` of an exception nobody expected, after which `abandon` is to be called.
+    `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
+    found on disk any more.
     """
 
     def __init__(
@@ -103,8 +111,13 @@ class Storage:
         definitions: Callable[[], Commit | None],
         on_flow: Callable[[bool], None] = lambda wait: None,
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
+        on_fault: OnFault = log_callback_fault,
+        deleted_queues: DeletedQueues | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
+        self.unclaimed = UnclaimedMessages()
+        # Their queues have definitions, and could not be brought back.
+        self._unreachable = UnclaimedMessages()
         self.directory = directory
         self.damaged = recovery.damaged
         self.lost = 0
@@ -116,14 +129,19 @@ class Storage:
         self._definitions = definitions
         self._on_flow = on_flow
         self._on_trouble = on_trouble
+        self._deleted_queues = deleted_queues or no_notes()
         self._run_background = run_background
+        self._call_on_loop = call_on_loop
         self._open: dict[int, QueueIndex] = {}
         self._doomed: list[QueueIndex] = []
+        # Deleted queues without files; records of them are in the journal before the place.
+        self._leaving: deque[tuple[int, set[int]]] = deque()
         self._transient_owed = 0
         self._transient_congested = False
         self._trouble = False
         self._flowing = False
         self._stopping = False
+        self._abandoned = False
 
         def now_us() -> int:
             return int(clock.wall_time() * 1e6)
@@ -147,6 +165,7 @@ class Storage:
                 call_later=clock.call_later,
                 on_failure=self._disk_failed,
                 on_recovery=self._disk_works,
+                on_fault=on_fault,
             )
 
         self.persistent = store(directory / LOG_DIRECTORY, transient=False)
@@ -229,6 +248,10 @@ class Storage:
 
     def open(self, queue_id: int, *, durable: bool) -> QueueIndex:
         """The index of a queue, with what was recovered of it if it is durable."""
+        if durable:
+            kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
+            if kept is not None:
+                return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
         index = QueueIndex(
             queue_id,
@@ -255,20 +278,48 @@ class Storage:
         else:
             index.redelivered_below = self._undelivered.get(index.queue_id, 0)
 
-    def drop_unclaimed(self, defined: Collection[int] = ()) -> None:
-        """Forget what belongs to queues that nobody opened: they were deleted.
+    def settle_unclaimed(
+        self,
+        defined: Collection[int] = (),
+        is_deleted: Callable[[int], bool] | None = None,
+    ) -> None:
+        """See to what nobody has opened: drop what is of deleted queues, and keep the rest.
 
-        But not what belongs to those in `defined`: they could not be brought back this time.
+        `defined` are queues that could not be brought back this time. `is_deleted` says of the id
+        of a queue that it was deleted; without it that is so where a note says it.
         """
-        for queue_id in list(self._recovered):
-            index = self.open(queue_id, durable=True)
+        deleted_queues = self._deleted_queues
+        is_deleted = is_deleted or deleted_queues.__contains__
+        dropped = set()
+        for storage_id in list(self._recovered):
+            index = self.open(storage_id, durable=True)
             count = index.recovered().count
-            if queue_id - queue_id % LEVELS in defined:
-                _log_messages(logging.ERROR, "messages_unreachable", queue_id, count)
-                continue
-            _log_messages(logging.INFO, "leftover_dropped", queue_id, count)
-            index.delete()
+            queue_id = first_level(storage_id)
+            if queue_id in defined:
+                _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
+                self._unreachable.keep(index)
+            elif is_deleted(queue_id):
+                _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
+                dropped.add(queue_id)
+                index.delete()
+            elif count:
+                self.unclaimed.keep(index)
+            else:
+                index.delete()
+        self.unclaimed.report()
         self._undelivered = None
+        # Of the others there is nothing, or a definition has them again.
+        deleted_queues.forget(deleted_queues.noted - dropped)
+
+    def drop_unclaimed(self, queue_id: int) -> Commit:
+        """Drop unclaimed messages; the commit is done when no restart brings them back."""
+        indexes = self.unclaimed.levels(queue_id)
+        for index in indexes:
+            self.unclaimed.take(index.queue_id)
+        commit = self._deleted_queues.note([queue_id])
+        for index in indexes:
+            commit.then(index.delete)
+        return commit
 
     # Batches
 
@@ -304,20 +355,58 @@ class Storage:
             return
         for index in doomed:
             index.release()
+        queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
         directories = [index.directory for index in doomed if index.has_files]
         if not directories:
+            self._without_files(queue_ids)
             return
 
         def job() -> None:
-            for directory in directories:
-                try:
-                    self._filesystem.remove_directory(directory)
-                except OSError as error:
-                    log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
+            if not self._remove_directories(directories):
+                return
+            try:
+                self._call_on_loop(lambda: self._without_files(queue_ids))
+            except RuntimeError:
+                # The loop is closed: the node has stopped.
+                return
 
         self._run_background(job)
 
+    def _remove_directories(self, directories: list[Path]) -> bool:
+        """Whether they are gone for good; runs in the background."""
+        gone = True
+        for directory in directories:
+            try:
+                self._filesystem.remove_directory(directory)
+            except OSError as error:
+                log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
+                gone = False
+        for parent in {directory.parent for directory in directories}:
+            try:
+                self._filesystem.sync_directory(parent)
+            except OSError as error:
+                log_event(log, logging.WARNING, "leftover_may_remain", path=parent, error=error)
+                gone = False
+        return gone
+
+    def _without_files(self, queue_ids: set[int]) -> None:
+        """Only the journal knows of these queues, up to where it is now."""
+        if self._stopping or not queue_ids:
+            return
+        self._leaving.append((self.persistent.end, queue_ids))
+        if len(self._leaving) >= LET_GO_MAX:
+            self.checkpointer.request()
+
+    def _let_go(self) -> None:
+        """Report the queues of which recovery would find nothing from the checkpoint on."""
+        queue_ids: set[int] = set()
+        while self._leaving and self._leaving[0][0] <= self.checkpointer.place:
+            queue_ids |= self._leaving.popleft()[1]
+        if queue_ids:
+            self._deleted_queues.forget(queue_ids)
+
     def _checkpoint_taken(self) -> None:
+        self._let_go()
         self.combine()
 
     def combine(self) -> None:
@@ -413,8 +502,26 @@ class Storage:
         self.checkpointer.close()
         for combiner in self.combiners:
             combiner.close()
-        self.journal.stop()
+        if not self._abandoned:
+            self.journal.stop()
         self._stopping = True
+
+    def abandon(self) -> None:
+        """Write and confirm nothing more: what is on disk stays as a crash would leave it."""
+        self._stopping = self._abandoned = True
+        self.checkpointer.close()
+        for combiner in self.combiners:
+            combiner.close()
+        self.journal.abandon()
+        self._group.abandon()
+        self._transient_group.abandon()
+
+    def release(self) -> None:
+        """Close the files, after the ends of the threads."""
+        self._writer.close()
+        self._transient_writer.close()
+        self.persistent.close()
+        self.transient.close()
 
     def close(self) -> None:
         """Write, in this thread, what the threads did not, and say that the node stopped clean.
@@ -425,12 +532,9 @@ class Storage:
         self._transient_group.close()
         if lost:
             log_event(log, logging.ERROR, "messages_unwritten", batches=lost, path=self.directory)
-        else:
+        elif not self._abandoned:
             self._write_clean()
-        self._writer.close()
-        self._transient_writer.close()
-        self.persistent.close()
-        self.transient.close()
+        self.release()
 
     def _write_clean(self) -> None:
         undelivered = [

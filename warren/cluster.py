@@ -33,7 +33,7 @@ from warren.mirror import leftovers
 from warren.mirror.alarm_news import AlarmNews
 from warren.mirror.calls import Calls
 from warren.mirror.cluster_metadata import ClusterMetadata
-from warren.mirror.copy_cards import CardFiles, NoCards
+from warren.mirror.copy_cards import CardFiles, NoCards, is_copy
 from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.link_traffic import LinkTraffic
 from warren.mirror.links import Links
@@ -50,7 +50,8 @@ from warren.mirror.remote_queues import RemoteQueues, origin_name
 from warren.mirror.secret_proof import is_secret_of
 from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory
-from warren.persist.group_commit import SyncThread
+from warren.persist.deleted_queues import DeletedQueues, no_notes, storage_ids
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata_replica import LmdbReplica
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class Cluster:
         clock: LoopClock,
         directory: DataDirectory | None,
         own_definitions: list[Stored],
+        on_fault: OnFault,
     ) -> Cluster:
         """Join the cluster, or begin it.
 
@@ -142,9 +144,11 @@ class Cluster:
             if directory is not None:
                 replica = LmdbReplica(
                     directory,
+                    node_name,
                     call_on_loop=loop.call_soon_threadsafe,
                     call_later=clock.call_later,
-                    sync_thread=SyncThread("definitions-sync"),
+                    sync_thread=SyncThread("definitions-sync", on_fault),
+                    on_fault=on_fault,
                 )
             cluster = cls(config, node_name, clock, etcd, membership, replica, certificates)
             await cluster._join(secret, directory, own_definitions if expected is None else [])
@@ -263,9 +267,33 @@ class Cluster:
         self._new_backing = new
         return lambda spec: self.mirroring.backing(spec) or new(spec)
 
-    def find_former_copies(self) -> None:
+    def with_own_notes(self, own: DeletedQueues) -> DeletedQueues:
+        """The notes of deleted queues, with those the node has from when it was alone."""
+        notes = self._replica.deleted_queues if self._replica is not None else no_notes()
+        notes.former |= own.noted
+        return notes
+
+    def leftovers(
+        self, card_files: CardFiles, deleted_queues: DeletedQueues
+    ) -> Callable[[int], bool]:
+        """Which storages are of deleted queues, or copies of no use; by their ids.
+
+        To be called before `find_former_copies`, which takes away cards.
+        """
+        others: set[int] = set()
+        for stored in self.metadata.records(("queue",)):
+            others |= storage_ids(stored.record)
+        whole = card_files.read().keys()
+
+        def is_leftover(storage_id: int) -> bool:
+            unfinished = is_copy(storage_id) and storage_id not in whole
+            return unfinished or storage_id in others or storage_id in deleted_queues
+
+        return is_leftover
+
+    def find_former_copies(self, is_leftover: Callable[[int], bool]) -> None:
         """Before what nobody has opened is dropped."""
-        self.mirroring.find_former_copies(self._new_backing)
+        self.mirroring.find_former_copies(self._new_backing, is_leftover)
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""

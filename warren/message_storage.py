@@ -16,9 +16,10 @@ from warren.core.paging import Pager
 from warren.core.ports import Clock, MetadataStore
 from warren.core.variable_queue import VariableQueue
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
+from warren.persist.deleted_queues import DeletedQueues
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
-from warren.persist.group_commit import SyncThread
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.recovery import STORE_DIRECTORY, Progress, Recovery, StorageRefused
 from warren.persist.storage import Limits, Storage, empty_transient
 
@@ -89,11 +90,14 @@ class MessageStorage:
         clock: Clock,
         call_on_loop: Callable[[Callable[[], None]], object],
         metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
         on_flow: Callable[[bool], None],
         on_trouble: Callable[[Exception | None], None],
+        on_fault: OnFault,
         limits: Limits,
     ) -> MessageStorage:
-        threads = [SyncThread(f"storage-{name}") for name in ("journal", "paging", "tidying")]
+        names = ("journal", "paging", "tidying")
+        threads = [SyncThread(f"storage-{name}", on_fault) for name in names]
         storage = Storage(
             RealFileSystem(),
             directory.path / STORE_DIRECTORY,
@@ -107,6 +111,8 @@ class MessageStorage:
             definitions=metadata.uncommitted,
             on_flow=on_flow,
             on_trouble=on_trouble,
+            on_fault=on_fault,
+            deleted_queues=deleted_queues,
             limits=limits,
         )
         return cls(storage, threads)
@@ -134,3 +140,9 @@ class MessageStorage:
         for thread in self._threads:
             thread.close()
         self.storage.close()
+
+    def give_up(self) -> None:
+        """End the threads and close the files after a fault; the storage was abandoned then."""
+        for thread in self._threads:
+            thread.close()
+        self.storage.release()

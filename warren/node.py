@@ -14,7 +14,7 @@ import platform
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,7 @@ from warren.core.alarms import Alarms, Resource
 from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.field import Table
-from warren.core.log_line import log_event
+from warren.core.log_line import log_event, log_fault
 from warren.core.memory_monitor import MemoryMonitor, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
@@ -45,9 +45,11 @@ from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
 from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.persist.data_directory import DataDirectory
-from warren.persist.group_commit import SyncThread
+from warren.persist.deleted_queues import DeletedQueues, no_notes
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.storage import Limits
@@ -61,6 +63,9 @@ log = logging.getLogger("warren.node")
 START_QUIETLY_S = 0.2
 """A start that takes longer answers clients before it is over."""
 
+GIVE_UP_S = 10.0
+"""How long each step of the stop may take after a fault."""
+
 STOP_GRACE_S = 2.0
 """How long clients may take to answer connection.close when the node stops."""
 
@@ -70,9 +75,11 @@ class NodeRefused(Exception):
 
 
 class Ending(Enum):
-    """How a node ends: for good, all but its process, or until its cluster is there again."""
+    """How a node ends: for good, all but its process, until its cluster is there again, or by a
+    fault of its own."""
 
     STOP = auto()
+    FAULT = auto()
     STOP_APP = auto()
     PAUSE = auto()
 
@@ -91,7 +98,9 @@ class RunningNode:
         memory: MemoryMonitor,
         disk: DiskMonitor | None,
         cluster: Cluster | None,
+        faults: Faults,
     ) -> None:
+        self.faults = faults
         self.node = node
         self.amqp_ports: list[int] = []
         self.tls_ports: list[int] = []
@@ -114,8 +123,29 @@ class RunningNode:
         """Open the data directory and the listeners, and join the cluster there may be.
 
         Raises `DataDirectoryRefused`, `NodeRefused`, `DefinitionsFileRefused`, `OSError` for
-        addresses and files, `ssl.SSLError`.
+        addresses and files, `ssl.SSLError`, `NodeFailed`.
         """
+        faults = Faults(asyncio.get_running_loop())
+        faults.catch()
+        starting = asyncio.ensure_future(cls._start(config, faults))
+        failing = asyncio.ensure_future(faults.happened.wait())
+        try:
+            # A start may wait for what never comes after a fault.
+            await asyncio.wait((starting, failing), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                assert faults.first is not None
+                raise NodeFailed(faults.first)
+            return starting.result()
+        except BaseException:
+            starting.cancel()
+            await asyncio.wait((starting,))
+            faults.release()
+            raise
+        finally:
+            failing.cancel()
+
+    @classmethod
+    async def _start(cls, config: Config, faults: Faults) -> RunningNode:
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
         directory = None if config.data_dir is None else DataDirectory.open(config.data_dir)
@@ -123,16 +153,29 @@ class RunningNode:
         cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
-            metadata = _own_metadata(directory, loop, clock)
+            metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
-                cluster = await _join(config, config.cluster, loop, clock, directory, metadata)
+                cluster = await _join(
+                    config, config.cluster, loop, clock, directory, metadata, faults.report
+                )
                 metadata = cluster.metadata
+                deleted_queues = cluster.with_own_notes(deleted_queues)
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
-            running = cls._build(config, loop, clock, metadata, directory, recovery, cluster)
+            running = cls._build(
+                config,
+                loop,
+                clock,
+                metadata,
+                deleted_queues,
+                directory,
+                recovery,
+                cluster,
+                faults,
+            )
             if cluster is not None:
                 await cluster.serve(running.node)
             await running._define(config)
@@ -153,9 +196,11 @@ class RunningNode:
         loop: asyncio.AbstractEventLoop,
         clock: LoopClock,
         metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
         directory: DataDirectory | None,
         recovery: Recovery | None,
         cluster: Cluster | None,
+        faults: Faults,
     ) -> RunningNode:
         name = _name(config)
         alarms = Alarms(name)
@@ -181,12 +226,16 @@ class RunningNode:
                 clock=clock,
                 call_on_loop=loop.call_soon_threadsafe,
                 metadata=metadata,
+                deleted_queues=deleted_queues,
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
+                on_fault=faults.report,
                 limits=Limits(config.store_file_bytes_max, config.embed_below),
             )
+            faults.watch(messages.storage.abandon)
             monitors.append(Periodic(clock, messages.storage.pins.check))
             new_backing_queue = messages.backing_queues(pager)
+        faults.watch(lambda: alarms.report(Resource.FAULT, True))
         placement = None
         if cluster is not None:
             card_files = messages.storage.card_files if messages is not None else None
@@ -216,12 +265,17 @@ class RunningNode:
             connection_max=config.connection_max,
         )
         if messages is not None:
+            is_deleted = None
             if cluster is not None:
-                cluster.find_former_copies()
-            messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
+                is_deleted = cluster.leftovers(messages.storage.card_files, deleted_queues)
+                cluster.find_former_copies(is_deleted)
+            defined = _stored_queues(metadata, name, cluster is not None)
+            messages.storage.settle_unclaimed(defined, is_deleted)
         for monitor in monitors:
             monitor.start()
-        return cls(node, listener, monitors, metadata, directory, messages, memory, disk, cluster)
+        return cls(
+            node, listener, monitors, metadata, directory, messages, memory, disk, cluster, faults
+        )
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
@@ -293,7 +347,7 @@ class RunningNode:
 
     async def ends(self) -> Ending:
         """Wait until the node is to end, one way or the other."""
-        events = [self.stop_wanted, self.stop_app_wanted]
+        events = [self.faults.happened, self.stop_wanted, self.stop_app_wanted]
         if self.cluster is not None:
             events.append(self.cluster.must_pause)
         waits = [asyncio.ensure_future(event.wait()) for event in events]
@@ -302,6 +356,8 @@ class RunningNode:
         finally:
             for wait in waits:
                 wait.cancel()
+        if self.faults.happened.is_set():
+            return Ending.FAULT
         if self.stop_wanted.is_set():
             return Ending.STOP
         return Ending.STOP_APP if self.stop_app_wanted.is_set() else Ending.PAUSE
@@ -334,9 +390,19 @@ class RunningNode:
         )
 
     async def stop(self) -> None:
-        """Tell the clients, commit what is pending, release the data directory."""
+        """Tell the clients, commit what is pending, release the data directory.
+
+        After a fault messages are left as they are on the disk.
+        """
         for monitor in self._monitors:
             monitor.stop()
+        if self.faults.first is None:
+            await self._stop_in_order()
+        else:
+            await self._give_up()
+        self.faults.release()
+
+    async def _stop_in_order(self) -> None:
         if self.management is not None:
             await self.management.stop()
         if self.messages is not None:
@@ -357,23 +423,48 @@ class RunningNode:
     def _all_buried(self) -> bool:
         return self.node.all_buried
 
+    async def _give_up(self) -> None:
+        """Stop as far as that goes when nothing is sure any more."""
+        await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))
+        if self.management is not None:
+            await _try_to_stop(self.management.stop())
+        if self.messages is not None:
+            await _try_to_stop(asyncio.to_thread(self.messages.give_up))
+        await _try_to_stop(_close(self._metadata, None, self.cluster))
+        if self._directory is not None:
+            self._directory.close()
+
+
+async def _try_to_stop(step: Awaitable[None]) -> None:
+    """Do what a stop takes, unless that fails or takes long."""
+    try:
+        async with asyncio.timeout(GIVE_UP_S):
+            await step
+    except Exception:
+        log_fault(log, "stop_failed")
+
 
 def _name(config: Config) -> str:
     return config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
 
 
 def _own_metadata(
-    directory: DataDirectory | None, loop: asyncio.AbstractEventLoop, clock: LoopClock
-) -> MetadataStore:
-    """The definitions of a node that is alone."""
+    directory: DataDirectory | None,
+    loop: asyncio.AbstractEventLoop,
+    clock: LoopClock,
+    on_fault: OnFault,
+) -> tuple[MetadataStore, DeletedQueues]:
+    """The definitions of a node that is alone, and its notes of queues that were deleted."""
     if directory is None:
-        return VolatileMetadataStore()
-    return LmdbMetadataStore(
+        return VolatileMetadataStore(), no_notes()
+    store = LmdbMetadataStore(
         directory,
         call_on_loop=loop.call_soon_threadsafe,
         call_later=clock.call_later,
-        sync_thread=SyncThread("metadata-sync"),
+        sync_thread=SyncThread("metadata-sync", on_fault),
+        on_fault=on_fault,
     )
+    return store, store.deleted_queues
 
 
 async def _join(
@@ -383,6 +474,7 @@ async def _join(
     clock: LoopClock,
     directory: DataDirectory | None,
     own: MetadataStore,
+    on_fault: OnFault,
 ) -> Cluster:
     """Join the cluster, with what the node has of its own. Raises `NodeRefused`, OSError."""
     module = import_module("warren.cluster")
@@ -392,7 +484,7 @@ async def _join(
         own.close()
     try:
         cluster: Cluster = await module.Cluster.open(
-            options, _name(config), loop, clock, directory, definitions
+            options, _name(config), loop, clock, directory, definitions, on_fault
         )
     except module.ClusterRefused as refusal:
         raise NodeRefused(str(refusal)) from refusal
@@ -400,7 +492,8 @@ async def _join(
 
 
 async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
-    if config.load_definitions is not None:
+    # The users there were may be among what cannot be read.
+    if config.load_definitions is not None or metadata.unreadable:
         return
     commit = create_defaults(
         metadata,

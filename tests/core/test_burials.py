@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from bare_vhost import new_vhost
 from manual_clock import ManualClock
 
-from conftest import new_vhost
 from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing_queue import BackingSpec
 from warren.core.burials import BURIAL_US

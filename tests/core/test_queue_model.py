@@ -35,8 +35,8 @@ from warren.core.queue import DeadLetters, DeathReason, Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import REJECTED, SETTLED
 from warren.core.turns import Turns
-from warren.core.waiting import Event
 from warren.core.variable_queue import BatchSizes, VariableQueue
+from warren.core.waiting import Event
 
 SOMEBODY = TracedClient("connection", 1, "user")
 

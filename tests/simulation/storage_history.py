@@ -2,9 +2,10 @@
 
 A node is the real thing from the variable queues down to the file system interface. The history
 publishes, delivers, acknowledges, requeues, moves messages from queue to queue as dead letters are,
-purges, pages out, switches modes, deletes and declares, while the threads' jobs run whenever the seed says so, and the power fails at any step.
-After each failure the storage is recovered, and what is found is compared with what must be, what
-may be, and what must not be there (invariants_and_test_ideas.md section 6; the letters below).
+purges, pages out, switches modes, deletes and declares, while the threads' jobs run whenever the
+seed says so, and the power fails at any step. After each failure the storage is recovered, and what
+is found is compared with what must be, what may be, and what must not be there
+(invariants_and_test_ideas.md section 6; the letters below).
 
     python -P tests/simulation/storage_history.py --seed 4711 --count 1000
 """
@@ -26,12 +27,15 @@ from disk import PowerLost, SimulatedDisk
 from jobs import Jobs
 from manual_clock import ManualClock
 
+from warren.core.definition_table import CompletedCommit
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import Pager
+from warren.core.ports import Commit
 from warren.core.settlement import PENDING, SETTLED, PublishConfirms, Settlement
 from warren.core.succession import Succession
 from warren.core.variable_queue import BatchSizes, VariableQueue
 from warren.persist import journal
+from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue
 from warren.persist.format import SEGMENT_ENTRIES, SHARED
 from warren.persist.queue_index import QueueIndex
 from warren.persist.recovery import Recovery
@@ -155,7 +159,8 @@ class History:
         self.seen = seen
         self.numbers = 0
         self.defined: dict[int, dict[int, Sent]] = {queue: {} for queue in QUEUES}
-        self.deleted: list[int] = []
+        self.noted: set[int] = set()
+        """Queues of which it is written down that they were deleted."""
         self.next_queue = 0x1000
         self.sync_failed = False
         """Whether a sync may have failed: until the power fails, what the cache holds is a lie."""
@@ -221,13 +226,16 @@ class History:
             run_background=jobs.lane("background"),
             call_on_loop=jobs.call_on_loop,
             definitions=lambda: None,
+            deleted_queues=self.deleted_queues(),
             limits=LIMITS,
         )
         pager = Pager(clock, lambda: 0.1, worth_paging=4)
         node = Node(storage, clock, jobs, pager)
         for queue_id in self.defined:
             self.open(node, queue_id, durable=True)
-        storage.drop_unclaimed()
+        storage.settle_unclaimed()
+        # A note that goes too early would make what is left of its queue look like a loss.
+        assert not storage.unclaimed, f"U1: {list(storage.unclaimed.rows())}"
         node.indexes = list(storage._open.values())
         self.open(node, TRANSIENT_QUEUE, durable=False)
         self.defined_now = {**self.defined, TRANSIENT_QUEUE: {}}
@@ -236,6 +244,21 @@ class History:
         verify_accounts(storage, node.indexes, deleted=len(node.indexes) > len(node.queues))
         self.clean = self.interrupted = False
         return node
+
+    def deleted_queues(self) -> DeletedQueues:
+        """The notes as the next start finds them."""
+
+        def submit(puts: Puts) -> Commit:
+            for key, value in puts:
+                queue_id = noted_queue(key)
+                assert queue_id is not None and value is None
+                self.seen["notes of deletion taken away"] += queue_id in self.noted
+                self.noted.discard(queue_id)
+            return CompletedCommit()
+
+        deleted_queues = DeletedQueues(submit)
+        deleted_queues.noted = set(self.noted)
+        return deleted_queues
 
     def crash_in_recovery(self) -> None:
         """Recovery itself loses power, and is begun again."""
@@ -522,6 +545,7 @@ class History:
         queue_id, queue = self.some_queue(node)
         if queue_id == TRANSIENT_QUEUE:
             return
+        self.noted.add(queue_id)
         queue.delete()
         del node.queues[queue_id], node.pending[queue_id], self.defined[queue_id]
         for seq in [seq for seq, s in node.publisher.waiting.items() if s.queue == queue_id]:

@@ -5,6 +5,7 @@ It understands what a broker says that behaves; `RawClient` is for everything el
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -85,7 +86,8 @@ class BulkClient:
         self._delivery: bytes = b""
         self._size = -1
         self._parts: list[bytes] = []
-        self.blocked = False
+        self.told_blocked = 0
+        self.told_unblocked = 0
         try:
             self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         except OSError as error:
@@ -198,8 +200,10 @@ class BulkClient:
                 name = int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")
                 if name == DELIVER:
                     self._delivery = payload[4:]
-                elif name in (BLOCKED, UNBLOCKED):
-                    self.blocked = name == BLOCKED
+                elif name == BLOCKED:
+                    self.told_blocked += 1
+                elif name == UNBLOCKED:
+                    self.told_unblocked += 1
                 elif name in (CLOSE, CHANNEL_CLOSE):
                     length = payload[6]
                     raise Closed(payload[7 : 7 + length].decode())
@@ -217,7 +221,12 @@ class BulkClient:
         return found
 
     def close(self) -> None:
-        """Cut the connection; what is not acknowledged goes back to its queue."""
+        """Cut the connection; what is not acknowledged goes back to its queue.
+
+        A thread that is sending or receiving ends with `Closed`.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 
