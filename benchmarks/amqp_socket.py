@@ -22,8 +22,8 @@ PASSED_OVER = {(10, 60), (10, 61)}
 """connection.blocked and connection.unblocked."""
 GET_EMPTY = (60, 72)
 
-FRAME_HEAD = struct.Struct(">BHIHH")
-"""Type, channel and size of a frame; of one with a method, its class and number as well."""
+FRAME_HEAD = struct.Struct(">BHI")
+"""Type, channel and size of a frame."""
 
 
 class Refused(Exception):
@@ -172,11 +172,11 @@ class AmqpSocket:
         """Read frames up to one; `is_last` gets their kind, their method and their size."""
         buffer, at = self._buffer, 0
         while True:
-            while len(buffer) - at >= 11:
-                kind, _, size, class_id, method_id = FRAME_HEAD.unpack_from(buffer, at)
+            while len(buffer) - at >= 8:
+                kind, _, size = FRAME_HEAD.unpack_from(buffer, at)
                 if len(buffer) - at < size + 8:
                     break
-                name = (class_id, method_id) if kind == 1 else (0, 0)
+                name = struct.unpack_from(">HH", buffer, at + 7) if kind == 1 else (0, 0)
                 if name in CLOSING:
                     reason = buffer[at + 13 :]
                     raise Refused(reason[1 : 1 + reason[0]].decode())
