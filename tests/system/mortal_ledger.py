@@ -60,7 +60,9 @@ class MortalLedger:
         self.must: set[int] = set()
         self._copies_max: dict[int, int] = {}
         """All messages that may be anywhere, and how often."""
-        self._seen: dict[str, set[int]] = {GRAVES: set(), "rejected": set()}
+        self._delivered: dict[str, Counter[int]] = {GRAVES: Counter(), "rejected": Counter()}
+        """How often the broker delivered a message as if for the first time."""
+        self._burials_max: dict[int, int] = {}
         self._markers = 0
 
     def next_marker(self, queue: str) -> Marked:
@@ -69,13 +71,14 @@ class MortalLedger:
             self._markers += 1
             message = MARKERS << 32 | self._markers
             if mortal_queue(message) == queue:
-                self._copies_max[message] = 1
+                self._copies_max[message] = self._burials_max[message] = 1
                 self.must.add(message)
                 return Marked(message, 0, True)
 
     def crashed(self) -> None:
         for message in self._copies_max:
             self._copies_max[message] *= COPIES_OF_A_CRASH
+            self._burials_max[message] *= COPIES_OF_A_CRASH
 
     def life_ended(self, published: Iterable[Published], consumed: Mapping[str, Consumed]) -> None:
         """Take in what clients did; messages they acknowledged may be gone."""
@@ -84,6 +87,7 @@ class MortalLedger:
             deliverable.update(marked.message for marked in one.sent)
             persistent = {marked.message for marked in one.sent if marked.persistent}
             self._copies_max.update(dict.fromkeys(persistent, 1))
+            self._burials_max.update(dict.fromkeys(persistent, 1))
             self.must |= persistent & one.confirmed
         for queue, client in consumed.items():
             for marked, redelivered in client.seen:
@@ -94,10 +98,16 @@ class MortalLedger:
         message = marked.message
         if message not in deliverable or queue not in (mortal_queue(message), GRAVES):
             raise Complaint(f"{queue}: {marked} was not in the queue")
-        seen = self._seen[queue]
-        if message in seen and not redelivered and self._copies_max.get(message, 1) == 1:
+        if not redelivered:
+            self._deliver(queue, marked)
+
+    def _deliver(self, queue: str, marked: Marked) -> None:
+        delivered = self._delivered[queue]
+        delivered[marked.message] += 1
+        # Who died twice comes twice to the graves.
+        most = self._burials_max.get(marked.message, 1) if queue == GRAVES else 1
+        if delivered[marked.message] > most:
             raise Complaint(f"{queue}: {marked} delivered again as if for the first time")
-        seen.add(message)
 
     def audited(self, found: Found, drained: Iterable[str]) -> None:
         """All that is in the queues, after the last dead letter arrived.
@@ -128,6 +138,8 @@ class MortalLedger:
         for marked, redelivered in seen:
             if not marked.persistent:
                 raise Complaint(f"{queue}: {marked} is transient and survived")
+            if queue in self._delivered and not redelivered:
+                self._deliver(queue, marked)
             if queue == GRAVES:
                 continue
             if mortal_queue(marked.message) != queue:
@@ -136,8 +148,6 @@ class MortalLedger:
                 raise Complaint(f"{queue}: {marked} is there twice")
             if marked.message in buried and not redelivered:
                 raise Complaint(f"{queue}: {marked} is buried, too, and does not say so")
-        if queue in self._seen:
-            self._seen[queue].update(marked.message for marked, _ in seen)
 
     @staticmethod
     def _complain(what: str, messages: Iterable[int]) -> None:
