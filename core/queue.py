@@ -24,11 +24,11 @@ from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
 from warren.core.moving import Moving, Unanswered
-from warren.core.ports import Clock, Commit, Timer
+from warren.core.ports import Clock, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.turns import Turns
-from warren.core.waiting import Event, taken
+from warren.core.waiting import Event
 
 DELIVERY_SLICE = 512
 """Messages handed over before other work gets a turn; about a millisecond."""
@@ -109,8 +109,8 @@ class QueueOwner(Protocol):
         """The queue has lost its last user and is to be deleted."""
         ...
 
-    def delete_queue(self, queue: Queue) -> Commit:
-        """Delete the queue and its bindings."""
+    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
+        """Delete the queue and its bindings, unless `check` raises."""
         ...
 
     def current(self, queue: Queue) -> Queue | None:
@@ -566,11 +566,10 @@ class Queue:
         Raises `PreconditionFailed` when a condition does not hold.
         """
 
-        def delete() -> Commit:
+        def check() -> None:
             self.check_deletable(if_unused=if_unused, if_empty=if_empty)
-            return self._vhost.delete_queue(self)
 
-        await taken(delete)
+        await self._vhost.end_queue(self, check)
 
     def stats(self) -> MessageStats:
         """What passed through. Deliveries are worked out from what they led to.

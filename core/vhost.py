@@ -26,6 +26,7 @@ from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.binding import Binding, DestinationKind
 from warren.core.burials import Burials
+from warren.core.ending import Ending
 from warren.core.errors import (
     BrokerError,
     CommandInvalid,
@@ -61,11 +62,20 @@ from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, route
 from warren.core.turns import Turns
+from warren.core.waiting import Waiting, run, taken
 
 log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
+
+FOLLOW_US = 25
+"""What it costs to find the policy of a queue, as `core/turns.py` counts it."""
+
+DECLARE_US = 100
+BIND_US = 40
+DELETE_US = 20
+"""What it costs to declare a queue or exchange, to bind, and to delete anything."""
 
 QUEUE_ID_BITS = 54
 """Random bits that tell queues apart on disk, deleted ones included."""
@@ -145,6 +155,9 @@ class VirtualHost:
         self._exclusive: dict[object, dict[str, Queue]] = {}
         # Whose the exclusive queues are to be that are being declared, by their ids.
         self._owners: dict[int, object] = {}
+        self.ending = Ending(self, turns)
+        # Counts the changes of policies that all have to follow.
+        self._policy_round = 0
         self.burials = Burials(self, clock, codec, turns, counts)
         for exchange, kind, internal in PREDECLARED:
             record = ExchangeRecord(kind, auto_delete=False, internal=internal, arguments={})
@@ -211,6 +224,7 @@ class VirtualHost:
         """Make an exchange that does not exist yet. Raises for what its type cannot have."""
         record = ExchangeRecord(kind, auto_delete, internal, to_plain(arguments), durable)
         self._made_exchange(name, record)
+        self.turns.spend(DECLARE_US)
         key = ("exchange", self.name, name)
         return self._store.transact([Write(key, record, not durable)], [self._unchanged(key)])
 
@@ -244,6 +258,17 @@ class VirtualHost:
                 _shown_argument(received_alternate, both),
                 _shown_argument(current_alternate, both),
             )
+
+    async def end_exchange(self, name: str, *, if_unused: bool) -> None:
+        """Delete the exchange and its bindings, in turns if they are many.
+
+        One that does not exist is no error; raises `PreconditionFailed` for one in use.
+        """
+        exchange = self.exchanges.get(name)
+        if exchange is not None and not (if_unused and exchange.bindings):
+            bindings = [*exchange.bindings, *self.bindings_to("exchange", name)]
+            await self.ending.most_of(bindings)
+        await taken(lambda: self.delete_exchange(name, if_unused=if_unused))
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
         """Delete the exchange and its bindings; one that does not exist is no error."""
@@ -292,6 +317,7 @@ class VirtualHost:
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner
         self._counts.queues_created += 1
+        self.turns.spend(DECLARE_US)
         key = ("queue", self.name, name)
         # An exclusive queue ends with its connection, and so at the latest with the node.
         transient = not durable or record.exclusive
@@ -340,13 +366,17 @@ class VirtualHost:
 
     def delete_queue(self, queue: Queue) -> Commit:
         """Delete the queue and its bindings; `queue.left_ready` says what was in it then."""
-        return self._delete_queues([queue])
+        return self.delete_queues([queue])
+
+    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
+        """`QueueOwner`: delete the queue and its bindings, in turns if they are many."""
+        await self.ending.queue(queue, check)
 
     def delete_exclusive_queues(self, connection: object) -> None:
-        """The connection ends, and its exclusive queues with it."""
+        """The connection ends, and its exclusive queues with it, the first few at once."""
         owned = self._exclusive.get(connection)
         if owned:
-            self._delete_queues(list(owned.values()))
+            self._in_background(self.ending.queues(list(owned.values())))
         for queue_id, owner in self._owners.items():
             if owner is connection:
                 self._owners[queue_id] = NOBODY
@@ -354,7 +384,7 @@ class VirtualHost:
     def queue_unused(self, queue: Queue) -> None:
         """`QueueOwner`: an auto-delete or expired queue goes."""
         if not queue.deleted:
-            self._delete_queues([queue])
+            self._in_background(self.ending.queues([queue]))
 
     # Bindings
 
@@ -373,6 +403,7 @@ class VirtualHost:
         source.check_binding(binding)
         if binding in source.bindings:
             return self._store.transact([])
+        self.turns.spend(BIND_US)
         key = self._binding_key(binding)
         record = BindingRecord(to_plain(binding.arguments))
         # A binding survives a restart if both its ends do.
@@ -391,8 +422,12 @@ class VirtualHost:
             queue = self.queues.get(binding.destination)
             if queue is not None:
                 queue.check_access(connection)
+        return self.delete_bindings([binding])
+
+    def delete_bindings(self, bindings: Iterable[Binding]) -> Commit:
+        """Delete bindings, as far as they exist, and the auto-delete exchanges left unused."""
         removal = self._removal()
-        removal.of_bindings([binding])
+        removal.of_bindings(bindings)
         return self._remove([], removal)
 
     def bindings(self) -> Iterator[Binding]:
@@ -465,11 +500,23 @@ class VirtualHost:
     # Policies and tracing
 
     def apply_policies(self) -> None:
-        """A policy of the virtual host changed: every queue and exchange follows."""
-        for queue in list(self.queues.values()):
-            queue.apply_settings(self._settings(queue.name, queue.arguments))
+        """A policy of the virtual host changed: every queue and exchange follows, in turns."""
+        self._policy_round += 1
+        self._in_background(self._apply_policies(self._policy_round))
+
+    async def _apply_policies(self, policy_round: int) -> None:
         for exchange in self.exchanges.values():
             exchange.alternate = self._alternate(exchange)
+        turns = self.turns
+        for queue in list(self.queues.values()):
+            turns.spend(FOLLOW_US)
+            if turns.left_us <= 0:
+                await turns.pause()
+                if policy_round != self._policy_round:
+                    # Another change was made meanwhile, and all follow that.
+                    return
+            if not queue.deleted:
+                queue.apply_settings(self._settings(queue.name, queue.arguments))
         self.topology.generation += 1
 
     def trace_with(self, firehose: Firehose | None) -> None:
@@ -494,6 +541,7 @@ class VirtualHost:
         for queue in list(self.queues.values()):
             self._local_queues.remove(queue)
             queue.delete()
+        self._policy_round += 1
         self.burials.end()
         self.queues.clear()
         self.exchanges.clear()
@@ -639,7 +687,7 @@ class VirtualHost:
             self._local_queues.add(queue)
             queue.keep_limits()
         if owner is NOBODY:
-            self._delete_queues([queue])
+            self.delete_queues([queue])
 
     def _queue_here(
         self, name: str, record: QueueRecord, arguments: Table, settings: QueueSettings
@@ -703,9 +751,13 @@ class VirtualHost:
             del self._bindings_to[destination]
         self.topology.generation += 1
 
+    def _in_background(self, waiting: Waiting[None]) -> None:
+        """Go through an operation that nobody waits for."""
+        run(waiting, lambda result: result())
+
     # What is to be written
 
-    def _delete_queues(self, queues: Iterable[Queue]) -> Commit:
+    def delete_queues(self, queues: Iterable[Queue]) -> Commit:
         """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
         removal = self._removal()
         keys: list[Key] = []
@@ -730,6 +782,7 @@ class VirtualHost:
         """
         exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
         bindings = [self._binding_key(binding) for binding in removal.bindings]
+        self.turns.spend(DELETE_US * (1 + len(queues) + len(exchanges) + len(bindings)))
         return self._store.transact(
             [Write(key, None) for key in (*queues, *groups, *bindings, *exchanges)],
             [self._unchanged(key) for key in (*queues, *exchanges)],
