@@ -58,6 +58,7 @@ from warren.persist.deleted_queues import (
     storage_ids,
 )
 from warren.persist.group_commit import CallLater, GroupCommit, PendingCommit, SyncThread
+from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
 from warren.persist.sealing import SEALED, sealed, unsealed
 
 logger = logging.getLogger("warren.storage")
@@ -113,6 +114,12 @@ class LmdbMetadataStore(DefinitionTable):
         self.deleted_queues = DeletedQueues(self._submit)
         try:
             self._load(self._definitions())
+        except DamagedMetadata as error:
+            self._database.close()
+            raise DamagedMetadata(
+                f"{error}; `warren store repair {directory.path}` makes a new file of what can be"
+                " read, and puts the damaged one aside"
+            ) from None
         except BaseException:
             self._database.close()
             raise
@@ -203,7 +210,11 @@ class Database:
         self._environment: lmdb.Environment | None = None
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Everything in it. Raises `DamagedMetadata`."""
+        """Everything in it. Raises `DamagedMetadata`.
+
+        LMDB only sees a file that it can follow: others would end the process.
+        """
+        expect_whole(self.path / DATA_FILE)
         try:
             with self._opened().begin() as transaction:
                 yield from transaction.cursor()
@@ -266,6 +277,17 @@ class Database:
             raise OSError(f"metadata in {self.path} would need more than {MAP_BYTES_MAX} bytes")
         self._map_bytes *= 2
         self._opened().set_mapsize(self._map_bytes)
+
+
+def expect_whole(path: Path) -> None:
+    """Look whether LMDB can open a file, if it is there. Raises `DamagedMetadata`, OSError."""
+    try:
+        if path.stat().st_size:
+            check_lmdb(path)
+    except FileNotFoundError:
+        return
+    except DamagedLmdb as damage:
+        raise DamagedMetadata(f"{path} is damaged: {damage}") from None
 
 
 def run_here(job: Callable[[], None]) -> None:
