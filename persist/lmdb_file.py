@@ -41,6 +41,8 @@ VERSION = 1
 BRANCH, LEAF, LARGE, META_PAGE = 1, 2, 4, 8
 BIG_VALUE = 1
 INTEGER_KEY = 8
+NO_DIRECTORY = 0x4000
+"""How the file was opened when it was made; LMDB keeps it beside the flags of the free tree."""
 NO_PAGE = (1 << 64) - 1
 KEY_BYTES_MAX = 511
 PAGE_BYTES = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
@@ -146,7 +148,7 @@ class LmdbFile:
         last_page, transaction = LAST.unpack_from(data, offset + 2 * TREE.size)
         if free.pad not in PAGE_BYTES or (number and free.pad != page_bytes):
             raise DamagedLmdb(f"meta page {number} says that a page has {free.pad} octets")
-        if free.flags != INTEGER_KEY or main.flags:
+        if free.flags & ~NO_DIRECTORY != INTEGER_KEY or main.flags:
             raise DamagedLmdb(f"meta page {number} has unknown flags")
         if transaction and transaction % 2 != number:
             raise DamagedLmdb(f"meta page {number} is of transaction {transaction}")

@@ -311,8 +311,7 @@ def _storage_ids_in(key: bytes, value: bytes) -> set[int]:
 
 def _put(change: Change) -> tuple[bytes, bytes | None]:
     path, stored, _ = change
-    key = encode_key(path)
-    return key, None if stored is None else _encode(key, stored)
+    return (encode_key(path), None) if stored is None else encode_definition(stored)
 
 
 def encode_key(key: Key) -> bytes:
@@ -324,9 +323,11 @@ def encode_key(key: Key) -> bytes:
     return whole[: KEY_BYTES_MAX - DIGEST_BYTES] + digest
 
 
-def _encode(key: bytes, stored: Stored) -> bytes:
+def encode_definition(stored: Stored) -> tuple[bytes, bytes]:
+    """A definition's key and value in LMDB."""
+    key = encode_key(stored.key)
     parts = [encode_part(part) for part in stored.key]
-    return sealed(key, encode_with_record((parts, stored.version), stored.record))
+    return key, sealed(key, encode_with_record((parts, stored.version), stored.record))
 
 
 def decode_definition(key: bytes, value: bytes) -> Stored:
