@@ -50,9 +50,11 @@ from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes
+from warren.persist.filesystem import RealFileSystem
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
+from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
 
 if TYPE_CHECKING:
@@ -113,6 +115,7 @@ class RunningNode:
         self._memory = memory
         self._disk = disk
         self.cluster = cluster
+        self._second_copy: _SecondCopyThread | None = None
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
         self.stop_wanted = asyncio.Event()
@@ -154,6 +157,8 @@ class RunningNode:
         cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
+            if directory is not None:
+                expect_definitions(directory)
             metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
                 cluster = await _join(
@@ -179,6 +184,10 @@ class RunningNode:
             )
             if cluster is not None:
                 await cluster.serve(running.node)
+            elif directory is not None:
+                running._second_copy = _SecondCopyThread(
+                    metadata, directory, loop, clock, faults.report
+                )
             await running._define(config)
             await running._listen(config, addresses)
             await running._manage(config)
@@ -426,6 +435,8 @@ class RunningNode:
         self.node.stop()
         if self.messages is not None:
             self.messages.stop()
+        if self._second_copy is not None:
+            self._second_copy.close()
         await _close(self._metadata, self._directory, self.cluster)
 
     def _all_buried(self) -> bool:
@@ -473,6 +484,34 @@ def _own_metadata(
         on_fault=on_fault,
     )
     return store, store.deleted_queues
+
+
+class _SecondCopyThread:
+    """The copy of a node's own definitions, with the thread that writes it."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        directory: DataDirectory,
+        loop: asyncio.AbstractEventLoop,
+        clock: LoopClock,
+        on_fault: OnFault,
+    ) -> None:
+        assert isinstance(metadata, LmdbMetadataStore)
+        self._thread = SyncThread("definitions-copy", on_fault)
+        self._copy = SecondCopy(
+            metadata,
+            RealFileSystem(),
+            directory.path,
+            bytes.fromhex(directory.node_id),
+            run=self._thread.run,
+            call_on_loop=loop.call_soon_threadsafe,
+            call_later=clock.call_later,
+        )
+
+    def close(self) -> None:
+        self._thread.close()
+        self._copy.close()
 
 
 async def _join(
