@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +52,9 @@ from warren.persist.recovery import (
 from warren.persist.unclaimed import UnclaimedMessages
 
 log = logging.getLogger("warren.storage")
+
+DONE = object()
+"""What comes after the last step of work."""
 
 TRANSIENT_DIRECTORY = "transient"
 
@@ -138,6 +142,9 @@ class Storage:
         self._call_on_loop = call_on_loop
         self._open: dict[int, QueueIndex] = {}
         self._doomed: list[QueueIndex] = []
+        # What is done in turns.
+        self._work: deque[Iterator[None]] = deque()
+        self._call_soon = clock.call_soon
         # Deleted queues without files; records of them are in the journal before the place.
         self._leaving: deque[tuple[int, set[int]]] = deque()
         self._transient_owed = 0
@@ -188,6 +195,7 @@ class Storage:
             start=recovery.start,
             epoch_s=clock.wall_time() - clock.now(),
             page_out=self._page_out,
+            in_turns=self._in_turns,
             report_lost=self._report_lost,
         )
         self.journal = Journal(
@@ -358,8 +366,8 @@ class Storage:
         """The definitions of these queues are gone from the disk: so may go what they held."""
         if self._stopping:
             return
-        for index in doomed:
-            index.release()
+        releases = [index.release() for index in doomed]
+        self._in_turns(chain.from_iterable(releases))
         queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
         directories = [index.directory for index in doomed if index.has_files]
         if not directories:
@@ -419,6 +427,22 @@ class Storage:
         persistent, transient = self.combiners
         persistent.look(file_of(self.checkpointer.place))
         transient.look(1 << 32)
+
+    def _in_turns(self, work: Iterator[None]) -> None:
+        """Take a step now, and the others one a turn, each work after the one before."""
+        if self._work:
+            self._work.append(work)
+        elif next(work, DONE) is not DONE:
+            self._work.append(work)
+            self._call_soon(self._go_on_working)
+
+    def _go_on_working(self) -> None:
+        if self._stopping or not self._work:
+            return
+        if next(self._work[0], DONE) is DONE:
+            self._work.popleft()
+        if self._work:
+            self._call_soon(self._go_on_working)
 
     # Messages that were paged out
 
@@ -508,6 +532,9 @@ class Storage:
         for combiner in self.combiners:
             combiner.close()
         if not self._abandoned:
+            while self._work:
+                for _ in self._work.popleft():
+                    pass
             self.journal.stop()
         self._stopping = True
 
