@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,8 @@ class Project:
         done = subprocess.run(
             [sys.executable, str(RUN_TESTS), command],
             cwd=self._path,
+            # Nothing of the run of which this test is a part.
+            env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
