@@ -99,6 +99,9 @@ FAILURE_DELAY_S = 3.0
 CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
+METHOD_US = 30
+"""What a method costs, as `core/turns.py` counts it; what it changes comes on top."""
+
 METHODS_A_TURN = 100
 """Methods, publishes that come whole not counted, after which others have their turn; some
 milliseconds even of queue.declare."""
@@ -324,12 +327,18 @@ class Connection:
         """Serve the whole frames in `data` from `pos` on; returns where the rest begins."""
         end = len(data)
         channels = self.channels
+        turns = self.node.turns
+        # Only what this connection has cost makes it wait.
+        left_us = turns.left_us
         methods_left = METHODS_A_TURN
         while True:
             run = self._run
             if run is not None and data.startswith(run.head, pos):
                 if run.generation == run.topology.generation:
-                    pos = self._repeat(run, data, pos, end)
+                    pos = self._repeat(run, data, pos, min(end, pos + run.octets_at_once))
+                    if turns.left_us <= 0 and turns.left_us < left_us:
+                        self.wait_for_turn()
+                        return pos
                 else:
                     self._run = None
             if end - pos < HEAD.size:
@@ -356,6 +365,9 @@ class Connection:
                         whole = self._whole_publish(channel, data, pos, stop, end)
                         if whole:
                             pos = whole
+                            if turns.left_us <= 0 and turns.left_us < left_us:
+                                self.wait_for_turn()
+                                return pos
                             continue
                         # A run goes by the octets alone, and what is due now is a header.
                         self._run = None
@@ -385,6 +397,8 @@ class Connection:
                 methods_left -= 1
                 if not methods_left and pos < end:
                     self.yield_turn()
+            if turns.left_us <= 0 and turns.left_us < left_us:
+                self.wait_for_turn()
             if self._pauses:
                 return pos
 
@@ -492,13 +506,12 @@ class Connection:
             raise FrameError(MALFORMED_TEXT) from error
         except MalformedMethod as error:
             raise FrameError(f"cannot decode {binary_text(payload)}") from error
+        self.node.turns.spend(METHOD_US)
         waiting = channel.receive(method)
         if waiting is not None:
-            self._go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
+            self.go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
 
-    def _go_through(
-        self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]
-    ) -> None:
+    def go_through(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
         """Go on with a method; while it waits, nothing else of the peer is read."""
         try:
             awaited = waiting.send(None)
@@ -518,7 +531,7 @@ class Connection:
             waiting.close()
             return
         try:
-            self._go_through(waiting, channel, method)
+            self.go_through(waiting, channel, method)
         except BrokerError as error:
             self._refuse(channel.number, error, method)
 
@@ -754,7 +767,9 @@ class Connection:
                 self.state = State.AWAITING_SECURE_OK
                 self.send(0, make(commands.Connection.Secure, challenge=step.octets))
                 return
-            self.user = self.node.log_in(step.user, step.password, self.peer.loopback)
+            self.user = self.node.log_in(
+                step.user, step.password, self.peer.host, self.peer.loopback
+            )
         except (sasl.SyntaxFault, TableError):
             self._fail(f"not a response of {self._sasl.mechanism}")
             return
@@ -988,6 +1003,16 @@ class Connection:
 
     def _resume_turn(self) -> None:
         self.resume("turn")
+
+    def wait_for_turn(self) -> None:
+        """The turn is over (`core/turns.py`): read on when it is this connection's again."""
+        if not self._pauses:
+            self.pause("work")
+            self.node.turns.soon(self.clock.guarded(self._go_on_working))
+
+    def _go_on_working(self) -> None:
+        self._pauses.discard("work")
+        self._read_on()
 
     def resume(self, reason: str) -> None:
         """Lift one reason; without any, what was read already is served, then more is read."""

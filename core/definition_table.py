@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from warren.core.ports import Commit, Conflict, Key, Precondition, Stored, Write
+from warren.core.ports import Commit, Conflict, Key, Precondition, Stored, Unreadable, Write
 from warren.core.records import RECORD_TYPES
 
 Watcher: TypeAlias = Callable[[Key, object | None], None]
@@ -56,6 +56,8 @@ class DefinitionTable:
     """Implements `MetadataStore` but for `uncommitted`, `close` and `_persist`."""
 
     def __init__(self) -> None:
+        self.unreadable: dict[bytes, Unreadable] = {}
+        """Definitions that cannot be used, by their keys where they are kept."""
         self._stored: dict[Key, Stored] = {}
         self._keys_of_kind: dict[str, list[Key]] = {}
         self._transient: set[Key] = set()
@@ -74,6 +76,10 @@ class DefinitionTable:
             keys = self._keys_of_kind.get(kind, [])
             found += [self._stored[key] for key in _under(prefix, keys)]
         return iter(found)
+
+    def snapshot(self) -> tuple[Sequence[Stored], frozenset[Key]]:
+        """All definitions as they are now, and which keys do not last; quick, however many."""
+        return list(self._stored.values()), frozenset(self._transient)
 
     def transact(
         self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()

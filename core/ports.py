@@ -89,6 +89,13 @@ class Stored(NamedTuple):
     version: int
 
 
+class Unreadable(NamedTuple):
+    """A definition that is damaged, or not to be understood, where it is kept; for people."""
+
+    key: str
+    reason: str
+
+
 class Commit(Protocol):
     """A transaction on its way to where it survives.
 
@@ -128,7 +135,12 @@ class MetadataStore(Protocol):
     the store all nodes share and applies it, like the transactions of the others, in the order
     in which that store took them. Commits complete in order. A failing disk or an unreachable
     store never completes a commit: the change is kept and tried again, and the log says so.
+
+    A definition that cannot be read is passed over, and is in `unreadable` until it is written
+    anew; by its key where it is kept.
     """
+
+    unreadable: dict[bytes, Unreadable]
 
     def get(self, key: Key) -> Stored | None: ...
 

@@ -19,8 +19,19 @@ import msgspec
 from warren.core.ports import Key
 from warren.core.records import RECORD_TYPES
 
-UNREADABLE = (msgspec.MsgspecError, UnicodeError, ValueError, TypeError, LookupError)
+UNREADABLE = (
+    msgspec.MsgspecError,
+    UnicodeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    RecursionError,
+)
 """What reading raises when the octets are not what was written."""
+
+NESTING_MAX = 300
+"""Levels of a record as MessagePack: AMQP's tables take 128, each of which is two here. What walks
+through records recurses, and would break at twice as many."""
 
 _PART_END = b"\0\1"
 
@@ -52,6 +63,29 @@ def encode_with_record(head: tuple[object, ...], record: object) -> bytes:
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(record, builtin_types=(bytes,))
         return msgspec.msgpack.encode((*head, True, _each_string(plain, _escape)))
+
+
+def unpacked(octets: bytes) -> Any:
+    """What MessagePack holds. Raises one of `UNREADABLE`."""
+    plain = msgspec.msgpack.decode(octets)
+    # A level takes an octet at least, so that hardly any record is looked at.
+    if len(octets) > NESTING_MAX:
+        _check_nesting(plain)
+    return plain
+
+
+def _check_nesting(plain: Any) -> None:
+    level = [plain]
+    for _ in range(NESTING_MAX):
+        level = [
+            item
+            for nested in level
+            for item in (nested.values() if isinstance(nested, dict) else nested)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested deeper than {NESTING_MAX} levels")
 
 
 def record_from(kind: str, escaped: bool, plain: Any) -> object:

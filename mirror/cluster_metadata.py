@@ -28,8 +28,14 @@ from warren.core.log_line import log_event
 from warren.core.ports import Commit, Precondition, Write
 from warren.mirror.batch_writer import BatchWriter, Decision, WriterSuperseded
 from warren.mirror.cluster_log import logger
-from warren.mirror.definition_codec import Keys, UnreadableDefinition
-from warren.mirror.definition_history import DefinitionHistory, HistoryStream, Progress, Revision
+from warren.mirror.definition_codec import Keys, NewerDefinition
+from warren.mirror.definition_history import (
+    DefinitionHistory,
+    HistoryStream,
+    Progress,
+    Revision,
+    Unread,
+)
 from warren.mirror.etcd import (
     EtcdClient,
     EtcdCompacted,
@@ -112,7 +118,7 @@ class ClusterMetadata(SharedDefinitions):
         this node may write no more.
 
         Raises `EtcdUnreachable` naming the endpoints when no attempt succeeds; `EtcdNotAllowed`
-        and `UnreadableDefinition` at once, as trying again helps neither.
+        and `NewerDefinition` at once, as trying again helps neither.
         """
         store = cls(
             etcd,
@@ -196,19 +202,22 @@ class ClusterMetadata(SharedDefinitions):
         if replicated is None or replicated.cluster_id != self._whole_cluster_id():
             return False
         if replicated.revision > now:
-            # etcd was put back to an older state.
+            # etcd was put back to an older state: what it lacks was not deleted.
+            assert self._replica is not None
+            self._replica.reset("")
             return False
         self._fill(replicated.definitions)
         self._revision = self._replica_revision = replicated.revision
         return True
 
     async def _load_snapshot(self) -> None:
-        revision, definitions = await self._read_snapshot()
+        revision, definitions, unread = await self._read_snapshot()
         self._fill(definitions)
         self._revision = revision
         if self._replica is not None:
             self._replica.reset(self._whole_cluster_id())
             self._save(revision, definitions)
+        self._pass_over(unread)
 
     def _fill(self, definitions: Iterable[Change]) -> None:
         stored = []
@@ -222,11 +231,13 @@ class ClusterMetadata(SharedDefinitions):
     async def _read_snapshot(self) -> Revision:
         number = 0
         definitions: list[Change] = []
+        unread: list[Unread] = []
         async for part in self._history.snapshot():
             number = part.number
             definitions += part.changes
+            unread += part.unread
             await asyncio.sleep(0)
-        return Revision(number, definitions)
+        return Revision(number, definitions, unread)
 
     async def _catch_up(self, until: int) -> None:
         """Apply what came after what was loaded; every answer has to come in time."""
@@ -329,7 +340,15 @@ class ClusterMetadata(SharedDefinitions):
                 changes = 0
                 await asyncio.sleep(0)
 
+    def _pass_over(self, unread: Sequence[Unread]) -> None:
+        """What cannot be read is not in the replica either: the next start has to see it anew."""
+        for one in unread:
+            self.pass_over(*one)
+        if unread and self._replica is not None:
+            self._replica.reset("")
+
     def _apply_revision(self, revision: Revision) -> None:
+        self._pass_over(revision.unread)
         self.advance(revision.number, revision.changes)
         if revision.changes:
             self._save(revision.number, revision.changes)
@@ -337,14 +356,14 @@ class ClusterMetadata(SharedDefinitions):
     async def _reload_if_possible(self) -> None:
         try:
             await self._reload()
-        except (EtcdError, UnreadableDefinition) as error:
+        except (EtcdError, NewerDefinition) as error:
             self._reachability.lost("watch", error)
 
     async def _reload(self) -> None:
         """Read everything anew, and make the differences one change."""
-        number, definitions = await self._read_snapshot()
+        number, definitions, unread = await self._read_snapshot()
         changes: list[Change] = []
-        present = set()
+        present = {one.key for one in unread}
         for place, change in enumerate(definitions):
             present.add(change.key)
             if self._stored.get(change.key) != change.stored:
@@ -360,7 +379,7 @@ class ClusterMetadata(SharedDefinitions):
             until=number,
             changes=len(changes),
         )
-        self._apply_revision(Revision(number, changes))
+        self._apply_revision(Revision(number, changes, unread))
 
     async def _look_after(self) -> None:
         """Notice, while nothing is written, that etcd is lost or that the watch has stalled."""
@@ -395,7 +414,7 @@ class ClusterMetadata(SharedDefinitions):
             self._save(max(self._passed, self._revision), ())
 
     def _save(self, revision: int, changes: Sequence[Change]) -> None:
-        if self._replica is not None:
+        if self._replica is not None and not self.unreadable:
             self._replica.save(revision, changes)
             self._replica_revision = revision
 

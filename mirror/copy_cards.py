@@ -15,6 +15,14 @@ from warren.core.log_line import log_event
 
 log = logging.getLogger("warren.queue")
 
+COPY_BIT = 1 << 62
+"""Set in the ids of storages that were begun as copies, and above all ids that queues get."""
+
+
+def is_copy(storage_id: int) -> bool:
+    """Whether the storage was begun as a copy of what another node has."""
+    return bool(storage_id & COPY_BIT)
+
 
 class Card(msgspec.Struct, frozen=True):
     """Positions in the storage are those of the leader of `epoch` and `deltas`, a level each.

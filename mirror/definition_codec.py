@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from warren.core.definition_table import Change
 from warren.core.ports import Key, Stored
 from warren.core.record_format import (
@@ -19,6 +17,7 @@ from warren.core.record_format import (
     encode_path,
     encode_with_record,
     record_from,
+    unpacked,
 )
 from warren.core.records import RECORD_TYPES
 from warren.mirror.etcd_messages import end_of
@@ -28,6 +27,10 @@ VALUE_FORMAT = 1
 
 class UnreadableDefinition(Exception):
     """What is in etcd is not what this version of Warren writes; the text says why."""
+
+
+class NewerDefinition(UnreadableDefinition):
+    """A later version of Warren wrote it."""
 
 
 class Keys:
@@ -57,9 +60,9 @@ def encode_definition(key: Key, record: object, transient: bool) -> bytes:
 def decode_definition(path: bytes, value: bytes, version: int) -> Change:
     """A definition that was put. Raises `UnreadableDefinition`."""
     try:
-        value_format, *rest = msgspec.msgpack.decode(value)
+        value_format, *rest = unpacked(value)
         if value_format > VALUE_FORMAT:
-            raise UnreadableDefinition(
+            raise NewerDefinition(
                 f"definition {path!r} has format {value_format}, this version of Warren reads up"
                 f" to {VALUE_FORMAT}; update this node"
             )
@@ -67,7 +70,7 @@ def decode_definition(path: bytes, value: bytes, version: int) -> Change:
         key = decode_path(path)
         record = record_from(key[0], escaped, plain)
     except UNREADABLE as error:
-        raise UnreadableDefinition(f"definition {path!r} cannot be read: {error!r}") from None
+        raise UnreadableDefinition(f"definition {path!r} cannot be read: {error}") from None
     return Change(key, Stored(key, record, version), bool(transient))
 
 

@@ -18,9 +18,12 @@ from typing import NamedTuple
 
 from warren.core.definition_table import Change
 from warren.core.log_line import log_event
+from warren.core.ports import Key
+from warren.core.record_format import UNREADABLE, decode_path
 from warren.mirror.cluster_log import logger
 from warren.mirror.definition_codec import (
     Keys,
+    NewerDefinition,
     UnreadableDefinition,
     decode_definition,
     decode_deletion,
@@ -35,11 +38,21 @@ SLICE_DEFINITIONS = 500
 """Definitions handed on at once: some 3 ms of reading."""
 
 
+class Unread(NamedTuple):
+    """A definition that was put and cannot be read; `key` is None when not even its key can be."""
+
+    path: bytes
+    key: Key | None
+    version: int
+    reason: str
+
+
 class Revision(NamedTuple):
     """What changed at one revision of etcd; nothing, when only writers' heads did."""
 
     number: int
-    changes: list[Change]
+    changes: Sequence[Change]
+    unread: Sequence[Unread] = ()
 
 
 class Progress(NamedTuple):
@@ -74,7 +87,7 @@ class DefinitionHistory:
         return Progress(changed_at, answer.header.revision)
 
     async def snapshot(self) -> AsyncIterator[Revision]:
-        """All definitions of one revision, in slices. Raises `UnreadableDefinition`."""
+        """All definitions of one revision, in slices. Raises `NewerDefinition`."""
         start, end = self._keys.definitions, end_of(self._keys.definitions)
         revision = 0
         more = True
@@ -86,10 +99,23 @@ class DefinitionHistory:
             revision = revision or page.header.revision
             for place in range(0, max(len(page.kvs), 1), SLICE_DEFINITIONS):
                 kvs = page.kvs[place : place + SLICE_DEFINITIONS]
-                yield Revision(revision, [self._put(kv) for kv in kvs])
+                yield self._slice(revision, kvs)
             more = page.more
             if more:
                 start = page.kvs[-1].key + b"\0"
+
+    def _slice(self, revision: int, kvs: Sequence[KeyValue]) -> Revision:
+        changes: list[Change] = []
+        unread: list[Unread] = []
+        for kv in kvs:
+            try:
+                changes.append(self._put(kv))
+            except NewerDefinition:
+                # A whole cluster of a later version: this node cannot be part of it.
+                raise
+            except UnreadableDefinition as error:
+                unread.append(self._unread(kv, error))
+        return Revision(revision, changes, unread)
 
     @asynccontextmanager
     async def after(self, revision: int) -> AsyncIterator[HistoryStream]:
@@ -102,23 +128,43 @@ class DefinitionHistory:
     def revisions(self, events: Sequence[Event]) -> list[Revision]:
         """Events of a watch by revision; etcd never splits one over two answers."""
         return [
-            Revision(number, list(self._changes(together)))
+            self._revision(number, together)
             for number, together in groupby(events, attrgetter("kv.mod_revision"))
         ]
 
-    def _changes(self, events: Iterator[Event]) -> Iterator[Change]:
+    def _revision(self, number: int, events: Iterator[Event]) -> Revision:
+        changes: list[Change] = []
+        unread: list[Unread] = []
         for event in events:
             key = event.kv.key
             if not key.startswith(self._keys.definitions):
                 continue
             try:
                 if event.type == "DELETE":
-                    yield decode_deletion(self._keys.path(key))
+                    changes.append(decode_deletion(self._keys.path(key)))
                 else:
-                    yield self._put(event.kv)
+                    changes.append(self._put(event.kv))
             except UnreadableDefinition as error:
                 # The others have it, and it is theirs to repair: this node keeps what it has.
-                log_event(logger, logging.ERROR, "definition_unreadable", error=error)
+                unread.append(self._unread(event.kv, error))
+        return Revision(number, changes, unread)
+
+    def _unread(self, kv: KeyValue, error: UnreadableDefinition) -> Unread:
+        path = self._keys.path(kv.key)
+        try:
+            key = decode_path(path)
+        except UNREADABLE:
+            key = None
+        shown = "/".join(key) if key is not None else repr(path)
+        log_event(
+            logger,
+            logging.ERROR,
+            "definition_unreadable",
+            key=shown,
+            error=error,
+            action="passed over until somebody defines it anew",
+        )
+        return Unread(path, key, kv.version, str(error))
 
     def _put(self, kv: KeyValue) -> Change:
         return decode_definition(self._keys.path(kv.key), kv.value, kv.version)

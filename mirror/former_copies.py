@@ -41,8 +41,13 @@ class FormerCopies:
         self,
         records: Iterable[QueueRecord],
         new_backing: Callable[[BackingSpec], BackingQueue],
+        is_leftover: Callable[[int], bool],
     ) -> None:
-        """Open what there is of copies, before storages that nobody has opened are dropped."""
+        """Open what there is of copies, before storages that nobody has opened are dropped.
+
+        `is_leftover` says that a storage which no definition names was given up; others are kept,
+        and so are their cards.
+        """
         queues = {record.queue_id: record for record in records}
         cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
         for storage_id, card in cards:
@@ -50,6 +55,8 @@ class FormerCopies:
             if record is not None and record.leader == self._name:
                 if record.storage_id(self._name) == storage_id and record.epoch == card.epoch:
                     self._led[card.queue_id] = card
+                continue
+            if record is None and not is_leftover(storage_id):
                 continue
             superseded = card.queue_id in self._formers
             if record is None or not record.durable or (superseded and not card.led):

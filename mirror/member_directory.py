@@ -195,5 +195,5 @@ def _name_in(kv: KeyValue, prefix: bytes) -> str:
 def _read(kv: KeyValue, kind: type[Record]) -> Record:
     try:
         return msgspec.json.decode(kv.value, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise UnreadableMembership(f"{kv.key!r} in etcd is no {kind.__name__}: {error}") from None

@@ -33,7 +33,7 @@ from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, run
 from warren.mirror.calls import Calls
-from warren.mirror.copy_cards import CardFiles
+from warren.mirror.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.copy_here import CopyHere
 from warren.mirror.former_copies import FormerCopies
 from warren.mirror.former_copy import FormerCopy, Kept
@@ -134,9 +134,13 @@ class Mirroring:
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
 
-    def find_former_copies(self, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
+    def find_former_copies(
+        self,
+        new_backing: Callable[[BackingSpec], BackingQueue],
+        is_leftover: Callable[[int], bool] = lambda storage_id: True,
+    ) -> None:
         """Open what is left of copies this node had, before what nobody has opened is dropped."""
-        self._formers.find(self._definitions.records(), new_backing)
+        self._formers.find(self._definitions.records(), new_backing, is_leftover)
 
     def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
         """Serve this node from now on; `new_backing` makes the backing queues of copies."""
@@ -688,7 +692,7 @@ class Mirroring:
         queue_id = record.queue_id
         settings = self._settings(key, record)
         # Never one that was used before: what is left of an earlier copy is another matter.
-        storage_id = self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
+        storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
         backings = [
             cast(
                 MirroredLevel,

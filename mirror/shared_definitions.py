@@ -32,7 +32,8 @@ from typing import NamedTuple
 
 from warren.core.definition_table import Change, CompletedCommit, DefinitionTable, Watcher
 from warren.core.log_line import log_fault
-from warren.core.ports import Commit, Key, Precondition, Write
+from warren.core.ports import Commit, Key, Precondition, Unreadable, Write
+from warren.core.record_format import encode_path
 from warren.mirror.cluster_log import logger
 from warren.mirror.definition_codec import encode_definition
 
@@ -154,6 +155,8 @@ class SharedDefinitions(DefinitionTable):
         # What the youngest transaction under way makes of a key: whether it is transient, None
         # when it deletes it. Kept until that transaction is done.
         self._coming: dict[Key, tuple[bool | None, Transaction]] = {}
+        # The versions the shared store has of definitions that cannot be read and never could.
+        self._unread: dict[Key, int] = {}
 
     @property
     def revision(self) -> int:
@@ -180,7 +183,8 @@ class SharedDefinitions(DefinitionTable):
             EncodedWrite(key, _encoded(key, record, bool(transient_of[key])))
             for key, record in last.items()
         ]
-        transaction = Transaction(_pieces(encoded, tuple(preconditions)), transient_of)
+        conditions = tuple(self._as_shared(one) for one in preconditions)
+        transaction = Transaction(_pieces(encoded, conditions), transient_of)
         for key, transient in transient_of.items():
             self._coming[key] = (transient, transaction)
         self._unsent.append(transaction)
@@ -249,10 +253,35 @@ class SharedDefinitions(DefinitionTable):
             transaction.decided_at = revision
         self._settle()
 
+    def pass_over(self, path: bytes, key: Key | None, version: int, reason: str) -> None:
+        """A definition was put that cannot be read: what it was before counts until it is again.
+
+        To be called before `advance` to its revision. Its version is the shared store's, so that
+        it can be written over.
+        """
+        self.unreadable[path] = Unreadable("/".join(key) if key is not None else repr(path), reason)
+        if key is None:
+            return
+        stored = self._stored.get(key)
+        if stored is None:
+            self._unread[key] = version
+        else:
+            self._stored[key] = stored._replace(version=version)
+
+    def _as_shared(self, condition: Precondition) -> Precondition:
+        """Where this node sees no definition there may be one that it cannot read."""
+        if condition.version or not self._unread:
+            return condition
+        return condition._replace(version=self._unread.get(condition.key, 0))
+
     def advance(self, revision: int, changes: Sequence[Change]) -> None:
         """The next revision of the history that changes something; or, without changes, that
         nothing more changed up to this one."""
         assert revision >= self._revision, (revision, self._revision)
+        if self.unreadable:
+            for change in changes:
+                self.unreadable.pop(encode_path(change.key), None)
+                self._unread.pop(change.key, None)
         applied = [change for change in changes if change.stored or change.key in self._stored]
         for change in applied:
             self._apply(change)

@@ -24,7 +24,11 @@ from warren.core.ports import Key
 from warren.core.records import QueueRecord
 from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import NotADataDirectory, read_identity
-from warren.persist.definitions_copy import definitions_directory, read_definitions
+from warren.persist.definitions_copy import (
+    definitions_directory,
+    read_definitions,
+    read_deleted_queues,
+)
 from warren.persist.filesystem import File, FileSystem
 from warren.persist.format import (
     ENQUEUE,
@@ -59,6 +63,8 @@ from warren.persist.recovery import (
     QUARANTINE_DIRECTORY,
     STORE_DIRECTORY,
 )
+from warren.persist.second_copy import FILE as COPY_FILE
+from warren.persist.second_copy import read_copy
 from warren.persist.segment import Entry, Segment, segment_name
 from warren.persist.store_view import Gone, RecordReader, StoreView
 
@@ -94,13 +100,17 @@ class Finding(NamedTuple):
 
 
 class QueueTotals(NamedTuple):
-    """Of a queue, with all its levels. `vhost` and `name` are None when it has no definition."""
+    """Of a queue, with all its levels. `vhost` and `name` are None when it has no definition.
+
+    `deleted`: it is written down that the queue was deleted.
+    """
 
     queue: int
     vhost: str | None
     name: str | None
     messages: int
     body_bytes: int
+    deleted: bool = False
 
 
 class Report(NamedTuple):
@@ -138,15 +148,19 @@ def open_store(data_directory: Path) -> bytes:
     return bytes.fromhex(node_id)
 
 
-def queue_names(data_directory: Path, pause: Callable[[float], None]) -> dict[int, Key]:
+def queue_names(
+    data_directory: Path,
+    pause: Callable[[float], None],
+    damaged: Callable[[DamagedMetadata], None] | None = None,
+) -> dict[int, Key]:
     """The virtual host and name of every queue that has a definition, by its id in this storage.
 
-    Raises `DataDirectoryRefused`, OSError.
+    Raises `DataDirectoryRefused`, OSError; `damaged` as for `read_definitions`.
     """
     known = read_known_cluster(data_directory)
     node = "" if known is None else known.node
     names = {}
-    for stored in read_definitions(data_directory, "queue", pause=pause):
+    for stored in read_definitions(data_directory, "queue", pause=pause, damaged=damaged):
         assert isinstance(stored.record, QueueRecord)
         names[stored.record.storage_id(node)] = stored.key[1:]
     return names
@@ -173,6 +187,7 @@ class Check:
         self._node_id = b""
         self._view: StoreView
         self._names: dict[int, Key] = {}
+        self._deleted: set[int] = set()
         self._suspects: dict[tuple[object, ...], tuple[Unit, Finding]] = {}
         self._harmed_at: set[tuple[str, int]] = set()
         self._lacking: set[Segment] = set()
@@ -223,7 +238,8 @@ class Check:
             body_bytes = sum(segment.live_bytes for segment in of_queue)
             vhost, name = self._names.get(queue_id, (None, None))
             if name is not None or messages:
-                totals.append(QueueTotals(queue_id, vhost, name, messages, body_bytes))
+                deleted = name is None and queue_id in self._deleted
+                totals.append(QueueTotals(queue_id, vhost, name, messages, body_bytes, deleted))
         return totals
 
     # One look
@@ -237,6 +253,7 @@ class Check:
         self._unit = None
         self._view = StoreView(self._filesystem, self._store, self._node_id, self._harmed)
         self._read_names()
+        self._check_copy()
         self._check_checkpoint()
         self._check_entries(units)
         for file_id, generation in self._view.files.items():
@@ -271,10 +288,20 @@ class Check:
     def _read_names(self) -> None:
         path = definitions_directory(self._data_directory) / "data.mdb"
         try:
-            self._names = queue_names(self._data_directory, self._pause)
+            self._deleted = read_deleted_queues(self._data_directory, pause=self._pause)
+            self._names = queue_names(
+                self._data_directory,
+                self._pause,
+                lambda error: self._suspect(path, 0, str(error)),
+            )
         except (DamagedMetadata, FileNotFoundError) as error:
             self._names = {}
             self._suspect(path, 0, f"definitions: {error}")
+
+    def _check_copy(self) -> None:
+        copy = read_copy(self._data_directory, self._node_id)
+        if copy is not None and copy.damage is not None:
+            self._suspect(self._data_directory / COPY_FILE, 0, copy.damage)
 
     def _check_checkpoint(self) -> None:
         checkpoint = self._view.checkpoint
@@ -289,8 +316,7 @@ class Check:
         shared: set[tuple[int, int, int]] = set()
         try:
             for queue_id, segments in self._view.index.queues.items():
-                # A queue without a definition was deleted; the next start removes what is left.
-                if definition_id(queue_id) not in self._names and self._names:
+                if self._was_deleted(queue_id):
                     continue
                 for number, segment in list(segments.items()):
                     if units is None or (queue_id, number) in units:
@@ -299,6 +325,11 @@ class Check:
         finally:
             reader.close()
             self._unit = None
+
+    def _was_deleted(self, queue_id: int) -> bool:
+        """The next start removes what is left of it."""
+        queue_id = definition_id(queue_id)
+        return queue_id in self._deleted and queue_id not in self._names
 
     def _check_segment(
         self, segment: Segment, reader: RecordReader, shared: set[tuple[int, int, int]]
@@ -430,7 +461,7 @@ class Check:
         segment = self._view.index.queues.get(record.queue, {}).get(number)
         if segment is None or segment.flushed_place > place:
             return
-        if definition_id(record.queue) not in self._names:
+        if self._was_deleted(record.queue):
             return
         # Without a file it may have been empty once, and begun again since.
         has_file = segment.file_end > 0 or segment.generation > 0

@@ -20,6 +20,9 @@ from typing import TypeAlias
 import lmdb
 
 from warren.core.ports import Stored
+from warren.core.record_format import encode_path
+from warren.persist.deleted_queues import PREFIX, noted_queue
+from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
 from warren.persist.metadata import DIRECTORY, DamagedMetadata, decode_definition
 from warren.persist.metadata_replica import DIRECTORY as CLUSTER_DIRECTORY
 from warren.persist.metadata_replica import decode_replicated
@@ -43,12 +46,40 @@ Decode: TypeAlias = Callable[[bytes, bytes], Stored]
 
 
 def read_definitions(
-    data_directory: Path, kind: str, *, pause: Callable[[float], None]
+    data_directory: Path,
+    kind: str,
+    *,
+    pause: Callable[[float], None],
+    damaged: Callable[[DamagedMetadata], None] | None = None,
 ) -> Iterator[Stored]:
-    """The definitions of one kind. Raises `DamagedMetadata`, `NewerFormat`, OSError."""
+    """The definitions of one kind. Raises `DamagedMetadata`, `NewerFormat`, OSError.
+
+    With `damaged`, that is told of those that cannot be read, and they are passed over.
+    """
     directory = definitions_directory(data_directory)
     decode = decode_replicated if directory.name == CLUSTER_DIRECTORY else decode_definition
+    for key, value in _read(directory, encode_path((kind,)), pause):
+        try:
+            yield decode(key, value)
+        except DamagedMetadata as error:
+            if damaged is None:
+                raise
+            damaged(error)
+
+
+def read_deleted_queues(data_directory: Path, *, pause: Callable[[float], None]) -> set[int]:
+    """The queues that a note says were deleted. Raises as `read_definitions` does."""
+    directory = definitions_directory(data_directory)
+    found = (noted_queue(key) for key, _ in _read(directory, PREFIX, pause))
+    return {queue_id for queue_id in found if queue_id is not None}
+
+
+def _read(
+    directory: Path, prefix: bytes, pause: Callable[[float], None]
+) -> Iterator[tuple[bytes, bytes]]:
+    """What has a key that begins so, in the order of keys."""
     with _copied(directory / FILE, pause) as copy:
+        _expect_whole(copy, directory)
         try:
             environment = lmdb.open(
                 str(copy),
@@ -61,24 +92,24 @@ def read_definitions(
         except lmdb.Error as error:
             raise _unreadable(directory, error) from None
         try:
-            yield from _read(environment, directory, kind, decode)
+            with environment.begin() as transaction:
+                cursor = transaction.cursor()
+                found = cursor.set_range(prefix)
+                while found and cursor.key().startswith(prefix):
+                    yield cursor.key(), cursor.value()
+                    found = cursor.next()
+        except lmdb.Error as error:
+            raise _unreadable(directory, error) from None
         finally:
             environment.close()
 
 
-def _read(
-    environment: lmdb.Environment, directory: Path, kind: str, decode: Decode
-) -> Iterator[Stored]:
-    prefix = kind.encode() + b"\0\1"
+def _expect_whole(copy: Path, directory: Path) -> None:
+    """Raises `DamagedMetadata`, about the file that was copied."""
     try:
-        with environment.begin() as transaction:
-            cursor = transaction.cursor()
-            found = cursor.set_range(prefix)
-            while found and cursor.key().startswith(prefix):
-                yield decode(cursor.key(), cursor.value())
-                found = cursor.next()
-    except lmdb.Error as error:
-        raise _unreadable(directory, error) from None
+        check_lmdb(copy)
+    except DamagedLmdb as damage:
+        raise DamagedMetadata(f"{directory / FILE} is damaged: {damage}") from None
 
 
 def _unreadable(directory: Path, error: lmdb.Error) -> DamagedMetadata:

@@ -13,8 +13,10 @@ Format. The environment is the directory `metadata` of the data directory.
 - Key: the path of the definition (`core/record_format.py`). One longer than 510 bytes is its
   first 479 and the BLAKE2b-256 digest of the whole: exactly 511 bytes, LMDB's limit, which no
   shorter key has.
-- Value: MessagePack of [value format, parts of the key, version, escaped, record]. The parts are
-  there because a digest cannot be read back.
+- Value: with a checksum (`sealing.py`), MessagePack of [parts of the key, version, escaped,
+  record]. The parts are there because a digest cannot be read back. Earlier versions wrote
+  MessagePack of [1, and the same], without a checksum.
+- Beside them, the notes of deleted queues (`deleted_queues.py`).
 """
 
 from __future__ import annotations
@@ -22,28 +24,38 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import starmap
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import lmdb
-import msgspec
 
 from warren.core.definition_table import Change, DefinitionTable
-from warren.core.ports import Commit, Key, Stored
+from warren.core.log_line import log_event
+from warren.core.ports import Commit, Key, Stored, Unreadable
 from warren.core.record_format import (
     UNREADABLE,
     decode_part,
+    decode_path,
     encode_part,
     encode_path,
     encode_with_record,
     record_from,
+    unpacked,
 )
 from warren.persist.data_directory import (
     DataDirectory,
     DataDirectoryRefused,
     NewerFormat,
     sync_directory,
+)
+from warren.persist.deleted_queues import (
+    NOTED,
+    QUEUE_PREFIX,
+    DeletedQueues,
+    Puts,
+    note_key,
+    noted_queue,
+    storage_ids,
 )
 from warren.persist.group_commit import (
     CallLater,
@@ -53,10 +65,13 @@ from warren.persist.group_commit import (
     SyncThread,
     log_callback_fault,
 )
+from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
+from warren.persist.sealing import SEALED, sealed, unsealed
 
 logger = logging.getLogger("warren.storage")
 
-VALUE_FORMAT = 1
+VALUE_FORMAT = SEALED
+UNSEALED_FORMAT = 1
 DIRECTORY = "metadata"
 # LMDB's names.
 DATA_FILE = "data.mdb"
@@ -71,7 +86,6 @@ MAP_BYTES_MAX = 1 << 46
 EXPECTED = (OSError, lmdb.Error)
 """What a disk that fails, or is full, makes of a write."""
 
-Puts: TypeAlias = Sequence[tuple[bytes, bytes | None]]
 OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
 
 
@@ -106,10 +120,17 @@ class LmdbMetadataStore(DefinitionTable):
         super().__init__()
         self._sync_thread = sync_thread
         self._database = Database(
-            directory.subdirectory(DIRECTORY), open_environment, map_bytes_first
+            directory.subdirectory(DIRECTORY), open_environment, map_bytes_first, _storage_ids_in
         )
+        self.deleted_queues = DeletedQueues(self._submit)
         try:
-            self._load(starmap(decode_definition, self._database.entries()))
+            self._load(self._definitions())
+        except DamagedMetadata as error:
+            self._database.close()
+            raise DamagedMetadata(
+                f"{error}; `warren store repair {directory.path}` makes a new file of what can be"
+                " read, and puts the damaged one aside"
+            ) from None
         except BaseException:
             self._database.close()
             raise
@@ -143,8 +164,34 @@ class LmdbMetadataStore(DefinitionTable):
             logger.error("metadata_lost transactions=%d path=%s", lost, self._database.path)
         self._database.close()
 
+    def _definitions(self) -> Iterator[Stored]:
+        for key, value in self._database.entries():
+            queue_id = noted_queue(key)
+            if queue_id is not None:
+                self.deleted_queues.noted.add(queue_id)
+                continue
+            try:
+                yield decode_definition(key, value)
+            except DamagedMetadata as error:
+                self.unreadable[key] = Unreadable(shown_key(key), str(error))
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "definition_unreadable",
+                    key=shown_key(key),
+                    reason=error,
+                    action="skipped, and left where it is until somebody defines it anew",
+                )
+
     def _persist(self, changes: Sequence[Change]) -> Commit:
-        return self._group.submit([_put(change) for change in changes])
+        puts = [_put(change) for change in changes]
+        if self.unreadable:
+            for key, _ in puts:
+                self.unreadable.pop(key, None)
+        return self._submit(puts)
+
+    def _submit(self, puts: Puts) -> Commit:
+        return self._group.submit(puts)
 
     def _report_failure(self, error: Exception) -> None:
         logger.error(
@@ -156,16 +203,31 @@ class LmdbMetadataStore(DefinitionTable):
 
 
 class Database:
-    """The LMDB environment: written by one thread at a time, opened anew after an error."""
+    """The LMDB environment: written by one thread at a time, opened anew after an error.
 
-    def __init__(self, path: Path, open_environment: OpenEnvironment, map_bytes: int) -> None:
+    A transaction that takes a queue's storage from the definitions also notes that it was deleted
+    (`deleted_queues.py`). `storage_ids_in` reads the storages out of the value of a definition.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        open_environment: OpenEnvironment,
+        map_bytes: int,
+        storage_ids_in: Callable[[bytes, bytes], set[int]],
+    ) -> None:
         self.path = path
+        self._storage_ids_in = storage_ids_in
         self._open_environment = open_environment
         self._map_bytes = max(map_bytes, 2 * _file_bytes(path))
         self._environment: lmdb.Environment | None = None
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Everything in it. Raises `DamagedMetadata`."""
+        """Everything in it. Raises `DamagedMetadata`.
+
+        LMDB only sees a file that it can follow: others would end the process.
+        """
+        expect_whole(self.path / DATA_FILE)
         try:
             with self._opened().begin() as transaction:
                 yield from transaction.cursor()
@@ -207,16 +269,38 @@ class Database:
         with self._opened().begin(write=True) as transaction:
             for puts in batch:
                 for key, value in puts:
+                    if key.startswith(QUEUE_PREFIX):
+                        self._note_deleted(transaction, key, value)
                     if value is None:
                         transaction.delete(key)
                     else:
                         transaction.put(key, value)
+
+    def _note_deleted(self, transaction: lmdb.Transaction, key: bytes, value: bytes | None) -> None:
+        before = transaction.get(key)
+        had = self._storage_ids_in(key, bytes(before)) if before is not None else set()
+        has = self._storage_ids_in(key, value) if value is not None else set()
+        for queue_id in had - has:
+            transaction.put(note_key(queue_id), NOTED)
+        for queue_id in has - had:
+            transaction.delete(note_key(queue_id))
 
     def _enlarge(self) -> None:
         if self._map_bytes >= MAP_BYTES_MAX:
             raise OSError(f"metadata in {self.path} would need more than {MAP_BYTES_MAX} bytes")
         self._map_bytes *= 2
         self._opened().set_mapsize(self._map_bytes)
+
+
+def expect_whole(path: Path) -> None:
+    """Look whether LMDB can open a file, if it is there. Raises `DamagedMetadata`, OSError."""
+    try:
+        if path.stat().st_size:
+            check_lmdb(path)
+    except FileNotFoundError:
+        return
+    except DamagedLmdb as damage:
+        raise DamagedMetadata(f"{path} is damaged: {damage}") from None
 
 
 def run_here(job: Callable[[], None]) -> None:
@@ -230,9 +314,17 @@ def _file_bytes(path: Path) -> int:
         return 0
 
 
+def _storage_ids_in(key: bytes, value: bytes) -> set[int]:
+    """The storage of a queue, from its definition; none when that cannot be read."""
+    try:
+        return storage_ids(decode_definition(key, value).record)
+    except DataDirectoryRefused:
+        return set()
+
+
 def _put(change: Change) -> tuple[bytes, bytes | None]:
-    key, stored, _ = change
-    return encode_key(key), None if stored is None else _encode(stored)
+    path, stored, _ = change
+    return (encode_key(path), None) if stored is None else encode_definition(stored)
 
 
 def encode_key(key: Key) -> bytes:
@@ -244,25 +336,50 @@ def encode_key(key: Key) -> bytes:
     return whole[: KEY_BYTES_MAX - DIGEST_BYTES] + digest
 
 
-def _encode(stored: Stored) -> bytes:
+def encode_definition(stored: Stored) -> tuple[bytes, bytes]:
+    """A definition's key and value in LMDB."""
+    key = encode_key(stored.key)
     parts = [encode_part(part) for part in stored.key]
-    return encode_with_record((VALUE_FORMAT, parts, stored.version), stored.record)
+    return key, sealed(key, encode_with_record((parts, stored.version), stored.record))
 
 
 def decode_definition(key: bytes, value: bytes) -> Stored:
     """One definition. Raises `NewerFormat` or `DamagedMetadata`."""
     try:
-        value_format, *rest = msgspec.msgpack.decode(value)
-        if value_format > VALUE_FORMAT:
+        unpacked_value = unpacked(value)
+        value_format = unpacked_value[0]
+        if value_format == SEALED:
+            parts, version, escaped, plain = unsealed(key, unpacked_value)
+        elif value_format == UNSEALED_FORMAT:
+            _, parts, version, escaped, plain = unpacked_value
+        elif value_format > VALUE_FORMAT and not _is_sealed(key, unpacked_value):
             raise NewerFormat(
                 f"a definition has format {value_format}, this version of Warren reads up to"
                 f" {VALUE_FORMAT}; start it with the version that wrote it"
             )
-        parts, version, escaped, plain = rest
+        else:
+            raise ValueError(f"its format is {value_format}")
         path = tuple(decode_part(part) for part in parts)
         record = record_from(path[0], escaped, plain)
     except UNREADABLE as error:
-        raise DamagedMetadata(f"definition {key!r} cannot be read: {error!r}") from None
+        raise DamagedMetadata(f"definition {shown_key(key)} cannot be read: {error}") from None
     if encode_key(path) != key:
-        raise DamagedMetadata(f"definition {key!r} says it is {path!r}")
+        raise DamagedMetadata(f"definition {shown_key(key)} says it is {path!r}")
     return Stored(path, record, version)
+
+
+def _is_sealed(key: bytes, value: Any) -> bool:
+    """Whether only the number of the format is wrong."""
+    try:
+        unsealed(key, value)
+    except UNREADABLE:
+        return False
+    return True
+
+
+def shown_key(key: bytes) -> str:
+    """A key for people, as far as it can be read."""
+    try:
+        return "/".join(decode_path(key))
+    except UNREADABLE:
+        return repr(key)

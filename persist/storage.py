@@ -3,7 +3,7 @@
     Recovery(...).run()                 what is on disk; may take long, belongs in a thread
     storage = Storage(..., recovery)
     storage.open(queue_id, ...)         for every queue there is
-    storage.drop_unclaimed(...)         what belongs to queues that are gone
+    storage.settle_unclaimed(...)       what belongs to no queue: dropped, or kept
     ...
     storage.stop()
 
@@ -15,16 +15,17 @@ Directory `store` of the data directory: `checkpoint`, `clean`, `log/` (the pers
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.core.backing_queue import LEVELS
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Commit
 from warren.persist.card_files import CardFiles
 from warren.persist.checkpoint import Checkpointer, write_small_file
 from warren.persist.combine import Combiner
+from warren.persist.deleted_queues import DeletedQueues, first_level, no_notes
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     Checkpoint,
@@ -47,6 +48,7 @@ from warren.persist.recovery import (
     QUEUES_DIRECTORY,
     Recovery,
 )
+from warren.persist.unclaimed import UnclaimedMessages
 
 log = logging.getLogger("warren.storage")
 
@@ -54,6 +56,9 @@ TRANSIENT_DIRECTORY = "transient"
 
 START_SHIFT = 40
 """Positions of a start of the node begin at its number times 2 to this power: none comes twice."""
+
+LET_GO_MAX = 1000
+"""Deleted queues that wait for a checkpoint; more of them bring it about."""
 
 QUARANTINED_MAX = 1000
 """Damaged records kept for people to look at."""
@@ -90,6 +95,8 @@ class Storage:
     not any more; `on_trouble` with an error when the disk fails, with None when it works again;
     `on_fault` of an exception nobody expected, after which `abandon` is to be called. `pinned_max`
     is how many octets all snapshots together may keep.
+    `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
+    found on disk any more.
     """
 
     def __init__(
@@ -108,9 +115,13 @@ class Storage:
         on_flow: Callable[[bool], None] = lambda wait: None,
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
         on_fault: OnFault = log_callback_fault,
+        deleted_queues: DeletedQueues | None = None,
         limits: Limits = DEFAULT_LIMITS,
         pinned_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
+        self.unclaimed = UnclaimedMessages()
+        # Their queues have definitions, and could not be brought back.
+        self._unreachable = UnclaimedMessages()
         self.directory = directory
         self.damaged = recovery.damaged
         self.lost = 0
@@ -122,9 +133,13 @@ class Storage:
         self._definitions = definitions
         self._on_flow = on_flow
         self._on_trouble = on_trouble
+        self._deleted_queues = deleted_queues or no_notes()
         self._run_background = run_background
+        self._call_on_loop = call_on_loop
         self._open: dict[int, QueueIndex] = {}
         self._doomed: list[QueueIndex] = []
+        # Deleted queues without files; records of them are in the journal before the place.
+        self._leaving: deque[tuple[int, set[int]]] = deque()
         self._transient_owed = 0
         self._transient_congested = False
         self._trouble = False
@@ -238,6 +253,10 @@ class Storage:
 
     def open(self, queue_id: int, *, durable: bool) -> QueueIndex:
         """The index of a queue, with what was recovered of it if it is durable."""
+        if durable:
+            kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
+            if kept is not None:
+                return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
         index = QueueIndex(
             queue_id,
@@ -264,20 +283,48 @@ class Storage:
         else:
             index.redelivered_below = self._undelivered.get(index.queue_id, 0)
 
-    def drop_unclaimed(self, defined: Collection[int] = ()) -> None:
-        """Forget what belongs to queues that nobody opened: they were deleted.
+    def settle_unclaimed(
+        self,
+        defined: Collection[int] = (),
+        is_deleted: Callable[[int], bool] | None = None,
+    ) -> None:
+        """See to what nobody has opened: drop what is of deleted queues, and keep the rest.
 
-        But not what belongs to those in `defined`: they could not be brought back this time.
+        `defined` are queues that could not be brought back this time. `is_deleted` says of the id
+        of a queue that it was deleted; without it that is so where a note says it.
         """
-        for queue_id in list(self._recovered):
-            index = self.open(queue_id, durable=True)
+        deleted_queues = self._deleted_queues
+        is_deleted = is_deleted or deleted_queues.__contains__
+        dropped = set()
+        for storage_id in list(self._recovered):
+            index = self.open(storage_id, durable=True)
             count = index.recovered().count
-            if queue_id - queue_id % LEVELS in defined:
-                _log_messages(logging.ERROR, "messages_unreachable", queue_id, count)
-                continue
-            _log_messages(logging.INFO, "leftover_dropped", queue_id, count)
-            index.delete()
+            queue_id = first_level(storage_id)
+            if queue_id in defined:
+                _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
+                self._unreachable.keep(index)
+            elif is_deleted(queue_id):
+                _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
+                dropped.add(queue_id)
+                index.delete()
+            elif count:
+                self.unclaimed.keep(index)
+            else:
+                index.delete()
+        self.unclaimed.report()
         self._undelivered = None
+        # Of the others there is nothing, or a definition has them again.
+        deleted_queues.forget(deleted_queues.noted - dropped)
+
+    def drop_unclaimed(self, queue_id: int) -> Commit:
+        """Drop unclaimed messages; the commit is done when no restart brings them back."""
+        indexes = self.unclaimed.levels(queue_id)
+        for index in indexes:
+            self.unclaimed.take(index.queue_id)
+        commit = self._deleted_queues.note([queue_id])
+        for index in indexes:
+            commit.then(index.delete)
+        return commit
 
     # Batches
 
@@ -313,20 +360,58 @@ class Storage:
             return
         for index in doomed:
             index.release()
+        queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
         directories = [index.directory for index in doomed if index.has_files]
         if not directories:
+            self._without_files(queue_ids)
             return
 
         def job() -> None:
-            for directory in directories:
-                try:
-                    self._filesystem.remove_directory(directory)
-                except OSError as error:
-                    log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
+            if not self._remove_directories(directories):
+                return
+            try:
+                self._call_on_loop(lambda: self._without_files(queue_ids))
+            except RuntimeError:
+                # The loop is closed: the node has stopped.
+                return
 
         self._run_background(job)
 
+    def _remove_directories(self, directories: list[Path]) -> bool:
+        """Whether they are gone for good; runs in the background."""
+        gone = True
+        for directory in directories:
+            try:
+                self._filesystem.remove_directory(directory)
+            except OSError as error:
+                log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
+                gone = False
+        for parent in {directory.parent for directory in directories}:
+            try:
+                self._filesystem.sync_directory(parent)
+            except OSError as error:
+                log_event(log, logging.WARNING, "leftover_may_remain", path=parent, error=error)
+                gone = False
+        return gone
+
+    def _without_files(self, queue_ids: set[int]) -> None:
+        """Only the journal knows of these queues, up to where it is now."""
+        if self._stopping or not queue_ids:
+            return
+        self._leaving.append((self.persistent.end, queue_ids))
+        if len(self._leaving) >= LET_GO_MAX:
+            self.checkpointer.request()
+
+    def _let_go(self) -> None:
+        """Report the queues of which recovery would find nothing from the checkpoint on."""
+        queue_ids: set[int] = set()
+        while self._leaving and self._leaving[0][0] <= self.checkpointer.place:
+            queue_ids |= self._leaving.popleft()[1]
+        if queue_ids:
+            self._deleted_queues.forget(queue_ids)
+
     def _checkpoint_taken(self) -> None:
+        self._let_go()
         self.combine()
 
     def combine(self) -> None:

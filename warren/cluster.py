@@ -33,7 +33,7 @@ from warren.mirror import leftovers
 from warren.mirror.alarm_news import AlarmNews
 from warren.mirror.calls import Calls
 from warren.mirror.cluster_metadata import ClusterMetadata
-from warren.mirror.copy_cards import CardFiles, NoCards
+from warren.mirror.copy_cards import CardFiles, NoCards, is_copy
 from warren.mirror.etcd import EtcdClient, EtcdError
 from warren.mirror.link_traffic import LinkTraffic
 from warren.mirror.links import Links
@@ -51,6 +51,7 @@ from warren.mirror.secret_proof import is_secret_of
 from warren.open_files import descriptors
 from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory
+from warren.persist.deleted_queues import DeletedQueues, no_notes, storage_ids
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata_replica import LmdbReplica
 
@@ -144,6 +145,7 @@ class Cluster:
             if directory is not None:
                 replica = LmdbReplica(
                     directory,
+                    node_name,
                     call_on_loop=loop.call_soon_threadsafe,
                     call_later=clock.call_later,
                     sync_thread=SyncThread("definitions-sync", on_fault),
@@ -268,9 +270,33 @@ class Cluster:
         self._new_backing = new
         return lambda spec: self.mirroring.backing(spec) or new(spec)
 
-    def find_former_copies(self) -> None:
+    def with_own_notes(self, own: DeletedQueues) -> DeletedQueues:
+        """The notes of deleted queues, with those the node has from when it was alone."""
+        notes = self._replica.deleted_queues if self._replica is not None else no_notes()
+        notes.former |= own.noted
+        return notes
+
+    def leftovers(
+        self, card_files: CardFiles, deleted_queues: DeletedQueues
+    ) -> Callable[[int], bool]:
+        """Which storages are of deleted queues, or copies of no use; by their ids.
+
+        To be called before `find_former_copies`, which takes away cards.
+        """
+        others: set[int] = set()
+        for stored in self.metadata.records(("queue",)):
+            others |= storage_ids(stored.record)
+        whole = card_files.read().keys()
+
+        def is_leftover(storage_id: int) -> bool:
+            unfinished = is_copy(storage_id) and storage_id not in whole
+            return unfinished or storage_id in others or storage_id in deleted_queues
+
+        return is_leftover
+
+    def find_former_copies(self, is_leftover: Callable[[int], bool]) -> None:
         """Before what nobody has opened is dropped."""
-        self.mirroring.find_former_copies(self._new_backing)
+        self.mirroring.find_former_copies(self._new_backing, is_leftover)
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""

@@ -16,6 +16,7 @@ from warren.core.paging import Pager
 from warren.core.ports import Clock, MetadataStore
 from warren.core.variable_queue import VariableQueue
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
+from warren.persist.deleted_queues import DeletedQueues
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
 from warren.persist.group_commit import OnFault, SyncThread
@@ -89,6 +90,7 @@ class MessageStorage:
         clock: Clock,
         call_on_loop: Callable[[Callable[[], None]], object],
         metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
         on_flow: Callable[[bool], None],
         on_trouble: Callable[[Exception | None], None],
         on_fault: OnFault,
@@ -111,6 +113,7 @@ class MessageStorage:
             on_flow=on_flow,
             on_trouble=on_trouble,
             on_fault=on_fault,
+            deleted_queues=deleted_queues,
             limits=limits,
             pinned_max=pinned_max,
         )
@@ -125,11 +128,12 @@ class MessageStorage:
 
         return new
 
-    async def settle(self, patience_s: float) -> None:
-        """Return when all that was published so far is confirmed, or after so long."""
+    async def settle(self, patience_s: float, all_buried: Callable[[], bool]) -> None:
+        """Return when all that was published so far is confirmed, dead letters included, or after
+        so long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
-        while not self.storage.journal.idle and loop.time() < deadline:
+        while not (self.storage.journal.idle and all_buried()) and loop.time() < deadline:
             await asyncio.sleep(0.005)
 
     def stop(self) -> None:

@@ -49,9 +49,12 @@ from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
+from warren.persist.deleted_queues import DeletedQueues, no_notes
+from warren.persist.filesystem import RealFileSystem
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
+from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
 
 if TYPE_CHECKING:
@@ -112,6 +115,7 @@ class RunningNode:
         self._memory = memory
         self._disk = disk
         self.cluster = cluster
+        self._second_copy: _SecondCopyThread | None = None
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
         self.stop_wanted = asyncio.Event()
@@ -153,22 +157,37 @@ class RunningNode:
         cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
-            metadata = _own_metadata(directory, loop, clock, faults.report)
+            if directory is not None:
+                expect_definitions(directory)
+            metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
                 cluster = await _join(
                     config, config.cluster, loop, clock, directory, metadata, faults.report
                 )
                 metadata = cluster.metadata
+                deleted_queues = cluster.with_own_notes(deleted_queues)
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
             running = cls._build(
-                config, loop, clock, metadata, directory, recovery, cluster, faults
+                config,
+                loop,
+                clock,
+                metadata,
+                deleted_queues,
+                directory,
+                recovery,
+                cluster,
+                faults,
             )
             if cluster is not None:
                 await cluster.serve(running.node)
+            elif directory is not None:
+                running._second_copy = _SecondCopyThread(
+                    metadata, directory, loop, clock, faults.report
+                )
             await running._define(config)
             await running._listen(config, addresses)
             await running._manage(config)
@@ -187,6 +206,7 @@ class RunningNode:
         loop: asyncio.AbstractEventLoop,
         clock: LoopClock,
         metadata: MetadataStore,
+        deleted_queues: DeletedQueues,
         directory: DataDirectory | None,
         recovery: Recovery | None,
         cluster: Cluster | None,
@@ -216,6 +236,7 @@ class RunningNode:
                 clock=clock,
                 call_on_loop=loop.call_soon_threadsafe,
                 metadata=metadata,
+                deleted_queues=deleted_queues,
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
@@ -260,9 +281,12 @@ class RunningNode:
             descriptor_limit=descriptors().clients,
         )
         if messages is not None:
+            is_deleted = None
             if cluster is not None:
-                cluster.find_former_copies()
-            messages.storage.drop_unclaimed(_stored_queues(metadata, name, cluster is not None))
+                is_deleted = cluster.leftovers(messages.storage.card_files, deleted_queues)
+                cluster.find_former_copies(is_deleted)
+            defined = _stored_queues(metadata, name, cluster is not None)
+            messages.storage.settle_unclaimed(defined, is_deleted)
         for monitor in monitors:
             monitor.start()
         return cls(
@@ -401,14 +425,22 @@ class RunningNode:
         if self.messages is not None:
             # What clients have published they are to be told of before they are sent away.
             self.node.alarms.set_flow(True)
-            await self.messages.settle(STOP_GRACE_S)
+            await self.messages.settle(STOP_GRACE_S, self._all_buried)
+        self.node.hold_burials()
         await self._listener.stop(STOP_GRACE_S)
+        if self.messages is not None:
+            await self.messages.settle(STOP_GRACE_S, self._all_buried)
         if self.cluster is not None:
             await self.cluster.stop_serving()
         self.node.stop()
         if self.messages is not None:
             self.messages.stop()
+        if self._second_copy is not None:
+            self._second_copy.close()
         await _close(self._metadata, self._directory, self.cluster)
+
+    def _all_buried(self) -> bool:
+        return self.node.all_buried
 
     async def _give_up(self) -> None:
         """Stop as far as that goes when nothing is sure any more."""
@@ -440,17 +472,46 @@ def _own_metadata(
     loop: asyncio.AbstractEventLoop,
     clock: LoopClock,
     on_fault: OnFault,
-) -> MetadataStore:
-    """The definitions of a node that is alone."""
+) -> tuple[MetadataStore, DeletedQueues]:
+    """The definitions of a node that is alone, and its notes of queues that were deleted."""
     if directory is None:
-        return VolatileMetadataStore()
-    return LmdbMetadataStore(
+        return VolatileMetadataStore(), no_notes()
+    store = LmdbMetadataStore(
         directory,
         call_on_loop=loop.call_soon_threadsafe,
         call_later=clock.call_later,
         sync_thread=SyncThread("metadata-sync", on_fault),
         on_fault=on_fault,
     )
+    return store, store.deleted_queues
+
+
+class _SecondCopyThread:
+    """The copy of a node's own definitions, with the thread that writes it."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        directory: DataDirectory,
+        loop: asyncio.AbstractEventLoop,
+        clock: LoopClock,
+        on_fault: OnFault,
+    ) -> None:
+        assert isinstance(metadata, LmdbMetadataStore)
+        self._thread = SyncThread("definitions-copy", on_fault)
+        self._copy = SecondCopy(
+            metadata,
+            RealFileSystem(),
+            directory.path,
+            bytes.fromhex(directory.node_id),
+            run=self._thread.run,
+            call_on_loop=loop.call_soon_threadsafe,
+            call_later=clock.call_later,
+        )
+
+    def close(self) -> None:
+        self._thread.close()
+        self._copy.close()
 
 
 async def _join(
@@ -478,7 +539,8 @@ async def _join(
 
 
 async def _create_defaults(config: Config, metadata: MetadataStore) -> None:
-    if config.load_definitions is not None:
+    # The users there were may be among what cannot be read.
+    if config.load_definitions is not None or metadata.unreadable:
         return
     commit = create_defaults(
         metadata,

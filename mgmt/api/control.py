@@ -113,7 +113,12 @@ async def status(request: ApiRequest) -> Any:
         },
         "listeners": listener_rows(managed),
         "storage": (
-            {"lost_messages": storage.lost, "damaged_records": storage.damaged}
+            {
+                "lost_messages": storage.lost,
+                "damaged_records": storage.damaged,
+                "unclaimed_messages": storage.unclaimed.totals()[1],
+                "unreadable_definitions": len(node.metadata.unreadable),
+            }
             if storage is not None
             else None
         ),

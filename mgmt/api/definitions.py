@@ -108,6 +108,12 @@ def _leads_here(address: str) -> bool:
 
 _ALL = {"GET": get_all, "POST": post_all}
 
+
+async def list_unreadable(request: ApiRequest) -> Any:
+    """What is damaged where definitions are kept, or cannot be understood; it is passed over."""
+    return [one._asdict() for one in request.node.metadata.unreadable.values()]
+
+
 ENDPOINTS = [
     Endpoint(
         path,
@@ -122,3 +128,11 @@ ENDPOINTS = [
         ("/definitions/{vhost}", {"GET": get_vhost, "POST": post_vhost}, "Definitions of a vhost"),
     )
 ]
+ENDPOINTS.append(
+    Endpoint(
+        "/unreadable-definitions",
+        {"GET": list_unreadable},
+        Right.MONITOR,
+        "Definitions that are kept and cannot be read",
+    )
+)

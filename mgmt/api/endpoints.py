@@ -25,6 +25,7 @@ from warren.mgmt.api import (
     policies,
     queues,
     session,
+    unclaimed,
     users,
     vhosts,
 )
@@ -77,6 +78,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *auth_attempts.ENDPOINTS,
         *maintenance.ENDPOINTS,
         *control.ENDPOINTS,
+        *unclaimed.ENDPOINTS,
         *members.ENDPOINTS,
     ]
 

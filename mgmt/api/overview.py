@@ -213,6 +213,8 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "state": "running",
         "partitions": peers.partitioned() if peers is not None else [],
         "cluster_links": cluster_links(managed),
+        "unclaimed_messages": unclaimed_totals(managed),
+        "unreadable_definitions": len(node.metadata.unreadable),
         "exchange_types": exchange_types(),
         "auth_mechanisms": [
             {"name": name, "description": name, "enabled": True}
@@ -231,6 +233,13 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "ra_open_file_metrics": {},
         "metrics_gc_queue_length": {},
     }
+
+
+def unclaimed_totals(managed: ManagedNode) -> dict[str, int]:
+    """What is on disk of queues that no definition names (`mgmt/api/unclaimed.py`)."""
+    storage = managed.storage
+    queues, messages = storage.unclaimed.totals() if storage is not None else (0, 0)
+    return {"queues": queues, "messages": messages}
 
 
 def cluster_links(managed: ManagedNode) -> list[dict[str, Any]]:

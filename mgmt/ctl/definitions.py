@@ -120,3 +120,11 @@ def enable_feature_flag(call: Call, name: str) -> Answer:
                 f"This feature flag is not supported by node {call.node}", Exit.USAGE
             ) from refused
     return None
+
+
+@command("list_unreadable_definitions", "List definitions that are kept and cannot be read.")
+def list_unreadable_definitions(call: Call) -> Answer:
+    call.announce(f"Listing unreadable definitions of node {call.node} ...")
+    columns = ("key", "reason")
+    rows = call.client.get("unreadable-definitions")
+    return Table(columns, [[row[name] for name in columns] for row in rows])

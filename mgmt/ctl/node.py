@@ -149,6 +149,14 @@ def _storage_lines(storage: dict[str, Any] | None) -> list[str]:
         return ["Messages are kept in memory only"]
     lost, damaged = storage["lost_messages"], storage["damaged_records"]
     lines = [f"Messages lost to damage: {lost}", f"Damaged records found at start: {damaged}"]
+    unclaimed = storage["unclaimed_messages"]
+    if unclaimed:
+        lines.append(f"Unclaimed messages: {unclaimed}; `list_unclaimed_messages` shows them")
+    unreadable = storage["unreadable_definitions"]
+    if unreadable:
+        lines.append(
+            f"Unreadable definitions: {unreadable}; `list_unreadable_definitions` shows them"
+        )
     if lost or damaged:
         lines.append("The log says which; `warren store check` looks at the whole data directory.")
     return lines

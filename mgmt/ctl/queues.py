@@ -94,6 +94,52 @@ def rebalance(call: Call, type: str, vhost_pattern: str, queue_pattern: str) -> 
     return Table(("Output",), [[[]]])
 
 
+# Messages without a queue
+
+
+@command(
+    "list_unclaimed_messages",
+    "List messages on disk of queues that no definition names.",
+)
+def list_unclaimed_messages(call: Call) -> Answer:
+    call.announce(f"Listing unclaimed messages on node {call.node} ...")
+    columns = ("id", "messages", "message_bytes")
+    rows = call.client.get("unclaimed-messages")
+    return Table(columns, [[row[name] for name in columns] for row in rows])
+
+
+@command(
+    "recover_messages",
+    "Move unclaimed messages into a durable queue.",
+    argument("id"),
+    argument("queue"),
+)
+def recover_messages(call: Call, id: str, queue: str) -> Answer:
+    """In parts: each is on disk in the queue before it leaves its old place."""
+    call.announce(
+        f"Moving unclaimed messages {id} into queue '{queue}' on vhost '{call.vhost}' ..."
+    )
+    moved = 0
+    left = 1
+    while left:
+        answer = call.client.post(
+            "control",
+            "unclaimed-messages",
+            id,
+            "recover",
+            body={"vhost": call.vhost, "queue": queue},
+        )
+        moved, left = moved + answer["moved"], answer["left"]
+    return f"{moved} messages were moved"
+
+
+@command("forget_messages", "Drop unclaimed messages for good.", argument("id"))
+def forget_messages(call: Call, id: str) -> Answer:
+    call.announce(f"Dropping unclaimed messages {id} on node {call.node} ...")
+    answer = call.client.request("DELETE", "control", "unclaimed-messages", id)
+    return f"{answer['dropped']} messages were dropped"
+
+
 # Connections
 
 

@@ -70,6 +70,8 @@ class Collector:
             writes,
             storage.lost,
             storage.damaged,
+            storage.unclaimed.totals()[1],
+            len(self._node.metadata.unreadable),
             journal.unwritten_bytes,
             *storage.pins.pinned,
             storage.pins.released,

@@ -93,6 +93,8 @@ PERSISTER = (
     _counter("msg_store_write_total", "Messages written to the disk"),
     _counter("storage_messages_lost_total", "Messages that could not be read back"),
     _counter("storage_records_damaged_total", "Damaged records found at the last start"),
+    _gauge("storage_messages_unclaimed", "Messages of queues that no definition names"),
+    _gauge("storage_definitions_unreadable", "Definitions that are kept and cannot be read"),
     _gauge("storage_unwritten_bytes", "Octets that wait to be written"),
     _gauge("storage_snapshots", "Snapshots that stand in the store"),
     _gauge("storage_pinned_bytes", "Octets on the disk for the sake of snapshots alone"),
@@ -107,13 +109,14 @@ AUTH = (
     _counter("auth_attempts_total", "Logins tried"),
     _counter("auth_attempts_succeeded_total", "Logins that succeeded"),
     _counter("auth_attempts_failed_total", "Logins that failed"),
+    _counter("auth_attempts_throttled_total", "Logins refused unseen after many that failed"),
 )
 
 
 def auth(managed: ManagedNode) -> Values:
     counts = managed.node.counts
     tried = counts.logins_succeeded + counts.logins_failed
-    return (tried, counts.logins_succeeded, counts.logins_failed)
+    return (tried, counts.logins_succeeded, counts.logins_failed, counts.logins_throttled)
 
 
 # Queues

@@ -23,7 +23,10 @@ export function stateBadges(node) {
 export function memberWarnings(nodes, seenFrom) {
   return nodes.flatMap((node) => {
     if (node.running) {
-      return (node.partitions ?? []).map((other) => `Node ${node.name} cannot reach ${other}.`);
+      return [
+        ...(node.partitions ?? []).map((other) => `Node ${node.name} cannot reach ${other}.`),
+        ...storeWarnings(node),
+      ];
     }
     if (node.state === "paused")
       return [`Node ${node.name} has paused: it has lost etcd, and waits until that is back.`];
@@ -32,4 +35,21 @@ export function memberWarnings(nodes, seenFrom) {
     if (node.state === "silent") return [`Node ${node.name} does not answer.`];
     return [`Node ${node.name} is down.`];
   });
+}
+
+/** What a node keeps on disk and cannot use until somebody sees to it. */
+function storeWarnings(node) {
+  const warnings = [];
+  const messages = node.unclaimed_messages?.messages;
+  if (messages) {
+    warnings.push(
+      `Node ${node.name} keeps ${messages} messages of queues that no definition names: see warren ctl list_unclaimed_messages.`,
+    );
+  }
+  if (node.unreadable_definitions) {
+    warnings.push(
+      `Node ${node.name} passes over ${node.unreadable_definitions} definitions that it cannot read: see warren ctl list_unreadable_definitions.`,
+    );
+  }
+  return warnings;
 }

@@ -95,8 +95,8 @@ class Project:
         done = subprocess.run(
             [sys.executable, str(RUN_TESTS), command],
             cwd=self._path,
-            # Nothing of the run of which this test is a part.
-            env={key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
+            # What the run that this test is part of says to its own processes.
+            env={name: value for name, value in os.environ.items() if "PYTEST" not in name},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -157,6 +157,8 @@ TABLE = """
 /reset DELETE A
 /reset/{node} DELETE A
 /rebalance/queues POST A
+/unclaimed-messages GET M
+/unreadable-definitions GET M
 /control/status GET M
 /control/cluster-status GET M
 /control/members GET M
@@ -188,7 +190,7 @@ def broker() -> Iterator[Broker]:
 
 
 def refused(broker: Broker, user: str | None, path: str, method: str, vhost: str) -> bool:
-    names = {"vhost": vhost, "kind": "q"}
+    names = {"vhost": vhost, "kind": "q", "id": MISSING}
     for name in ("node", "queue", "exchange", "source", "destination", "key", "connection"):
         names[name] = MISSING
     for name in ("channel", "user", "name", "component", "within", "unit", "port", "protocol"):

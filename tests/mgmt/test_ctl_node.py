@@ -37,7 +37,12 @@ def test_status_has_rabbitmqs_keys(ctl_node: CtlNode) -> None:
     assert said.keys() >= STATUS_KEYS
     assert said["pid"] == ctl_node.server.process.pid
     assert said["data_directory"] == str(ctl_node.data_directory)
-    assert said["storage"] == {"lost_messages": 0, "damaged_records": 0}
+    assert said["storage"] == {
+        "lost_messages": 0,
+        "damaged_records": 0,
+        "unclaimed_messages": 0,
+        "unreadable_definitions": 0,
+    }
     assert said["totals"]["virtual_host_count"] == 1
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from cutting_proxy import CuttingProxy
 from etcd_server import PATIENCE_S, EtcdServer, until
@@ -419,6 +420,80 @@ class TestTheWatch:
         run(shared_etcd, scenario)
 
 
+class TestUnreadable:
+    """A value nested 5,000 deep, and one that is no definition at all."""
+
+    def damaged(self) -> list[bytes]:
+        head = msgspec.msgpack.encode((1, False, False))[1:]
+        return [b"\x94" + head + b"\x91" * 5000 + b"\xc0", b"\xc1"]
+
+    def test_what_comes_is_passed_over_and_can_be_written_over(
+        self, shared_etcd: EtcdServer, run: Callable[..., None]
+    ) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            store = await cluster.open("a")
+            places = Keys(cluster.prefix)
+            await done(store.transact([Write(("vhost", "known"), vhost("before"))]))
+            for value in self.damaged():
+                for name in ("known", "new"):
+                    place = places.key(("vhost", name))
+                    await cluster.client().txn(Txn(success=[put(place, value)]))
+                # The history goes on.
+                await done(store.transact([Write(("vhost", "v"), vhost())]))
+                assert keys(store) == [("vhost", "known"), ("vhost", "v")]
+                assert {one.key for one in store.unreadable.values()} == {
+                    "vhost/known",
+                    "vhost/new",
+                }
+                await self.write_over(store)
+
+        run(shared_etcd, scenario)
+
+    async def write_over(self, store: ClusterMetadata) -> None:
+        """As declarations do: on the condition that nobody else changes it meanwhile."""
+        known = store.get(("vhost", "known"))
+        version = known.version if known is not None else 0
+        writes = [Write(("vhost", name), vhost("after")) for name in ("known", "new")]
+        commit = store.transact(
+            writes,
+            [Precondition(("vhost", "known"), version), Precondition(("vhost", "new"), 0)],
+        )
+        await done(commit)
+        assert not commit.refused and not store.unreadable
+        await done(store.transact([Write(("vhost", "new"), None)]))
+
+    def test_what_is_there_at_a_start_is_passed_over_and_can_be_written_over(
+        self, shared_etcd: EtcdServer, run: Callable[..., None], tmp_path: Path
+    ) -> None:
+        async def scenario(cluster: Cluster) -> None:
+            first = await cluster.open("b")
+            await done(first.transact([Write(("vhost", "v"), vhost())]))
+            await first.aclose()
+            deep, _ = self.damaged()
+            for name in ("known", "new"):
+                place = Keys(cluster.prefix).key(("vhost", name))
+                await cluster.client().txn(Txn(success=[put(place, deep)]))
+            for _ in range(2):
+                # A start from the replica has to see them, too.
+                async with replica_in(tmp_path) as replica:
+                    store = await cluster.open("a", replica=replica)
+                    assert keys(store) == [("vhost", "v")]
+                    assert len(store.unreadable) == 2
+                    await done(store.transact([Write(("vhost", "v"), vhost("changed"))]))
+                    await store.aclose()
+            async with replica_in(tmp_path) as replica:
+                store = await cluster.open("a", replica=replica)
+                await self.write_over(store)
+                await store.aclose()
+            async with replica_in(tmp_path) as replica:
+                store = await cluster.open("a", replica=replica)
+                assert keys(store) == [("vhost", "known"), ("vhost", "v")]
+                assert not store.unreadable
+                await store.aclose()
+
+        run(shared_etcd, scenario)
+
+
 class TestOneWriterPerName:
     def test_the_older_of_two_processes_of_one_node_writes_no_more(
         self, shared_etcd: EtcdServer, run: Callable[..., None]
@@ -489,6 +564,7 @@ async def replica_in(path: Path) -> AsyncIterator[LmdbReplica]:
     with DataDirectory.open(path) as directory:
         replica = LmdbReplica(
             directory,
+            "a",
             call_on_loop=loop.call_soon_threadsafe,
             call_later=loop.call_later,
             sync_thread=SyncThread("replica", print),

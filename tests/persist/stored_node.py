@@ -75,7 +75,7 @@ class StoredNode:
             limits=LIMITS,
         )
         self.queues = {at: self.storage.open(at, durable=True) for at in NAMES}
-        self.storage.drop_unclaimed()
+        self.storage.settle_unclaimed((), lambda queue_id: True)
         self.positions = {at: queue.first_position() for at, queue in self.queues.items()}
         self.confirms = Confirms()
 

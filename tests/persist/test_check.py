@@ -6,11 +6,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 from stored_node import EMPTY, INVOICES, NAMES, ORDERS, StoredNode, fill
 
+from warren.core.ports import Write
 from warren.persist.check import Finding, Report, check
 from warren.persist.data_directory import NotADataDirectory
+from warren.persist.deleted_queues import note_key
 from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import (
@@ -168,6 +171,23 @@ def test_what_a_deleted_queue_left_is_no_damage(killed: Path) -> None:
     segment = killed / "store/queues/0000000000000fff" / SEGMENT.name
     segment.unlink()
     assert damage(killed) == []
+
+
+def test_messages_without_a_definition_are_counted_and_whether_they_were_deleted(
+    killed: Path,
+) -> None:
+    node = StoredNode(killed)
+    node.metadata.transact([Write(("queue", "/", "orders"), None)])
+    node.die()
+    (orders,) = (totals for totals in checked(killed).queues if totals.queue == ORDERS)
+    assert (orders.name, orders.messages, orders.deleted) == (None, 180, True)
+    with lmdb.open(str(killed / "metadata"), map_size=64 << 20) as environment:
+        with environment.begin(write=True) as transaction:
+            assert transaction.delete(note_key(ORDERS))
+    report = checked(killed)
+    assert report.damage == []
+    (orders,) = (totals for totals in report.queues if totals.queue == ORDERS)
+    assert (orders.name, orders.messages, orders.deleted) == (None, 180, False)
 
 
 @pytest.fixture

@@ -18,11 +18,14 @@ from disk import SimulatedDisk
 from jobs import Jobs
 from manual_clock import ManualClock
 
+from warren.core.definition_table import CompletedCommit
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import Pager
+from warren.core.ports import Commit
 from warren.core.variable_queue import DEFAULT_MODE, LAZY_MODE, VariableQueue
 from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
+from warren.persist.deleted_queues import NOTED, DeletedQueues, Puts, note_key
 from warren.persist.format import FILE_HEADER_BYTES, SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.log_writer import file_name
@@ -54,7 +57,11 @@ class Node:
     """The storage of a node, with queues over it."""
 
     def __init__(
-        self, disk: SimulatedDisk, limits: Limits = LIMITS, defined: Sequence[int] = ()
+        self,
+        disk: SimulatedDisk,
+        limits: Limits = LIMITS,
+        defined: Sequence[int] = (),
+        deleted: Sequence[int] = (),
     ) -> None:
         self.disk = disk
         self.clock = ManualClock()
@@ -67,11 +74,15 @@ class Node:
         empty_transient(disk, STORE)
         recovery = Recovery(disk, STORE, NODE_ID, report=lambda progress: None)
         recovery.run()
+        self.noted: list[Puts] = []
+        deleted_queues = DeletedQueues(self._note)
+        deleted_queues.noted.update(deleted)
         self.storage = Storage(
             disk,
             STORE,
             NODE_ID,
             recovery,
+            deleted_queues=deleted_queues,
             clock=self.clock,
             run_journal=self.jobs.lane("journal"),
             run_transient=self.jobs.lane("transient"),
@@ -87,7 +98,11 @@ class Node:
         self.queues: dict[int, VariableQueue] = {}
         self.open(QUEUE)
         self.open(OTHER)
-        self.storage.drop_unclaimed(defined)
+        self.storage.settle_unclaimed(defined)
+
+    def _note(self, puts: Puts) -> Commit:
+        self.noted.append(puts)
+        return CompletedCommit()
 
     def open(self, queue_id: int, mode: str = DEFAULT_MODE) -> VariableQueue:
         self.stores[queue_id] = self.storage.open(queue_id, durable=True)
@@ -611,13 +626,105 @@ def test_messages_of_a_queue_that_cannot_be_brought_back_are_kept(disk: Simulate
     node.rest()
     for _ in range(2):
         disk.crash()
-        node = Node(disk, defined=(0x1000,))
+        node = Node(disk, defined=(0x1000,), deleted=(0x2000,))
         node.checkpoint()
     disk.crash()
     last = Node(disk, defined=(0x1000, 0x2000))
     lengths = [last.storage._open[at].recovered().count for at in (0x1000, 0x1005)]
     assert lengths == [1, 1]
     assert 0x2000 not in last.storage._open
+
+
+def unclaimed(node: Node) -> list[tuple[int, int, int]]:
+    return [tuple(row) for row in node.storage.unclaimed.rows()]
+
+
+def test_messages_of_a_queue_nobody_deleted_are_kept_until_it_is_there_again(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(disk)
+    node.open(0x1000)
+    for number in range(3):
+        node.publish(b"%d" % number, 0x1000)
+    node.rest()
+    node.stop()
+    for _ in range(3):
+        node = Node(disk)
+        assert unclaimed(node) == [(0x1000, 3, 3)]
+        assert "queue=0000000000001000 messages=3 bytes=3" in caplog.text
+        # They hold up nothing else.
+        node.publish(b"x")
+        node.checkpoint()
+        node.storage.combine()
+        node.stop()
+    node = Node(disk)
+    assert bodies(node.open(0x1000)) == [b"0", b"1", b"2"]
+    assert not node.storage.unclaimed
+
+
+def test_what_was_delivered_before_its_definition_was_lost_counts_as_delivered(
+    disk: SimulatedDisk,
+) -> None:
+    node = Node(disk)
+    queue = node.open(0x1000)
+    for body in (b"delivered", b"not delivered"):
+        node.publish(body, 0x1000)
+    node.rest()
+    queue.requeue(queue.fetch_many(1))
+    node.stop()
+    for _ in range(2):
+        Node(disk).stop()
+    (first, second) = Node(disk).open(0x1000).fetch_many(2)
+    assert (first.redelivered, second.redelivered) == (True, False)
+
+
+def test_levels_of_a_queue_with_priorities_are_kept_together(disk: SimulatedDisk) -> None:
+    node = Node(disk)
+    for queue_id in (0x1000, 0x1003, 0x10FF, 0x1100):
+        node.open(queue_id)
+        node.publish(b"xx", queue_id)
+    node.rest()
+    disk.crash()
+    node = Node(disk)
+    assert unclaimed(node) == [(0x1000, 3, 6), (0x1100, 1, 2)]
+    levels = [index.queue_id for index in node.storage.unclaimed.levels(0x1000)]
+    assert levels == [0x10FF, 0x1003, 0x1000]
+
+
+def test_a_deletion_that_was_written_down_is_carried_out(disk: SimulatedDisk) -> None:
+    node = Node(disk)
+    node.open(0x1000)
+    node.publish(b"x", 0x1000)
+    node.rest()
+    disk.crash()
+    node = Node(disk, deleted=(0x1000, 0x2000))
+    assert not node.storage.unclaimed
+    # Of the other one there is nothing.
+    assert node.noted == [[(note_key(0x2000), None)]]
+    node.rest()
+    # The journal has the messages of the first, until a checkpoint is behind them.
+    assert len(node.noted) == 1
+    node.checkpoint()
+    assert node.noted[1:] == [[(note_key(0x1000), None)]]
+    disk.crash()
+    assert not Node(disk).storage.unclaimed
+
+
+def test_unclaimed_messages_that_are_dropped_are_so_for_good(disk: SimulatedDisk) -> None:
+    node = Node(disk)
+    node.open(0x1000)
+    node.publish(b"x", 0x1000)
+    node.rest()
+    disk.crash()
+    node = Node(disk)
+    node.storage.drop_unclaimed(0x1000)
+    assert not node.storage.unclaimed
+    assert node.noted == [[(note_key(0x1000), NOTED)]]
+    node.rest()
+    node.checkpoint()
+    assert node.noted[1:] == [[(note_key(0x1000), None)]]
+    disk.crash()
+    assert not Node(disk).storage.unclaimed
 
 
 def test_what_is_lost_with_an_index_and_purged_is_not_missed_later(node: Node) -> None:

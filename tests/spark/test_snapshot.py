@@ -355,6 +355,7 @@ def test_the_copies_of_a_member_of_a_cluster_are_found(node: StoredNode) -> None
     write_known_cluster(node.directory.path, KnownCluster("a cluster", "one@here"))
     replica = LmdbReplica(
         node.directory,
+        "one@here",
         call_on_loop=lambda callback: callback(),
         call_later=node.clock.call_later,
         sync_thread=None,

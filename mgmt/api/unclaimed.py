@@ -1,0 +1,169 @@
+"""Messages on disk that belong to no queue: listed, moved into a queue, or dropped.
+
+They are of queues whose definition was lost or damaged (`persist/unclaimed.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from warren.core.message import Message
+from warren.core.queue import Queue
+from warren.core.settlement import PENDING, REJECTED
+from warren.mgmt.api.changes import audit
+from warren.mgmt.http.endpoint import Endpoint, Right
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.request import ApiRequest, demanded
+from warren.mgmt.waiting import done
+from warren.persist.queue_index import QueueIndex
+from warren.persist.storage import Storage
+from warren.persist.unclaimed import UnclaimedMessages
+
+BATCH_MESSAGES = 100
+BATCH_BYTES = 256 << 10
+"""Messages, and octets of them, that are moved in one turn of the loop."""
+
+REQUEST_MESSAGES = 10_000
+REQUEST_BYTES = 16 << 20
+"""Moved by one request, so that it ends before its client loses patience; the client asks again."""
+
+
+class _Confirms:
+    """`PublishConfirms` of one batch; `refused` are the numbers of those the queue did not take."""
+
+    def __init__(self) -> None:
+        self.refused: set[int] = set()
+        self._open = 0
+        self._decided = asyncio.Event()
+
+    async def decided(self, count: int) -> None:
+        """Return when the queue has settled or refused so many."""
+        self._open += count
+        if self._open:
+            await self._decided.wait()
+
+    def settle(self, publish_seq: int) -> None:
+        self._open -= 1
+        if not self._open:
+            self._decided.set()
+
+    def refuse(self, publish_seq: int) -> None:
+        self.refused.add(publish_seq)
+        self.settle(publish_seq)
+
+
+async def list_unclaimed(request: ApiRequest) -> Any:
+    storage = request.managed.storage
+    if storage is None:
+        return []
+    return [
+        {"id": f"{row.queue_id:016x}", "messages": row.messages, "message_bytes": row.octets}
+        for row in storage.unclaimed.rows()
+    ]
+
+
+async def recover(request: ApiRequest) -> Any:
+    """Move messages into a queue; says how many were moved, and how many are left to ask for.
+
+    A message leaves its place only when the queue has it on disk: a crash may leave it in both.
+    """
+    storage, queue_id = _unclaimed(request)
+    name, vhost_name = demanded(await request.body(), "queue", "vhost")
+    vhost = request.node.vhosts.get(vhost_name)
+    queue = vhost.queues.get(name) if vhost is not None else None
+    if queue is None:
+        raise ObjectNotFound("not_found", f"no queue '{name}' in vhost '{vhost_name}'")
+    if not queue.durable or queue.exclusive_owner is not None:
+        raise BadRequest(f"queue '{name}' is not durable: the messages would not be safe in it")
+    moved = octets = 0
+    with storage.unclaimed.moving(queue_id) as may_move:
+        if not may_move:
+            raise BadRequest("these messages are being moved already")
+        for index in storage.unclaimed.levels(queue_id):
+            while index.count and moved < REQUEST_MESSAGES and octets < REQUEST_BYTES:
+                batch = await _moved(storage.unclaimed, index, queue)
+                moved += len(batch)
+                octets += sum(len(message.body) for message in batch)
+    left = sum(index.count for index in storage.unclaimed.levels(queue_id))
+    if not left:
+        await done(storage.drop_unclaimed(queue_id))
+    audit(
+        request,
+        "unclaimed_messages_recovered",
+        id=f"{queue_id:016x}",
+        queue=name,
+        vhost=vhost_name,
+        messages=moved,
+        left=left,
+    )
+    return {"moved": moved, "left": left}
+
+
+async def _moved(unclaimed: UnclaimedMessages, index: QueueIndex, queue: Queue) -> list[Message]:
+    """Move the first messages of an index; returns them. Raises `BadRequest`."""
+    batch = index.read(0, index.first_position(), BATCH_MESSAGES, BATCH_BYTES)
+    confirms = _Confirms()
+    pending = 0
+    for number, message in enumerate(batch.messages):
+        queue.published += 1
+        # It may have been delivered before its definition was lost.
+        publish = queue.publish_again if message.redelivered else queue.publish
+        answer = publish(message.envelope, message.body, confirms, number)
+        pending += answer is PENDING
+        if answer is REJECTED:
+            confirms.refused.add(number)
+    await confirms.decided(pending)
+    taken = [
+        message for number, message in enumerate(batch.messages) if number not in confirms.refused
+    ]
+    if not unclaimed.has(index):
+        raise BadRequest("a queue with this id has been declared and has taken the messages")
+    index.remove(taken)
+    if confirms.refused:
+        raise BadRequest(f"queue '{queue.name}' takes no more messages; check its limits")
+    # Let others have their turn when nothing had to be waited for.
+    await asyncio.sleep(0)
+    return taken
+
+
+async def forget(request: ApiRequest) -> Any:
+    storage, queue_id = _unclaimed(request)
+    count = sum(index.count for index in storage.unclaimed.levels(queue_id))
+    await done(storage.drop_unclaimed(queue_id))
+    audit(request, "unclaimed_messages_dropped", id=f"{queue_id:016x}", messages=count)
+    return {"dropped": count}
+
+
+def _unclaimed(request: ApiRequest) -> tuple[Storage, int]:
+    """The storage, and the id in the path. Raises `ObjectNotFound`."""
+    storage = request.managed.storage
+    try:
+        queue_id = int(request.name("id"), 16)
+    except ValueError:
+        queue_id = -1
+    if storage is None or not storage.unclaimed.levels(queue_id):
+        raise ObjectNotFound("not_found", f"no unclaimed messages with id {request.name('id')}")
+    return storage, queue_id
+
+
+ENDPOINTS = [
+    Endpoint(
+        "/unclaimed-messages",
+        {"GET": list_unclaimed},
+        Right.MONITOR,
+        "Messages on disk of queues that no definition names",
+    ),
+    Endpoint(
+        "/control/unclaimed-messages/{id}",
+        {"DELETE": forget},
+        Right.LOCAL,
+        "Drop unclaimed messages",
+    ),
+    Endpoint(
+        "/control/unclaimed-messages/{id}/recover",
+        {"POST": recover},
+        Right.LOCAL,
+        "Move unclaimed messages into a queue",
+    ),
+]

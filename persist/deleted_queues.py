@@ -1,0 +1,95 @@
+"""Notes that queues were deleted, so that a start can tell their messages from lost definitions.
+
+Messages of a queue leave the disk some time after its definition. A crash in between leaves
+messages that no definition names, and so does a lost or damaged database of definitions. The first
+must go, the second must not. So the note "this queue was deleted" stands in the same database as
+the definitions, and is written in the same transaction as the removal of the definition. It goes
+when the message storage holds nothing of the queue any more, or when a definition has the id again.
+
+Key: `PREFIX` and the id of the queue, 8 octets, big-endian. Value: one octet. No definition has
+such a key: their kinds begin with a letter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeAlias
+
+from warren.core.backing_queue import LEVELS
+from warren.core.definition_table import CompletedCommit
+from warren.core.ports import Commit
+from warren.core.record_format import encode_path
+from warren.core.records import QueueRecord
+
+PREFIX = b"\0deleted\0"
+NOTED = b"\1"
+
+QUEUE_PREFIX = encode_path(("queue",))
+"""Keys of definitions of queues begin with it."""
+
+_ID = struct.Struct(">Q")
+
+Puts: TypeAlias = Sequence[tuple[bytes, bytes | None]]
+
+
+def note_key(queue_id: int) -> bytes:
+    return PREFIX + _ID.pack(queue_id)
+
+
+def noted_queue(key: bytes) -> int | None:
+    """The queue a note is about; None when the key is not that of a note."""
+    if not key.startswith(PREFIX) or len(key) != len(PREFIX) + _ID.size:
+        return None
+    (queue_id,) = _ID.unpack_from(key, len(PREFIX))
+    return int(queue_id)
+
+
+def storage_ids(record: object) -> set[int]:
+    """The ids under which nodes keep the messages of a queue over a restart."""
+    if not isinstance(record, QueueRecord) or not record.durable or record.exclusive:
+        return set()
+    return {record.queue_id, *record.stores.values()} - {0}
+
+
+def own_storage(record: object, node: str) -> set[int]:
+    """The one of these that a node has, if it has the queue or a copy."""
+    if isinstance(record, QueueRecord) and (record.leader == node or node in record.stores):
+        return storage_ids(record) & {record.storage_id(node)}
+    return set()
+
+
+def first_level(storage_id: int) -> int:
+    """The id a definition has for this storage: a queue with priorities has one for each level."""
+    return storage_id - storage_id % LEVELS
+
+
+class DeletedQueues:
+    """The notes of a node. `noted` are those found when the database was opened.
+
+    `former` are ids that definitions had when the node stopped. In a cluster other nodes delete
+    queues while this one is down, and their deletion is known by their absence since.
+    """
+
+    def __init__(self, submit: Callable[[Puts], Commit]) -> None:
+        self.noted: set[int] = set()
+        self.former: set[int] = set()
+        self._submit = submit
+
+    def __contains__(self, queue_id: int) -> bool:
+        """Whether it is written down that the queue was deleted before this start."""
+        return queue_id in self.noted or queue_id in self.former
+
+    def note(self, queue_ids: Iterable[int]) -> Commit:
+        """Write down that what the storage has under these ids is not wanted any more."""
+        return self._submit([(note_key(queue_id), NOTED) for queue_id in queue_ids])
+
+    def forget(self, queue_ids: Collection[int]) -> None:
+        """The storage has nothing of these queues any more."""
+        if queue_ids:
+            self._submit([(note_key(queue_id), None) for queue_id in queue_ids])
+
+
+def no_notes() -> DeletedQueues:
+    """For a node that keeps no definitions."""
+    return DeletedQueues(lambda puts: CompletedCommit())
