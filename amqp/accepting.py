@@ -8,6 +8,7 @@ log says once until there was room again. When the system itself has none left, 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -154,7 +155,13 @@ def _bind_all(addresses: list[tuple[int, tuple[object, ...]]]) -> list[socket.so
     bound: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys(addresses):
-            listener = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                listener = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                if error.errno == errno.EAFNOSUPPORT and len(addresses) > 1:
+                    # A machine without IPv6 may have names with addresses of both kinds.
+                    continue
+                raise
             bound.append(listener)
             listener.setblocking(False)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
