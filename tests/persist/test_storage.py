@@ -32,6 +32,7 @@ from warren.persist.log_writer import file_name
 from warren.persist.queue_index import MARK_BYTES_MIN, QueueIndex
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, Recovery
 from warren.persist.storage import START_SHIFT, Limits, Storage, empty_transient
+from warren.persist.unclaimed import NAMED_MAX
 
 STORE = Path("/data/store")
 NODE_ID = b"n" * 16
@@ -660,6 +661,20 @@ def test_messages_of_a_queue_nobody_deleted_are_kept_until_it_is_there_again(
     node = Node(disk)
     assert bodies(node.open(0x1000)) == [b"0", b"1", b"2"]
     assert not node.storage.unclaimed
+
+
+def test_of_many_queues_without_a_definition_some_are_named(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(disk)
+    for number in range(NAMED_MAX + 20):
+        node.open(0x1000 + 0x100 * number)
+        node.publish(b"x", 0x1000 + 0x100 * number)
+    node.rest()
+    disk.crash()
+    Node(disk)
+    assert caplog.text.count(" messages_unclaimed ") == NAMED_MAX
+    assert f"many_messages_unclaimed queues={NAMED_MAX + 20} messages=120" in caplog.text
 
 
 def test_what_was_delivered_before_its_definition_was_lost_counts_as_delivered(
