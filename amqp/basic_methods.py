@@ -134,16 +134,16 @@ def reject(channel: Channel, method: commands.Basic.Reject) -> None:
     channel.judge(method.delivery_tag or 0, False, verdict)
 
 
-def recover(channel: Channel, method: commands.Basic.Recover) -> None:
+def recover(channel: Channel, method: commands.Basic.Recover) -> Waiting[None] | None:
     _check_recover(method.requeue)
     # RabbitMQ answers first, and redelivers then.
     channel.reply(make(commands.Basic.RecoverOk))
-    channel.requeue_all()
+    return channel.requeue_all()
 
 
-def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> None:
+def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> Waiting[None] | None:
     _check_recover(method.requeue)
-    channel.requeue_all()
+    return channel.requeue_all()
 
 
 def _check_recover(requeue: bool) -> None:

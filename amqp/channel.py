@@ -9,7 +9,7 @@ amqp_semantics.md sections 2 and 5 to 8.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -22,7 +22,15 @@ from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
 from warren.amqp.frames import OVERHEAD
 from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
-from warren.amqp.publishing import PublishRun, Route, run_head
+from warren.amqp.publishing import (
+    QUEUE_US,
+    QUEUES_AT_ONCE,
+    PublishRun,
+    Route,
+    publish_to_many,
+    run_head,
+)
+from warren.amqp.settling import LOOKS_PER_US, SETTLED_AT_ONCE, SETTLED_US
 from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission
 from warren.core.audit import audit
@@ -35,7 +43,7 @@ from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 from warren.core.topology_access import Asking
-from warren.core.waiting import Waiting
+from warren.core.waiting import Event, Waiting, outliving, run
 
 if TYPE_CHECKING:
     from warren.amqp.connection import Connection
@@ -50,6 +58,9 @@ MESSAGE_SIZE_CAP = 536_870_912
 """No configuration allows larger messages."""
 
 NO_ROUTE = 312
+
+JUDGE_IDS = (60, 120)
+"""basic.nack, for an error in what came of it."""
 
 
 class Content(Enum):
@@ -100,6 +111,7 @@ class Channel:
         "_lowest_unacked",
         "_size_max",
         "_timeout_timer",
+        "_under_way",
         "_unlimited",
         "acked",
         "confirms",
@@ -151,6 +163,8 @@ class Channel:
         self._handed_out: deque[tuple[int, float]] = deque()
         self._timeout_timer: Timer | None = None
         self._held_cancels: list[Method] | None = None
+        # Happens when what goes on though the channel may end is over.
+        self._under_way: Event | None = None
         # Modes
         self.confirms: ChannelConfirms | None = None
         self.transaction: Transaction | None = None
@@ -320,6 +334,12 @@ class Channel:
             return None
         route.exchange.published_out += len(queues)
         if len(queues) != 1:
+            turns = connection.node.turns
+            turns.spend(QUEUE_US * len(queues))
+            if len(queues) > QUEUES_AT_ONCE:
+                publishing = publish_to_many(queues, envelope, body, confirms, publish_seq, turns)
+                connection.go_through(outliving(publishing), self, PUBLISH_IDS)
+                return None
             for queue in queues:
                 queue.published += 1
             answers = tuple(
@@ -429,18 +449,46 @@ class Channel:
         Raises `PreconditionFailed` for a tag that is not outstanding.
         """
         first, last = self._judged(delivery_tag, multiple)
-        if self.transaction is not None:
-            self.transaction.judge(self._take(first, last), verdict)
-            return
-        pop = self.unacked.pop
-        messages = [
-            message
-            for tag in self._candidates(first, last)
-            if (message := pop(tag, None)) is not None
-        ]
-        self.settle(messages, verdict)
+        tags = self._candidates(first, last)
+        if len(tags) > SETTLED_AT_ONCE:
+            judging = self.see_through(self._judge_many(tags, verdict))
+            self.connection.go_through(judging, self, JUDGE_IDS)
+        elif self.transaction is not None:
+            self.transaction.judge(self._take(tags), verdict)
+        else:
+            pop = self.unacked.pop
+            messages = [message for tag in tags if (message := pop(tag, None)) is not None]
+            self.settle(messages, verdict)
 
-    def _candidates(self, first: int, last: int) -> Iterable[int]:
+    async def _judge_many(self, tags: Sequence[int], verdict: Verdict) -> None:
+        """`judge` so many messages that others must have their turn in between."""
+        turns = self.connection.node.turns
+        for at in range(0, len(tags), SETTLED_AT_ONCE):
+            await turns.pause()
+            turns.spend(SETTLED_AT_ONCE * SETTLED_US)
+            taken = self._take(_slice(tags, at))
+            if self.transaction is not None:
+                self.transaction.judge(taken, verdict)
+            else:
+                self.settle(list(taken.values()), verdict)
+
+    def see_through(self, waiting: Waiting[None]) -> Waiting[None]:
+        """Go on with an operation to its end, though the channel may end meanwhile.
+
+        What a channel that ends gives back to queues is given back after that.
+        """
+
+        async def to_its_end() -> None:
+            under_way = self._under_way = Event()
+            try:
+                await waiting
+            finally:
+                self._under_way = None
+                under_way.happen()
+
+        return outliving(to_its_end())
+
+    def _candidates(self, first: int, last: int) -> Sequence[int]:
         """The tags between two that may be outstanding, in ascending order.
 
         Counting up costs each tag once; but where few are outstanding among many, those few are
@@ -463,14 +511,10 @@ class Channel:
         first, self._lowest_unacked = self._lowest_unacked, last + 1
         return first, last
 
-    def _take(self, first: int, last: int) -> dict[int, Message]:
-        """Remove what is outstanding between two tags, by tag."""
+    def _take(self, tags: Iterable[int]) -> dict[int, Message]:
+        """Remove what is outstanding of these tags, by tag."""
         pop = self.unacked.pop
-        return {
-            tag: message
-            for tag in self._candidates(first, last)
-            if (message := pop(tag, None)) is not None
-        }
+        return {tag: message for tag in tags if (message := pop(tag, None)) is not None}
 
     def put_back(self, unacked: dict[int, Message]) -> None:
         """Make messages outstanding again, after a rollback."""
@@ -525,12 +569,36 @@ class Channel:
         if self.transaction is not None:
             yield from self.transaction.judged_messages()
 
-    def requeue_all(self) -> None:
-        """Put all unacknowledged messages back into their queues."""
-        messages = list(self.unacked.values())
-        self.unacked.clear()
+    def requeue_all(self) -> Waiting[None] | None:
+        """Put all unacknowledged messages back into their queues; many of them in turns."""
+        if len(self.unacked) > SETTLED_AT_ONCE:
+            return self.see_through(self._requeue_many())
+        self._requeue(self.unacked)
+        return None
+
+    def _requeue(self, unacked: dict[int, Message]) -> None:
+        messages = list(unacked.values())
+        unacked.clear()
         self._lowest_unacked = self.last_delivery_tag + 1
         self.settle(messages, Verdict.REQUEUE)
+
+    async def _requeue_many(self) -> None:
+        """Meanwhile the queues deliver nothing, so that what comes back keeps its place."""
+        turns = self.connection.node.turns
+        queues: dict[Queue, None] = {}
+        tags = list(self.unacked)
+        for at in range(0, len(tags), SETTLED_AT_ONCE):
+            queues.update((self.unacked[tag].holder.queue, None) for tag in _slice(tags, at))
+            turns.spend(SETTLED_AT_ONCE // LOOKS_PER_US)
+            await turns.pause()
+        for queue in queues:
+            queue.pause_delivery()
+        for at in range(0, len(tags), SETTLED_AT_ONCE):
+            self._requeue(self._take(_slice(tags, at)))
+            turns.spend(SETTLED_AT_ONCE * SETTLED_US)
+            await turns.pause()
+        for queue in queues:
+            queue.resume_delivery()
 
     # Prefetch and back-pressure
 
@@ -633,7 +701,7 @@ class Channel:
     def watch_timeout(self) -> None:
         """Start looking for messages the client holds too long, from the first it may hold."""
         if self._timeout_timer is None and self.connection.settings.consumer_timeout_s is not None:
-            clock = self.connection.node.clock
+            clock = self.connection.clock
             self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
 
     def _check_timeout(self) -> None:
@@ -716,8 +784,6 @@ class Channel:
         if self._timeout_timer is not None:
             self._timeout_timer.cancel()
             self._timeout_timer = None
-        if self.transaction is not None:
-            self.transaction.rollback()
         if self.reply_consumer is not None:
             self.reply_consumer.end()
             self.reply_consumer = None
@@ -725,17 +791,37 @@ class Channel:
         self.consumers.clear()
         self._limited.clear()
         self._unlimited.clear()
+        by_queue: dict[Queue, list[ChannelConsumer]] = {}
         for consumer in consumers:
-            consumer.queue.remove_consumer(consumer)
-        self.requeue_all()
-        self.vhost.count_past(self.stats())
-        self.connection.node.counts.channels_closed += 1
+            by_queue.setdefault(consumer.queue, []).append(consumer)
+        for queue, of_queue in by_queue.items():
+            queue.remove_consumers(of_queue)
         self.connection.confirms_forgotten(self)
         if self.confirms is not None:
             self.confirms.close()
+        run(self._give_back(), lambda result: result())
+
+    async def _give_back(self) -> None:
+        """What the client has not acknowledged goes back, when what is under way is over."""
+        node = self.connection.node
+        node.giving_back[self] = None
+        if self._under_way is not None:
+            await self._under_way
+        if self.transaction is not None:
+            self.transaction.rollback()
+        many = self.requeue_all()
+        if many is not None:
+            await many
+        del node.giving_back[self]
+        self.vhost.count_past(self.stats())
+        node.counts.channels_closed += 1
         # Both know the channel; without them it is in no cycle.
         self.confirms = None
         self.transaction = None
+
+
+def _slice(tags: Sequence[int], start: int) -> Sequence[int]:
+    return tags[start : start + SETTLED_AT_ONCE]
 
 
 def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:

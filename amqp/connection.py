@@ -53,6 +53,7 @@ from warren.amqp.frames import (
     described,
     frame,
 )
+from warren.amqp.guarded_clock import GuardedClock
 from warren.amqp.heartbeat import Heartbeat
 from warren.amqp.held_output import HeldOutput
 from warren.amqp.methods import (
@@ -98,6 +99,9 @@ FAILURE_DELAY_S = 3.0
 CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
+METHOD_US = 30
+"""What a method costs, as `core/turns.py` counts it; what it changes comes on top."""
+
 METHODS_A_TURN = 100
 """Methods, publishes that come whole not counted, after which others have their turn; some
 milliseconds even of queue.declare."""
@@ -137,6 +141,10 @@ class Shell(Protocol):
         """End the socket at once."""
         ...
 
+    def fault(self) -> None:
+        """The exception in hand is a fault of ours: log it, and end this connection."""
+        ...
+
 
 class Connection:
     """The state machine of one AMQP 0-9-1 peer."""
@@ -160,6 +168,7 @@ class Connection:
         "channel_max",
         "channels",
         "client_properties",
+        "clock",
         "connected_at",
         "flush_requested",
         "frame_max",
@@ -226,10 +235,11 @@ class Connection:
         self._beat_due = False
         self._blocked_notified = False
         # Time
+        self.clock = GuardedClock(node.clock, shell.fault)
         self.heartbeat = Heartbeat(
-            node.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
+            self.clock, self._send_heartbeat, lambda: not self._pauses, self._give_up
         )
-        self._deadline: Timer | None = node.clock.call_later(
+        self._deadline: Timer | None = self.clock.call_later(
             settings.handshake_timeout_s, self._handshake_timed_out
         )
 
@@ -317,12 +327,18 @@ class Connection:
         """Serve the whole frames in `data` from `pos` on; returns where the rest begins."""
         end = len(data)
         channels = self.channels
+        turns = self.node.turns
+        # Only what this connection has cost makes it wait.
+        left_us = turns.left_us
         methods_left = METHODS_A_TURN
         while True:
             run = self._run
             if run is not None and data.startswith(run.head, pos):
                 if run.generation == run.topology.generation:
-                    pos = self._repeat(run, data, pos, end)
+                    pos = self._repeat(run, data, pos, min(end, pos + run.octets_at_once))
+                    if turns.left_us <= 0 and turns.left_us < left_us:
+                        self.wait_for_turn()
+                        return pos
                 else:
                     self._run = None
             if end - pos < HEAD.size:
@@ -349,6 +365,9 @@ class Connection:
                         whole = self._whole_publish(channel, data, pos, stop, end)
                         if whole:
                             pos = whole
+                            if turns.left_us <= 0 and turns.left_us < left_us:
+                                self.wait_for_turn()
+                                return pos
                             continue
                         # A run goes by the octets alone, and what is due now is a header.
                         self._run = None
@@ -378,6 +397,8 @@ class Connection:
                 methods_left -= 1
                 if not methods_left and pos < end:
                     self.yield_turn()
+            if turns.left_us <= 0 and turns.left_us < left_us:
+                self.wait_for_turn()
             if self._pauses:
                 return pos
 
@@ -485,13 +506,12 @@ class Connection:
             raise FrameError(MALFORMED_TEXT) from error
         except MalformedMethod as error:
             raise FrameError(f"cannot decode {binary_text(payload)}") from error
+        self.node.turns.spend(METHOD_US)
         waiting = channel.receive(method)
         if waiting is not None:
-            self._go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
+            self.go_through(waiting, channel, (method.index >> 16, method.index & 0xFFFF))
 
-    def _go_through(
-        self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]
-    ) -> None:
+    def go_through(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
         """Go on with a method; while it waits, nothing else of the peer is read."""
         try:
             awaited = waiting.send(None)
@@ -499,7 +519,7 @@ class Connection:
             return
         self._waiting = waiting
         self.pause("waiting")
-        awaited.then(lambda: self._go_on(waiting, channel, method))
+        awaited.then(self.clock.guarded(lambda: self._go_on(waiting, channel, method)))
 
     def _go_on(self, waiting: Waiting[None], channel: Channel, method: tuple[int, int]) -> None:
         """What a method waited for has happened."""
@@ -511,7 +531,7 @@ class Connection:
             waiting.close()
             return
         try:
-            self._go_through(waiting, channel, method)
+            self.go_through(waiting, channel, method)
         except BrokerError as error:
             self._refuse(channel.number, error, method)
 
@@ -657,7 +677,7 @@ class Connection:
 
     def _cut_after(self, delay_s: float) -> None:
         self._stop_timers()
-        self._deadline = self.node.clock.call_later(delay_s, self._abort)
+        self._deadline = self.clock.call_later(delay_s, self._abort)
 
     def _handshake_timed_out(self) -> None:
         state = self.state.name.lower()
@@ -747,7 +767,9 @@ class Connection:
                 self.state = State.AWAITING_SECURE_OK
                 self.send(0, make(commands.Connection.Secure, challenge=step.octets))
                 return
-            self.user = self.node.log_in(step.user, step.password, self.peer.loopback)
+            self.user = self.node.log_in(
+                step.user, step.password, self.peer.host, self.peer.loopback
+            )
         except (sasl.SyntaxFault, TableError):
             self._fail(f"not a response of {self._sasl.mechanism}")
             return
@@ -977,17 +999,27 @@ class Connection:
     def yield_turn(self) -> None:
         """Let the other connections have their turn before reading on."""
         self.pause("turn")
-        self.node.clock.call_soon(self._resume_turn)
+        self.clock.call_soon(self._resume_turn)
 
     def _resume_turn(self) -> None:
         self.resume("turn")
+
+    def wait_for_turn(self) -> None:
+        """The turn is over (`core/turns.py`): read on when it is this connection's again."""
+        if not self._pauses:
+            self.pause("work")
+            self.node.turns.soon(self.clock.guarded(self._go_on_working))
+
+    def _go_on_working(self) -> None:
+        self._pauses.discard("work")
+        self._read_on()
 
     def resume(self, reason: str) -> None:
         """Lift one reason; without any, what was read already is served, then more is read."""
         if reason in self._pauses:
             self._pauses.discard(reason)
             if not self._pauses:
-                self.node.clock.call_soon(self._read_on)
+                self.clock.call_soon(self._read_on)
 
     def _unpause(self) -> None:
         for reason in list(self._pauses):

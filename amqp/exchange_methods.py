@@ -70,7 +70,7 @@ async def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
         )
     channel.check("exchange", name, "configure")
     existed = name in vhost.exchanges
-    await taken(lambda: vhost.delete_exchange(name, if_unused=method.if_unused))
+    await vhost.end_exchange(name, if_unused=method.if_unused)
     if existed:
         channel.audit("exchange_deleted", exchange=name)
     channel.reply_durably(None if method.nowait else make(commands.Exchange.DeleteOk))

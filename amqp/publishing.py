@@ -11,7 +11,7 @@ The order of the checks is that of amqp_semantics.md section 5.3.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from warren.amqp import properties
@@ -29,7 +29,14 @@ from warren.core.message import Envelope
 from warren.core.node import Node
 from warren.core.queue import Queue
 from warren.core.reply_to import REPLY_TO, REPLY_TO_PREFIX
-from warren.core.settlement import PublishConfirms, Settlement
+from warren.core.settlement import (
+    PENDING,
+    REJECTED,
+    SETTLED,
+    PublishConfirms,
+    Settlement,
+)
+from warren.core.turns import Turns
 from warren.core.vhost import Topology, VirtualHost
 
 if TYPE_CHECKING:
@@ -43,6 +50,16 @@ ENVELOPES_MAX = 512
 
 KEPT_OCTETS_MAX = 4 * 1024 * 1024
 """Octets of content headers kept per connection, their objects included."""
+
+QUEUE_US = 2
+"""What each queue costs that a message is published to, as `core/turns.py` counts it."""
+
+QUEUES_AT_ONCE = 500
+"""Queues that get a message before others have their turn."""
+
+RUN = 1 << 30
+RUN_BY_RULES = 32
+"""Publishes of a run that are served at once, to a queue with rules and to any other."""
 
 _ENVELOPE_OCTETS = 300
 """What an envelope costs besides its header."""
@@ -94,7 +111,9 @@ class Route:
 class PublishRun:
     """A publish that can be repeated by comparing octets: one queue, one body frame.
 
-    `head` is the method frame, the header frame and the head of the body frame.
+    `head` is the method frame, the header frame and the head of the body frame. Of a run to a
+    queue where a publish may be the cause of other work, such as dead letters, `octets_at_once`
+    are served before somebody looks whether the turn is over.
     """
 
     __slots__ = (
@@ -105,6 +124,7 @@ class PublishRun:
         "exchange",
         "generation",
         "head",
+        "octets_at_once",
         "publish",
         "queue",
         "topology",
@@ -133,6 +153,8 @@ class PublishRun:
         self.confirms = confirms
         self.topology = topology
         self.generation = topology.generation
+        publishes = RUN_BY_RULES if queue.has_rules else RUN
+        self.octets_at_once = publishes * (len(head) + body_size + 1) + 1
 
     def count(self, publishes: int) -> None:
         """So many repetitions were served."""
@@ -242,6 +264,7 @@ class PublishRoutes:
             end = start + size
             if header.find(b"\x02CC", start, end) > 0 or header.find(b"\x03BCC", start, end) > 0:
                 header, copies = _copies(header)
+                self._check_copies(route, copies)
         return Envelope(
             route.exchange_name,
             route.routing_key,
@@ -252,6 +275,13 @@ class PublishRoutes:
             copies,
         )
 
+    def _check_copies(self, route: Route, copies: tuple[str, ...]) -> None:
+        """A key in CC or BCC needs the permission that it needs as a routing key."""
+        if route.exchange.type == "topic":
+            vhost, exchange = self.vhost.name, route.exchange_name
+            for key in copies:
+                self._node.access.check_topic(self._user, vhost, exchange, key, "write")
+
     def _check_user_id(self, user_id: bytes) -> None:
         claimed = to_text(user_id)
         if claimed != self._user.name and not self._user.impersonator:
@@ -259,6 +289,31 @@ class PublishRoutes:
                 f"user_id property set to '{claimed}' but authenticated user was "
                 f"'{self._user.name}'"
             )
+
+
+async def publish_to_many(
+    queues: Sequence[Queue],
+    envelope: Envelope,
+    body: bytes,
+    confirms: ChannelConfirms | None,
+    publish_seq: int,
+    turns: Turns,
+) -> None:
+    """Publish to so many queues that others must have their turn in between."""
+    if confirms is not None:
+        # Queues may have it safe before the last one gets it.
+        confirms.record(publish_seq, (PENDING,) * len(queues))
+    for at in range(0, len(queues), QUEUES_AT_ONCE):
+        for queue in queues[at : at + QUEUES_AT_ONCE]:
+            # One that is deleted by now is as good as one that has it.
+            answer = SETTLED
+            if not queue.deleted:
+                queue.published += 1
+                answer = queue.publish(envelope, body, confirms, publish_seq)
+            if confirms is not None and answer is not PENDING:
+                (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+        await turns.pause()
+        turns.spend(QUEUE_US * QUEUES_AT_ONCE)
 
 
 def run_head(channel: int, arguments: bytes, header: bytes, body_size: int) -> bytes:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from warren.amqp.accepting import Acceptor
 from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.state import BEFORE_RUNNING
@@ -78,6 +80,12 @@ class AmqpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        try:
+            self._begin()
+        except Exception:
+            self.fault()
+
+    def _begin(self) -> None:
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
         if not self._listener.admit(self):
             self._transport.abort()
@@ -96,7 +104,7 @@ class AmqpProtocol(asyncio.Protocol):
         try:
             connection.receive_data(data)
         except Exception:
-            self._internal_error(connection)
+            self.fault()
         if len(data) >= READ_TURN:
             connection.yield_turn()
 
@@ -114,13 +122,10 @@ class AmqpProtocol(asyncio.Protocol):
                 log_fault(log, "connection_end_failed", peer=connection.peer.name)
 
     def pause_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.writable(False)
+        self._tell_writable(False)
 
     def resume_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.writable(True)
-            self._connection.resume("output")
+        self._tell_writable(True)
 
     # Shell
 
@@ -151,6 +156,20 @@ class AmqpProtocol(asyncio.Protocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def fault(self) -> None:
+        """A fault of ours in serving this peer: log it, and end this peer only."""
+        connection = self._connection
+        if connection is None:
+            log_fault(log, "internal_error")
+            self._transport.abort()
+            return
+        log_fault(log, "internal_error", peer=connection.peer.name)
+        try:
+            connection.internal_error()
+        except Exception:
+            log_fault(log, "connection_close_failed", peer=connection.peer.name)
+            self._transport.abort()
+
     def flush(self) -> None:
         """Write what the connection has to say."""
         connection = self._connection
@@ -175,21 +194,23 @@ class AmqpProtocol(asyncio.Protocol):
         if self._connection is not None:
             self._connection.force_close(reason)
 
+    def _tell_writable(self, writable: bool) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.writable(writable)
+            if writable:
+                connection.resume("output")
+        except Exception:
+            self.fault()
+
     def _check_owed(self, connection: Connection) -> None:
         if self._transport.get_write_buffer_size() > OUTPUT_MAX:
             connection.pause("output")
 
     def _start(self, peer: Peer) -> None:
         self._connection = Connection(self._listener.node, self._listener.settings, self, peer)
-
-    def _internal_error(self, connection: Connection) -> None:
-        """A fault of ours in serving this peer: log it, and end this peer only."""
-        log_fault(log, "internal_error", peer=connection.peer.name)
-        try:
-            connection.internal_error()
-        except Exception:
-            log_fault(log, "connection_close_failed", peer=connection.peer.name)
-            self._transport.abort()
 
     def _read_proxy_header(self, data: bytes) -> None:
         self._header += data
@@ -243,6 +264,7 @@ class Listener:
         certificate_login: Callable[[dict[str, Any]], str | None],
         read_proxy_header: ProxyReader | None = None,
         connection_max: int | None = None,
+        descriptor_limit: int = sys.maxsize,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -251,7 +273,7 @@ class Listener:
         self._loop = loop
         self._connection_max = connection_max
         self._suspended = False
-        self._servers: list[asyncio.Server] = []
+        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
         self._protocols: set[AmqpProtocol] = set()
         self._unflushed: list[AmqpProtocol] = []
         self._tls: list[TlsFiles] = []
@@ -259,20 +281,21 @@ class Listener:
 
     async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> int:
         """Accept connections; port 0 picks a free one. Returns the port."""
-        server = await self._loop.create_server(
-            lambda: AmqpProtocol(self, tls is not None),
+        bound = await self._acceptor.listen(
             host,
             port,
-            ssl=tls.context if tls is not None else None,
-            ssl_handshake_timeout=self.settings.handshake_timeout_s if tls is not None else None,
-            backlog=BACKLOG,
+            lambda: AmqpProtocol(self, tls is not None),
+            tls.context if tls is not None else None,
+            self.settings.handshake_timeout_s,
         )
-        self._servers.append(server)
         if tls is not None:
             self._tls.append(tls)
             self._watch_certificates(tls.changed_at())
-        bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    @property
+    def open_sockets(self) -> int:
+        return len(self._protocols)
 
     def reload_certificates(self) -> None:
         """Use the certificate files as they are now; a file that is no good is only logged."""
@@ -295,14 +318,13 @@ class Listener:
             for protocol in [one for one in self._protocols if one.is_new]:
                 protocol.abort()
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self, grace_s: float, reason: str = "shutdown") -> None:
         """Accept no more, tell every client, and end what is left after the grace period."""
         if self._certificate_timer is not None:
             self._certificate_timer.cancel()
-        for server in self._servers:
-            server.close()
+        self._acceptor.close()
         for protocol in list(self._protocols):
-            protocol.force_close("broker forced connection closure with reason 'shutdown'")
+            protocol.force_close(f"broker forced connection closure with reason '{reason}'")
         deadline = self._loop.time() + grace_s
         while self._protocols and self._loop.time() < deadline:
             await asyncio.sleep(0.01)

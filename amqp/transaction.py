@@ -7,9 +7,11 @@ There is no rollback across queues. commit-ok waits for every queue to have ever
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from warren.amqp.publishing import Route
+from warren.amqp.publishing import QUEUE_US, Route
+from warren.amqp.settling import SETTLED_AT_ONCE, SETTLED_US
 from warren.core.errors import PreconditionFailed
 from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
@@ -19,6 +21,9 @@ from warren.core.waiting import Until
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
     from warren.amqp.verdict import Verdict
+
+PUBLISH_US = 3
+"""What handing over a publish costs besides its queues, as `core/turns.py` counts it."""
 
 
 class Transaction:
@@ -62,27 +67,48 @@ class Transaction:
 
         Raises `PreconditionFailed` if a queue refused a message; the rest is done all the same.
         """
-        publishes, self._publishes = self._publishes, []
-        verdicts, self._verdicts = self._verdicts, []
         self._refused = False
-        queues = self._channel.vhost.queues
-        for route, envelope, names, body in publishes:
-            # The names were found at publish; a queue may be another one of that name by now.
-            targets = [queues[name] for name in names if name in queues]
-            route.exchange.published_out += len(targets)
-            for queue in targets:
-                queue.published += 1
-                answer = queue.publish(envelope, body, self, 0)
-                self._unsafe += answer is PENDING
-                self._refused |= answer is REJECTED
-            if not targets:
-                self._channel.unroutable(route, envelope, body)
-        for unacked, verdict in verdicts:
-            self._channel.settle(list(unacked.values()), verdict)
+        await self._channel.see_through(self._hand_over())
         if not self._refused:
             await Until(self, lambda: not self._unsafe or self._refused)
         if self._refused:
             raise PreconditionFailed("partial tx completion")
+
+    async def _hand_over(self) -> None:
+        """Publishes first, then verdicts, in turns where they are many."""
+        turns = self._channel.connection.node.turns
+        publishes, self._publishes = self._publishes, []
+        for route, envelope, names, body in publishes:
+            turns.spend(PUBLISH_US)
+            if turns.left_us <= 0:
+                await turns.pause()
+            # The names were found at publish; a queue may be another one of that name by now.
+            queues = self._channel.vhost.queues
+            targets = [queues[name] for name in names if name in queues]
+            route.exchange.published_out += len(targets)
+            for queue in targets:
+                if turns.left_us <= 0:
+                    await turns.pause()
+                if not queue.deleted:
+                    turns.spend(QUEUE_US)
+                    self._publish(queue, envelope, body)
+            if not targets:
+                self._channel.unroutable(route, envelope, body)
+        while self._verdicts:
+            # What waits for its verdict is known to be out until then.
+            unacked, verdict = self._verdicts[0]
+            chosen = [unacked.pop(tag) for tag in list(islice(unacked, SETTLED_AT_ONCE))]
+            if not unacked:
+                del self._verdicts[0]
+            self._channel.settle(chosen, verdict)
+            turns.spend(SETTLED_US * len(chosen))
+            await turns.pause()
+
+    def _publish(self, queue: Queue, envelope: Envelope, body: bytes) -> None:
+        queue.published += 1
+        answer = queue.publish(envelope, body, self, 0)
+        self._unsafe += answer is PENDING
+        self._refused |= answer is REJECTED
 
     def then(self, callback: Callable[[], None]) -> None:
         """`Awaited`: call back when everything is safe, or something refused."""

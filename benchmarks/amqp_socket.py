@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Callable, Mapping
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 FRAME_BYTES_MAX = 131_072
@@ -19,6 +20,10 @@ CLOSING = {(10, 50), (20, 40)}
 """connection.close and channel.close."""
 PASSED_OVER = {(10, 60), (10, 61)}
 """connection.blocked and connection.unblocked."""
+GET_EMPTY = (60, 72)
+
+FRAME_HEAD = struct.Struct(">BHI")
+"""Type, channel and size of a frame."""
 
 
 class Refused(Exception):
@@ -38,11 +43,17 @@ def method(class_id: int, method_id: int, fields: bytes = b"", channel: int = 1)
     return frame(1, channel, struct.pack(">HH", class_id, method_id) + fields)
 
 
-def table(arguments: dict[str, str]) -> bytes:
+def table(arguments: Mapping[str, str | int]) -> bytes:
     octets = b""
     for key, value in arguments.items():
-        data = value.encode()
-        octets += short_string(key) + b"S" + struct.pack(">I", len(data)) + data
+        octets += short_string(key)
+        if isinstance(value, bool):
+            octets += b"t" + bytes([value])
+        elif isinstance(value, int):
+            octets += b"l" + struct.pack(">q", value)
+        else:
+            data = value.encode()
+            octets += b"S" + struct.pack(">I", len(data)) + data
     return struct.pack(">I", len(octets)) + octets
 
 
@@ -59,16 +70,23 @@ def persistent_publish(queue: str, body: bytes) -> bytes:
 class AmqpSocket:
     """A connection with channel 1 open."""
 
-    def __init__(self, host: str, port: int, user: str = "guest", password: str = "guest") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        user: str = "guest",
+        password: str = "guest",
+        virtual_host: str = "/",
+    ) -> None:
         self._buffer = b""
         self.socket = socket.create_connection((host, port), timeout=600)
         try:
-            self._open(user, password)
+            self._open(user, password, virtual_host)
         except BaseException:
             self.socket.close()
             raise
 
-    def _open(self, user: str, password: str) -> None:
+    def _open(self, user: str, password: str, virtual_host: str) -> None:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.sendall(PROTOCOL_HEADER)
         self.expect(10, 10)
@@ -77,11 +95,13 @@ class AmqpSocket:
         self.socket.sendall(method(10, 11, fields + short_string("en_US"), 0))
         self.expect(10, 30)
         self.socket.sendall(method(10, 31, struct.pack(">HIH", 2047, FRAME_BYTES_MAX, 0), 0))
-        self.socket.sendall(method(10, 40, short_string("/") + b"\0\0", 0))
+        self.socket.sendall(method(10, 40, short_string(virtual_host) + b"\0\0", 0))
         self.expect(10, 41)
         self.call(method(20, 10, b"\0"), 20, 11)
 
-    def declare(self, queue: str, arguments: dict[str, str], *, passive: bool = False) -> int:
+    def declare(
+        self, queue: str, arguments: Mapping[str, str | int], *, passive: bool = False
+    ) -> int:
         """A durable queue; returns how many messages are ready in it."""
         bits = b"\3" if passive else b"\2"
         fields = b"\0\0" + short_string(queue) + bits + table(arguments)
@@ -124,6 +144,47 @@ class AmqpSocket:
             if received < count:
                 octets = left + len(self._receive())
         self.prefetch(0)
+
+    def carry_out(self, requests: bytes) -> None:
+        """Send requests, and pass over the answers; on return the broker has done them all."""
+        self.socket.sendall(requests)
+        self.socket.sendall(method(60, 10, struct.pack(">IHB", 0, 0, 0)))
+        self.pass_over_until(60, 11)
+
+    def pass_over_until(self, class_id: int, method_id: int) -> None:
+        """Read everything up to this method, and keep nothing of it."""
+        self._pass_over(lambda _, name, __: name == (class_id, method_id))
+
+    def pass_over_bodies(self, octets: int) -> None:
+        """Read so many octets of bodies and what is between them, and keep nothing of it."""
+        missing = octets
+
+        def is_last(kind: int, name: tuple[int, int], size: int) -> bool:
+            nonlocal missing
+            if name == GET_EMPTY:
+                raise Refused("there is no message")
+            missing -= size if kind == 3 else 0
+            return missing <= 0
+
+        self._pass_over(is_last)
+
+    def _pass_over(self, is_last: Callable[[int, tuple[int, int], int], bool]) -> None:
+        """Read frames up to one; `is_last` gets their kind, their method and their size."""
+        buffer, at = self._buffer, 0
+        while True:
+            while len(buffer) - at >= 8:
+                kind, _, size = FRAME_HEAD.unpack_from(buffer, at)
+                if len(buffer) - at < size + 8:
+                    break
+                name = struct.unpack_from(">HH", buffer, at + 7) if kind == 1 else (0, 0)
+                if name in CLOSING:
+                    reason = buffer[at + 13 :]
+                    raise Refused(reason[1 : 1 + reason[0]].decode())
+                at += size + 8
+                if is_last(kind, name, size):
+                    self._buffer = buffer[at:]
+                    return
+            buffer, at = buffer[at:] + self._receive(), 0
 
     def _delivery_bytes(self) -> int:
         """How long the first delivery is, which is in the buffer afterwards."""

@@ -18,10 +18,19 @@ log = logging.getLogger("warren.alarm")
 
 
 class Resource(StrEnum):
-    """What can run short, in the order in which reasons are given."""
+    """Why publishers may have to wait, in the order in which reasons are given."""
 
     MEMORY = "memory"
     DISK = "disk"
+    FAULT = "internal_error"
+    """The node met an exception nobody expected, and stops."""
+
+
+REASONS = {
+    Resource.MEMORY: "low on memory",
+    Resource.DISK: "low on disk",
+    Resource.FAULT: "internal error",
+}
 
 
 class Alarm(NamedTuple):
@@ -85,7 +94,7 @@ class Alarms:
     def reason(self) -> str:
         """What blocked publishers are told; empty without an alarm."""
         short = {alarm.resource for alarm in self._in_effect}
-        return " & ".join(f"low on {resource}" for resource in Resource if resource in short)
+        return " & ".join(REASONS[resource] for resource in Resource if resource in short)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back after each change; call the result to stop."""

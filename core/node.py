@@ -21,6 +21,7 @@ from warren.core.firehose import Firehose
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
 from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
+from warren.core.login_throttle import LoginThrottle, LoginThrottled
 from warren.core.message import Message
 from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
 from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
@@ -30,7 +31,9 @@ from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, W
 from warren.core.queue import Queue
 from warren.core.records import GlobalParameterRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
+from warren.core.turns import Turns
 from warren.core.vhost import VirtualHost
+from warren.core.waiting import taken
 
 log = logging.getLogger("warren.connection")
 vhost_log = logging.getLogger("warren.vhost")
@@ -54,6 +57,14 @@ class Client(Protocol):
     def alarms_changed(self) -> None: ...
 
 
+class Holding(Protocol):
+    """A channel, as far as it has messages."""
+
+    def unsettled(self) -> Iterable[Message]:
+        """What it has got and no queue has heard a verdict of."""
+        ...
+
+
 class Node:
     """The state of one running node."""
 
@@ -74,6 +85,7 @@ class Node:
     ) -> None:
         self.name = name
         self.clock = clock
+        self.turns = Turns(clock)
         self.codec = codec
         self.metadata = metadata
         self.access = access
@@ -88,9 +100,12 @@ class Node:
         self.local_queues = LocalQueues()
         self._placement = placement or OneNode()
         self.clients: dict[Client, None] = {}
+        # Channels that have ended, and have not given back yet what they had.
+        self.giving_back: dict[Holding, None] = {}
         # Who knows what clients of other nodes have got from a queue.
         self.other_clients: list[Callable[[Queue], Iterable[Message]]] = []
         self.counts = NodeCounts()
+        self._throttle = LoginThrottle()
         self.started_at = clock.wall_time()
         self._clients_numbered = 0
         # The encoded first frame to every client, by the login mechanisms it offers.
@@ -114,6 +129,13 @@ class Node:
         """Make a virtual host, or change what is said about one."""
         return self.metadata.transact([Write(("vhost", name), record or VirtualHostRecord())])
 
+    async def end_vhost(self, name: str) -> None:
+        """Delete a virtual host, in turns if it is large: its queues and bindings go first."""
+        vhost = self.vhosts.get(name)
+        if vhost is not None:
+            await vhost.empty()
+        await taken(lambda: self.delete_vhost(name))
+
     def delete_vhost(self, name: str) -> Commit:
         """Delete a virtual host, all that is in it and all that is said about it."""
         writes = [Write(("vhost", name), None)]
@@ -122,6 +144,16 @@ class Node:
         writes += self.access.writes_to_forget_vhost(name)
         writes += self.parameters.writes_to_forget_vhost(name)
         return self.metadata.transact(writes)
+
+    @property
+    def all_buried(self) -> bool:
+        """Whether no dead letter is on its way."""
+        return all(vhost.burials.idle for vhost in self.vhosts.values())
+
+    def hold_burials(self) -> None:
+        """The node is about to stop: what dies from now on is buried after its next start."""
+        for vhost in self.vhosts.values():
+            vhost.burials.hold()
 
     def stop(self) -> None:
         """The node stops; its clients are gone already."""
@@ -137,6 +169,7 @@ class Node:
         vhost = VirtualHost(
             name,
             clock=self.clock,
+            turns=self.turns,
             codec=self.codec,
             store=self.metadata,
             policies=self.policies,
@@ -174,25 +207,50 @@ class Node:
         self._clients_numbered += 1
         return f"<{self.name}.{int(self.started_at)}.{self._clients_numbered}.0>"
 
-    def log_in(self, user: str, password: str | None, loopback: bool, protocol: str = AMQP) -> User:
+    def log_in(
+        self,
+        user: str,
+        password: str | None,
+        address: str,
+        loopback: bool,
+        protocol: str = AMQP,
+    ) -> User:
         """The user with this password, or proved by a certificate where it is None.
 
-        Raises `LoginRefused`.
+        Raises `LoginRefused`; `LoginThrottled` where the address has failed too often.
         """
         logins = self.counts.logins.setdefault(protocol, LoginCounts())
         try:
             if password is None:
                 admitted = self.access.authenticate_by_certificate(user, loopback)
             else:
-                admitted = self.access.authenticate(user, password, loopback)
-        except LoginRefused:
+                admitted = self._check_password(user, password, address, loopback)
+        except LoginRefused as refusal:
             logins.failed += 1
+            logins.throttled += isinstance(refusal, LoginThrottled)
             raise
         logins.succeeded += 1
         return admitted
 
+    def _check_password(self, user: str, password: str, address: str, loopback: bool) -> User:
+        now = self.clock.now()
+        if self._throttle.waits(address, user, now):
+            raise LoginThrottled(user)
+        try:
+            return self.access.authenticate(user, password, loopback)
+        except LoginRefused as refusal:
+            if self._throttle.failed(address, user, self.access.has_user(user), now):
+                log_event(log, logging.WARNING, "logins_throttled", address=address, last_user=user)
+            if self._throttle.guesses(address, now):
+                # The same answer for a name that does not exist and for one that has to wait.
+                raise LoginThrottled(user) from refusal
+            raise
+
     def login_refused(self, peer: str, refusal: LoginRefused) -> None:
         """A login failed, over AMQP or HTTP; the peer is not told the reason."""
+        if isinstance(refusal, LoginThrottled):
+            # There can be thousands a second, and the log has said that they are refused.
+            return
         log_event(
             log,
             logging.WARNING,
@@ -230,10 +288,14 @@ class Node:
             check_user_channel(limits, user.name, opened)
 
     def unacked_of(self, queue: Queue) -> list[Message]:
-        """What is out for acknowledgement, wherever its channels are."""
-        found: list[Message] = []
+        """What is pending: out for acknowledgement, wherever its channels are, or dead and not
+        buried yet."""
+        vhost = self.vhosts.get(queue.vhost_name)
+        found = list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)
+        for channel in self.giving_back:
+            found += [message for message in channel.unsettled() if message.holder.queue is queue]
         for others in self.other_clients:
             found += others(queue)
         return found

@@ -11,7 +11,7 @@ length limits and tracing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -24,10 +24,11 @@ from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
 from warren.core.moving import Moving, Unanswered
-from warren.core.ports import Clock, Commit, Timer
+from warren.core.ports import Clock, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.waiting import Event, taken
+from warren.core.turns import Turns
+from warren.core.waiting import Event
 
 DELIVERY_SLICE = 512
 """Messages handed over before other work gets a turn; about a millisecond."""
@@ -45,6 +46,13 @@ DROP_SLICE = 1000
 """Messages dropped for a length limit before other work gets a turn."""
 
 
+DROP_US = 2
+"""What it costs to drop a message that expired, or is too much, as `core/turns.py` counts it."""
+
+RESUME_US = 500
+"""What it costs to go on delivering."""
+
+
 class DeathReason(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -59,6 +67,36 @@ class Fetched(NamedTuple):
     queue: Queue
 
 
+class DeadLetters(Protocol):
+    """Publishes what died in a queue to its dead letter exchange."""
+
+    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+        """These pending messages of the queue died, the oldest first.
+
+        `Queue.buried` is told when their dead letters are safe.
+        """
+        ...
+
+    def bury_unkept(
+        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+    ) -> None:
+        """A message died before the queue took it. `done` is called when its dead letter is safe,
+        which may be at once."""
+        ...
+
+    def all_buried(self, queue: Queue) -> Event:
+        """Happens when nothing of the queue is left to bury."""
+        ...
+
+    def queue_ends(self, queue: Queue) -> None:
+        """The queue is about to be deleted, and its messages with it; the dead ones are not."""
+        ...
+
+    def queue_moves(self, queue: Queue) -> None:
+        """Another object is about to stand for the queue, in which the dead ones die again."""
+        ...
+
+
 class QueueOwner(Protocol):
     """What a queue asks of its virtual host."""
 
@@ -68,22 +106,18 @@ class QueueOwner(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
-        """Publish the message to the queue's dead letter exchange."""
-        ...
+    @property
+    def turns(self) -> Turns: ...
 
-    def dead_letter_all(
-        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
-    ) -> None:
-        """`dead_letter` for many."""
-        ...
+    @property
+    def burials(self) -> DeadLetters: ...
 
     def queue_unused(self, queue: Queue) -> None:
         """The queue has lost its last user and is to be deleted."""
         ...
 
-    def delete_queue(self, queue: Queue) -> Commit:
-        """Delete the queue and its bindings."""
+    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
+        """Delete the queue and its bindings, unless `check` raises."""
         ...
 
     def current(self, queue: Queue) -> Queue | None:
@@ -114,6 +148,7 @@ class Queue:
         "_resume_scheduled",
         "_rules",
         "_sent_late",
+        "_still",
         "_trace",
         "_turned_away",
         "_unused_timer",
@@ -186,6 +221,8 @@ class Queue:
         self._trace: Firehose | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
+        # For how many reasons it delivers nothing for a moment.
+        self._still = 0
         # Happens when it stays here, or another object has taken the place of this one.
         self._let_go: Event | None = None
         self._expiry_timer: Timer | None = None
@@ -210,6 +247,11 @@ class Queue:
     def survives(self) -> bool:
         """Whether it is there after a restart: an exclusive queue ends with its connection."""
         return self.durable and self.exclusive_owner is None
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether a publish may be the cause of more than keeping or delivering it."""
+        return self._rules
 
     # Publishing
 
@@ -279,14 +321,16 @@ class Queue:
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
             self._turned_away += 1
             if settings.overflow == "reject-publish-dlx":
-                self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.MAXLEN)
+                return self._bury_unkept(
+                    envelope, body, DeathReason.MAXLEN, REJECTED, confirms, publish_seq
+                )
             return REJECTED
         ttl_ms = _smaller(settings.message_ttl_ms, envelope.expiration_ms)
         expires_at = None if ttl_ms is None else self._vhost.clock.now() + ttl_ms / 1000
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
         ready = self.ring.top
-        if ready and not backing.length:
+        if ready and not backing.length and not self._still:
             consumer = ready[0]
             if consumer.no_ack:
                 self._send(consumer, envelope, body, again)
@@ -301,8 +345,9 @@ class Queue:
                 return SETTLED
         elif ttl_ms == 0:
             self._turned_away += 1
-            self._vhost.dead_letter(self, Message(envelope, body, -1, None), DeathReason.EXPIRED)
-            return SETTLED
+            return self._bury_unkept(
+                envelope, body, DeathReason.EXPIRED, SETTLED, confirms, publish_seq
+            )
         else:
             backing.publish(envelope, body, expires_at, confirms, publish_seq)
             if expires_at is not None:
@@ -342,9 +387,20 @@ class Queue:
         self.consumers.remove(consumer)
         if not consumer.blocked:
             self.ring.remove(consumer)
-        # Out of the ring for good: an acknowledgement still to come must not bring it back.
-        consumer.blocked |= Blocked.NOT_ACTIVE
-        if consumer is self.active_consumer and not self.deleted:
+        self._without((consumer,))
+
+    def remove_consumers(self, consumers: Collection[Consumer]) -> None:
+        """`remove_consumer` for many: each looks at all consumers of the queue."""
+        gone = frozenset(consumers)
+        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
+        self.ring.remove_all(gone)
+        self._without(gone)
+
+    def _without(self, gone: Collection[Consumer]) -> None:
+        for consumer in gone:
+            # Out of the ring for good: an acknowledgement still to come must not bring it back.
+            consumer.blocked |= Blocked.NOT_ACTIVE
+        if self.active_consumer in gone and not self.deleted:
             self._activate_next()
         if not self.consumers and not self.deleted:
             if self.auto_delete:
@@ -357,7 +413,7 @@ class Queue:
         backing = self.backing
         if not backing.length:
             return
-        if self._held is not None:
+        if self._held is not None or self._still:
             return
         if self._has_expiring and not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
@@ -440,9 +496,12 @@ class Queue:
         dead = sorted(messages, key=lambda message: message.position)
         self.unacked -= len(dead)
         self.given_back += len(dead)
-        if self.settings.dead_letter_exchange is not None:
-            self._vhost.dead_letter_all(self, self.backing.load(dead), DeathReason.REJECTED)
-        self.backing.ack(dead)
+        self._bury(dead, DeathReason.REJECTED)
+
+    def buried(self, messages: list[Message]) -> None:
+        """The dead letters of these messages are safe: nothing is lost when they leave."""
+        if not self.deleted:
+            self.backing.ack(messages)
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
         """Put these messages back where they were.
@@ -460,6 +519,21 @@ class Queue:
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
+
+    def pause_delivery(self) -> None:
+        """Deliver nothing until `resume_delivery`.
+
+        Many messages come back, in several turns; what is behind them must not overtake them.
+        """
+        self._still += 1
+        self._find_rules()
+
+    def resume_delivery(self) -> None:
+        """What came back is there."""
+        self._still -= 1
+        self._find_rules()
+        if not self.deleted:
+            self.deliver()
 
     def purge(self) -> int:
         """Drop all ready messages; returns how many."""
@@ -510,11 +584,10 @@ class Queue:
         Raises `PreconditionFailed` when a condition does not hold.
         """
 
-        def delete() -> Commit:
+        def check() -> None:
             self.check_deletable(if_unused=if_unused, if_empty=if_empty)
-            return self._vhost.delete_queue(self)
 
-        await taken(delete)
+        await self._vhost.end_queue(self, check)
 
     def stats(self) -> MessageStats:
         """What passed through. Deliveries are worked out from what they led to.
@@ -564,6 +637,7 @@ class Queue:
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None
+        self._vhost.burials.queue_ends(self)
         self.backing.delete()
         self.unacked = 0
         held, self._held = self._held, None
@@ -571,8 +645,9 @@ class Queue:
             # By now another queue may have the name.
             if publish.confirms is not None:
                 publish.confirms.refuse(publish.publish_seq)
-        for consumer in list(self.consumers):
-            self.remove_consumer(consumer)
+        consumers = self.consumers
+        self.remove_consumers(consumers)
+        for consumer in consumers:
             consumer.cancelled()
         self._hold_is_over()
 
@@ -594,6 +669,10 @@ class Queue:
         self._find_rules()
         for consumer in self.consumers:
             consumer.block(Blocked.MOVING)
+
+    def all_buried(self) -> Event:
+        """Happens when no message that died here waits for its dead letter to be safe."""
+        return self._vhost.burials.all_buried(self)
 
     @property
     def is_held(self) -> bool:
@@ -634,6 +713,7 @@ class Queue:
             self._expiry_timer = None
         consumers = [consumer for consumer in self.consumers if consumer.is_local]
         self.consumers.clear()
+        self._vhost.burials.queue_moves(self)
         self.backing.delete()
         return Moving(consumers, self._held or [])
 
@@ -703,6 +783,7 @@ class Queue:
             or settings.max_length_bytes is not None
             or self._trace is not None
             or self._held is not None
+            or self._still > 0
         )
 
     def _unused(self) -> None:
@@ -755,15 +836,62 @@ class Queue:
     def _resume_soon(self) -> None:
         if not self._resume_scheduled:
             self._resume_scheduled = True
-            self._vhost.clock.call_soon(self._resume)
+            self._vhost.turns.soon(self._resume)
 
     def _resume(self) -> None:
         self._resume_scheduled = False
+        self._vhost.turns.spend(RESUME_US)
         if not self.deleted:
             self._drop_excess()
             self.deliver()
 
+    # Deaths
+
+    def _bury(self, dead: list[Message], reason: DeathReason) -> None:
+        """These pending messages died. They leave at once, or when their dead letters are safe."""
+        if self.settings.dead_letter_exchange is None:
+            self.backing.ack(dead)
+        else:
+            self._vhost.burials.bury(self, dead, reason)
+
+    def _bury_unkept(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        reason: DeathReason,
+        answer: Settlement,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        """A publish died here and was never kept. Its publisher gets the answer when the dead
+        letter is safe."""
+        if self.settings.dead_letter_exchange is None:
+            return answer
+        waits = False
+        safe = False
+
+        def done() -> None:
+            nonlocal safe
+            safe = True
+            if waits and confirms is not None:
+                (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+
+        message = Message(envelope, body, -1, None)
+        self._vhost.burials.bury_unkept(self, message, reason, done)
+        if safe or confirms is None:
+            return answer
+        waits = True
+        return PENDING
+
     # Length limits
+
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether it has a length limit above which it refuses messages."""
+        settings = self.settings
+        return settings.overflow != "drop-head" and (
+            settings.max_length is not None or settings.max_length_bytes is not None
+        )
 
     def _would_overflow(self, body_size: int) -> bool:
         settings = self.settings
@@ -793,8 +921,8 @@ class Queue:
             excess.append(message)
         if not excess:
             return
-        self._vhost.dead_letter_all(self, excess, DeathReason.MAXLEN)
-        self.backing.ack(excess)
+        self._vhost.turns.spend(len(excess) * DROP_US)
+        self._bury(excess, DeathReason.MAXLEN)
         if self._over_limit():
             self._resume_soon()
         if self._has_expiring:
@@ -821,8 +949,8 @@ class Queue:
             return True
         expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
         if expired:
-            self._vhost.dead_letter_all(self, expired, DeathReason.EXPIRED)
-            self.backing.ack(expired)
+            self._vhost.turns.spend(len(expired) * DROP_US)
+            self._bury(expired, DeathReason.EXPIRED)
         self._arm_expiry()
         return len(expired) < limit
 
@@ -843,7 +971,7 @@ class Queue:
 
     def _expire(self) -> None:
         self._expiry_timer = None
-        if not self._drop_expired(EXPIRY_SLICE):
+        if self._vhost.turns.over or not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
 
 

@@ -15,7 +15,6 @@ The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. Permissions ar
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
@@ -23,9 +22,11 @@ from typing import cast
 
 import msgspec
 
-from warren.core import dead_letter, queue_arguments
+from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.binding import Binding, DestinationKind
+from warren.core.burials import Burials
+from warren.core.ending import Ending
 from warren.core.errors import (
     BrokerError,
     CommandInvalid,
@@ -39,7 +40,7 @@ from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
 from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
-from warren.core.message import Envelope, Message
+from warren.core.message import Envelope
 from warren.core.message_stats import NOTHING, MessageStats
 from warren.core.node_counts import NodeCounts
 from warren.core.placement import Placement
@@ -54,23 +55,33 @@ from warren.core.ports import (
     Write,
 )
 from warren.core.priority_queue import PriorityQueue
-from warren.core.queue import DeathReason, Queue
+from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, route
+from warren.core.turns import Turns
+from warren.core.waiting import Waiting, run, taken
 
 log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
 
+FEW = 20
+"""Queues that may go with their virtual host in one transaction."""
+
+FOLLOW_US = 25
+"""What it costs to find the policy of a queue, as `core/turns.py` counts it."""
+
+DECLARE_US = 100
+BIND_US = 40
+DELETE_US = 20
+"""What it costs to declare a queue or exchange, to bind, and to delete anything."""
+
 QUEUE_ID_BITS = 54
 """Random bits that tell queues apart on disk, deleted ones included."""
-
-BURIALS_A_TURN = 200
-"""Dead letters published before other work gets a turn; some milliseconds."""
 
 PREDECLARED = (
     (DEFAULT_EXCHANGE, "direct", False),
@@ -108,6 +119,7 @@ class VirtualHost:
         name: str,
         *,
         clock: Clock,
+        turns: Turns,
         codec: ContentCodec,
         store: MetadataStore,
         policies: Policies,
@@ -121,6 +133,7 @@ class VirtualHost:
     ) -> None:
         self.name = name
         self.clock = clock
+        self.turns = turns
         self.topology = Topology()
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -145,9 +158,10 @@ class VirtualHost:
         self._exclusive: dict[object, dict[str, Queue]] = {}
         # Whose the exclusive queues are to be that are being declared, by their ids.
         self._owners: dict[int, object] = {}
-        self._dying: deque[tuple[Queue, Message, DeathReason]] = deque()
-        self._burying = False
-        self._burial_scheduled = False
+        self.ending = Ending(self, turns)
+        # Counts the changes of policies that all have to follow.
+        self._policy_round = 0
+        self.burials = Burials(self, clock, codec, turns, counts)
         for exchange, kind, internal in PREDECLARED:
             record = ExchangeRecord(kind, auto_delete=False, internal=internal, arguments={})
             self._add_exchange(exchange, record)
@@ -167,18 +181,15 @@ class VirtualHost:
         left in the store. What a queue drops when it comes back is dead-lettered when all is
         there that it may be meant for.
         """
-        self._burying = True
-        try:
-            for kind, told in (
-                ("exchange", self._exchange_changed),
-                ("queue", self._queue_changed),
-                ("binding", self._binding_changed),
-            ):
-                for stored in self._store.records((kind, self.name)):
-                    told(stored.key, stored.record)
-        finally:
-            self._burying = False
-        self._bury_dead()
+        self.burials.hold()
+        for kind, told in (
+            ("exchange", self._exchange_changed),
+            ("queue", self._queue_changed),
+            ("binding", self._binding_changed),
+        ):
+            for stored in self._store.records((kind, self.name)):
+                told(stored.key, stored.record)
+        self.burials.release()
 
     # Exchanges
 
@@ -216,6 +227,7 @@ class VirtualHost:
         """Make an exchange that does not exist yet. Raises for what its type cannot have."""
         record = ExchangeRecord(kind, auto_delete, internal, to_plain(arguments), durable)
         self._made_exchange(name, record)
+        self.turns.spend(DECLARE_US)
         key = ("exchange", self.name, name)
         return self._store.transact([Write(key, record, not durable)], [self._unchanged(key)])
 
@@ -249,6 +261,17 @@ class VirtualHost:
                 _shown_argument(received_alternate, both),
                 _shown_argument(current_alternate, both),
             )
+
+    async def end_exchange(self, name: str, *, if_unused: bool) -> None:
+        """Delete the exchange and its bindings, in turns if they are many.
+
+        One that does not exist is no error; raises `PreconditionFailed` for one in use.
+        """
+        exchange = self.exchanges.get(name)
+        if exchange is not None and not (if_unused and exchange.bindings):
+            bindings = [*exchange.bindings, *self.bindings_to("exchange", name)]
+            await self.ending.most_of(bindings)
+        await taken(lambda: self.delete_exchange(name, if_unused=if_unused))
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
         """Delete the exchange and its bindings; one that does not exist is no error."""
@@ -297,6 +320,7 @@ class VirtualHost:
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner
         self._counts.queues_created += 1
+        self.turns.spend(DECLARE_US)
         key = ("queue", self.name, name)
         # An exclusive queue ends with its connection, and so at the latest with the node.
         transient = not durable or record.exclusive
@@ -345,13 +369,17 @@ class VirtualHost:
 
     def delete_queue(self, queue: Queue) -> Commit:
         """Delete the queue and its bindings; `queue.left_ready` says what was in it then."""
-        return self._delete_queues([queue])
+        return self.delete_queues([queue])
+
+    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
+        """`QueueOwner`: delete the queue and its bindings, in turns if they are many."""
+        await self.ending.queue(queue, check)
 
     def delete_exclusive_queues(self, connection: object) -> None:
-        """The connection ends, and its exclusive queues with it."""
+        """The connection ends, and its exclusive queues with it, the first few at once."""
         owned = self._exclusive.get(connection)
         if owned:
-            self._delete_queues(list(owned.values()))
+            self._in_background(self.ending.queues(list(owned.values())))
         for queue_id, owner in self._owners.items():
             if owner is connection:
                 self._owners[queue_id] = NOBODY
@@ -359,7 +387,7 @@ class VirtualHost:
     def queue_unused(self, queue: Queue) -> None:
         """`QueueOwner`: an auto-delete or expired queue goes."""
         if not queue.deleted:
-            self._delete_queues([queue])
+            self._in_background(self.ending.queues([queue]))
 
     # Bindings
 
@@ -378,6 +406,7 @@ class VirtualHost:
         source.check_binding(binding)
         if binding in source.bindings:
             return self._store.transact([])
+        self.turns.spend(BIND_US)
         key = self._binding_key(binding)
         record = BindingRecord(to_plain(binding.arguments))
         # A binding survives a restart if both its ends do.
@@ -396,8 +425,12 @@ class VirtualHost:
             queue = self.queues.get(binding.destination)
             if queue is not None:
                 queue.check_access(connection)
+        return self.delete_bindings([binding])
+
+    def delete_bindings(self, bindings: Iterable[Binding]) -> Commit:
+        """Delete bindings, as far as they exist, and the auto-delete exchanges left unused."""
         removal = self._removal()
-        removal.of_bindings([binding])
+        removal.of_bindings(bindings)
         return self._remove([], removal)
 
     def bindings(self) -> Iterator[Binding]:
@@ -451,63 +484,6 @@ class VirtualHost:
                 queue.published += 1
                 queue.publish(envelope, body, None, 0)
 
-    def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
-        """`QueueOwner`: a message died. One death at a time, however they cascade."""
-        if queue.settings.dead_letter_exchange is None:
-            return
-        self._counts.dead_lettered[reason] += 1
-        self._dying.append((queue, message, reason))
-        self._bury_dead()
-
-    def dead_letter_all(
-        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
-    ) -> None:
-        """`QueueOwner`: many messages died, the oldest first."""
-        if queue.settings.dead_letter_exchange is not None:
-            dead = [(queue, message, reason) for message in messages]
-            self._counts.dead_lettered[reason] += len(dead)
-            self._dying.extend(dead)
-            self._bury_dead()
-
-    def _bury_dead(self) -> None:
-        """Publish what died, so many at a time: a burial may be the cause of further deaths."""
-        if self._burying:
-            return
-        self._burying = True
-        left = BURIALS_A_TURN
-        try:
-            while self._dying and left:
-                left -= 1
-                self._bury(*self._dying.popleft())
-        finally:
-            self._burying = False
-        if self._dying and not self._burial_scheduled:
-            self._burial_scheduled = True
-            self.clock.call_soon(self._bury_more)
-
-    def _bury_more(self) -> None:
-        self._burial_scheduled = False
-        self._bury_dead()
-
-    def _bury(self, queue: Queue, message: Message, reason: DeathReason) -> None:
-        exchange = self.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
-        if exchange is None:
-            return
-        envelope, keys, headers = dead_letter.dead_lettered(
-            message.envelope,
-            queue.name,
-            reason,
-            queue.settings,
-            self.clock.wall_time(),
-            self._codec,
-        )
-        if exchange.name == DEFAULT_EXCHANGE:
-            self.reply(envelope, message.body, keys)
-        for target in self.queues_for(exchange, keys, envelope.header):
-            if not dead_letter.goes_in_circles(headers, target.name, reason):
-                target.published += 1
-                target.publish(envelope, message.body, None, 0)
-
     def count_past(self, stats: MessageStats) -> None:
         """Count what passed through a channel that is gone, or was none, as with HTTP."""
         if self._ended:
@@ -527,11 +503,23 @@ class VirtualHost:
     # Policies and tracing
 
     def apply_policies(self) -> None:
-        """A policy of the virtual host changed: every queue and exchange follows."""
-        for queue in list(self.queues.values()):
-            queue.apply_settings(self._settings(queue.name, queue.arguments))
+        """A policy of the virtual host changed: every queue and exchange follows, in turns."""
+        self._policy_round += 1
+        self._in_background(self._apply_policies(self._policy_round))
+
+    async def _apply_policies(self, policy_round: int) -> None:
         for exchange in self.exchanges.values():
             exchange.alternate = self._alternate(exchange)
+        turns = self.turns
+        for queue in list(self.queues.values()):
+            turns.spend(FOLLOW_US)
+            if turns.left_us <= 0:
+                await turns.pause()
+                if policy_round != self._policy_round:
+                    # Another change was made meanwhile, and all follow that.
+                    return
+            if not queue.deleted:
+                queue.apply_settings(self._settings(queue.name, queue.arguments))
         self.topology.generation += 1
 
     def trace_with(self, firehose: Firehose | None) -> None:
@@ -543,10 +531,13 @@ class VirtualHost:
 
     def stop(self) -> None:
         """The node stops; what is durable is to be found again."""
-        while self._dying:
-            self._bury_dead()
         for queue in self.queues.values():
             queue.stop()
+
+    async def empty(self) -> None:
+        """Delete most of what is in it, because all of it is to go."""
+        await self.ending.queues(list(self.queues.values())[FEW:])
+        await self.ending.most_of(list(self.bindings()))
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
@@ -558,6 +549,8 @@ class VirtualHost:
         for queue in list(self.queues.values()):
             self._local_queues.remove(queue)
             queue.delete()
+        self._policy_round += 1
+        self.burials.end()
         self.queues.clear()
         self.exchanges.clear()
         self._bindings.clear()
@@ -702,7 +695,7 @@ class VirtualHost:
             self._local_queues.add(queue)
             queue.keep_limits()
         if owner is NOBODY:
-            self._delete_queues([queue])
+            self.delete_queues([queue])
 
     def _queue_here(
         self, name: str, record: QueueRecord, arguments: Table, settings: QueueSettings
@@ -766,9 +759,13 @@ class VirtualHost:
             del self._bindings_to[destination]
         self.topology.generation += 1
 
+    def _in_background(self, waiting: Waiting[None]) -> None:
+        """Go through an operation that nobody waits for."""
+        run(waiting, lambda result: result())
+
     # What is to be written
 
-    def _delete_queues(self, queues: Iterable[Queue]) -> Commit:
+    def delete_queues(self, queues: Iterable[Queue]) -> Commit:
         """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
         removal = self._removal()
         keys: list[Key] = []
@@ -793,6 +790,7 @@ class VirtualHost:
         """
         exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
         bindings = [self._binding_key(binding) for binding in removal.bindings]
+        self.turns.spend(DELETE_US * (1 + len(queues) + len(exchanges) + len(bindings)))
         return self._store.transact(
             [Write(key, None) for key in (*queues, *groups, *bindings, *exchanges)],
             [self._unchanged(key) for key in (*queues, *exchanges)],

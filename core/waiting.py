@@ -84,6 +84,23 @@ async def taken(operation: Callable[[], Commit]) -> None:
             return
 
 
+async def outliving(waiting: Waiting[None]) -> None:
+    """Await an operation that goes on even when whoever awaits it is closed meanwhile.
+
+    Raises what it raises.
+    """
+    over = Event()
+    results: list[Callable[[], None]] = []
+
+    def finish(result: Callable[[], None]) -> None:
+        results.append(result)
+        over.happen()
+
+    run(waiting, finish)
+    await over
+    results[0]()
+
+
 def run(waiting: Waiting[Answer], finish: Callable[[Callable[[], Answer]], None]) -> None:
     """Go through a coroutine, however often it waits.
 

@@ -27,6 +27,7 @@ from warren.allocator import keep_freed_memory
 from warren.config import Config
 from warren.config_check import file_problems
 from warren.core.log_line import log_event
+from warren.faults import NodeFailed
 from warren.log_output import LogOutput
 from warren.mgmt.node_configuration import read_configuration
 from warren.node import Ending, NodeRefused, RunningNode
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from warren.mgmt.stopped_node import StoppedNode
 
 log = logging.getLogger("warren.node")
+
+EXIT_FAULT = 70
+"""The exit code after a fault of the node's own (EX_SOFTWARE of sysexits.h)."""
 
 
 @click.command()
@@ -69,6 +73,9 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
     except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
         print(f"warren: {error}", file=sys.stderr)
         sys.exit(1)
+    except NodeFailed as error:
+        print(f"warren: {error}", file=sys.stderr)
+        sys.exit(EXIT_FAULT)
 
 
 def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
@@ -128,10 +135,12 @@ class _Life:
                 log_event(
                     log, logging.WARNING, "node_pausing", reason="the cluster's store is lost"
                 )
-            else:
+            elif ending is Ending.STOP_APP:
                 log_event(log, logging.WARNING, "node_stopping", node=name, process="stays")
             self._config = node.as_before(self._config)
             await node.stop()
+            if node.faults.first is not None:
+                raise NodeFailed(node.faults.first)
             if ending is Ending.STOP:
                 node = None
             elif ending is Ending.PAUSE:

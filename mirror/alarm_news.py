@@ -10,6 +10,9 @@ import msgspec
 from warren.core.alarms import Alarms, Resource
 from warren.mirror.post import Kind, Post, Undeliverable
 
+SHARED = frozenset((Resource.MEMORY, Resource.DISK))
+"""Of a fault the others need not hear: the node is about to go."""
+
 
 class AlarmNews:
     def __init__(self, alarms: Alarms, post: Post) -> None:
@@ -31,7 +34,8 @@ class AlarmNews:
         self._post.send(node, Kind.ALARMS, self._news())
 
     def _news(self) -> bytes:
-        return msgspec.msgpack.encode([alarm.resource for alarm in self._alarms.local()])
+        local = [alarm.resource for alarm in self._alarms.local()]
+        return msgspec.msgpack.encode([resource for resource in local if resource in SHARED])
 
     def _heard(self, node: str, payload: bytes) -> None:
         try:

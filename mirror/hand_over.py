@@ -1,6 +1,7 @@
 """Hands queues that this node leads over to mirrors that are in sync, without losing anything.
 
-1. The queue is held: publishes wait, and nothing is delivered.
+1. The queue is held: publishes wait, and nothing is delivered. What died in it before is buried,
+   so that it does not die again at the next leader.
 2. When every mirror has what was written down so far, the leader falls silent. What comes from
    then on, such as a verdict, is told to no mirror: none does what the next leader never hears of.
 3. When every mirror has the last words too, the target is asked to lead.
@@ -48,7 +49,11 @@ class HandOver:
         self._timer = clock.call_later(PATIENCE_S, self.stay)
 
     def begin(self) -> None:
-        self._led.leader.barrier(self._fall_silent)
+        self._led.queue.all_buried().then(self._buried)
+
+    def _buried(self) -> None:
+        if not self._is_over:
+            self._led.leader.barrier(self._fall_silent)
 
     def stay(self) -> None:
         """The queue goes on here."""
@@ -65,7 +70,12 @@ class HandOver:
 
     def _fall_silent(self, leads: bool) -> None:
         # Nothing was delivered since, and what came back meanwhile counts.
-        if leads and not self._is_over:
+        if not leads or self._is_over:
+            return
+        if not self._led.queue.all_buried().happened:
+            # Clients have rejected more meanwhile.
+            self.begin()
+        else:
             self._led.leader.fall_silent()
             self._led.leader.barrier(self._ask)
 

@@ -143,6 +143,8 @@ class Membership:
         loop = asyncio.get_running_loop()
         works = (membership._watch(), membership._keep())
         membership._tasks += [loop.create_task(work) for work in works]
+        for task in membership._tasks:
+            task.add_done_callback(_raise_fault)
         return membership
 
     def members(self) -> Mapping[str, Member]:
@@ -380,3 +382,9 @@ def _call(callback: Callable[..., None], *arguments: object) -> None:
         callback(*arguments)
     except Exception:
         log_fault(logger, "membership_callback_failed")
+
+
+def _raise_fault(task: asyncio.Task[None]) -> None:
+    """None of the tasks ends by itself: the loop is to hear what ended it, as of any callback."""
+    if not task.cancelled():
+        task.result()

@@ -28,6 +28,8 @@ logger = logging.getLogger("warren.storage")
 
 Item = TypeVar("Item")
 Job: TypeAlias = Callable[[], None]
+OnFault: TypeAlias = Callable[[BaseException], None]
+"""Told, in any thread, of an exception that nobody expected."""
 
 RETRY_FIRST_S = 0.1
 # A full disk is usually freed by a person: looking more often than this helps nobody.
@@ -40,6 +42,10 @@ class CallLater(Protocol):
     """`Clock.call_later`."""
 
     def __call__(self, delay_s: float, callback: Callable[[], None], /) -> Timer: ...
+
+
+def log_callback_fault(error: BaseException) -> None:
+    logger.error("commit_callback_failed", exc_info=error)
 
 
 class PendingCommit:
@@ -69,7 +75,7 @@ class PendingCommit:
         else:
             self._callbacks.append(callback)
 
-    def complete(self) -> None:
+    def complete(self, on_fault: OnFault = log_callback_fault) -> None:
         """Called once, on the loop, after the sync."""
         assert not self._done
         self._done = True
@@ -77,31 +83,42 @@ class PendingCommit:
         for callback in callbacks:
             try:
                 callback()
-            except Exception:
+            except Exception as error:
                 # The others of the batch are as durable as this one and must hear of it.
-                logger.exception("commit_callback_failed")
+                on_fault(error)
 
 
 class SyncThread:
-    """A thread that runs blocking jobs one after the other."""
+    """A thread that runs blocking jobs one after the other.
 
-    def __init__(self, name: str) -> None:
+    After a job that raises, which is a fault, no other is run: it may rely on the one before.
+    """
+
+    def __init__(self, name: str, on_fault: OnFault) -> None:
+        self._on_fault = on_fault
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
 
     def run(self, job: Job) -> None:
-        """Run the job after those handed in before; it must not raise."""
+        """Run the job after those handed in before."""
         self._jobs.put(job)
 
     def close(self) -> None:
-        """Return when all jobs have run; no more may be handed in."""
+        """Return when all jobs have run, but for those after a fault; no more may be handed in."""
         self._jobs.put(None)
         self._thread.join()
 
     def _work(self) -> None:
+        failed = False
         while (job := self._jobs.get()) is not None:
-            job()
+            if failed:
+                continue
+            try:
+                job()
+            except BaseException as error:
+                failed = True
+                self._on_fault(error)
 
 
 class _Batch(Generic[Item]):
@@ -121,7 +138,8 @@ class GroupCommit(Generic[Item]):
 
     `write_batch` runs on the thread behind `run` and returns when the items are durable.
     `on_failure` and `on_recovery` are told on the loop of the first failure in a row (with the
-    error) and of the write that ended it.
+    error) and of the write that ended it. Only errors that are `expected` are tried again: after
+    any other the batch stays unwritten, and `on_fault` is told.
     """
 
     def __init__(
@@ -133,7 +151,11 @@ class GroupCommit(Generic[Item]):
         call_later: CallLater,
         on_failure: Callable[[Exception], None],
         on_recovery: Callable[[], None],
+        on_fault: OnFault = log_callback_fault,
+        expected: tuple[type[Exception], ...] = (OSError,),
     ) -> None:
+        self._on_fault = on_fault
+        self._expected = expected
         self._write_batch = write_batch
         self._run = run
         self._call_on_loop = call_on_loop
@@ -147,6 +169,7 @@ class GroupCommit(Generic[Item]):
         self._retry_delay_s = RETRY_FIRST_S
         self._failing = False
         self._closed = False
+        self._abandoned = False
 
     def submit(self, item: Item) -> PendingCommit:
         assert not self._closed, "submitted after close"
@@ -154,7 +177,7 @@ class GroupCommit(Generic[Item]):
         self._waiting.items.append(item)
         self._waiting.commits.append(commit)
         self._youngest = commit
-        if self._writing is None:
+        if self._writing is None and not self._abandoned:
             self._write_waiting()
         return commit
 
@@ -166,6 +189,8 @@ class GroupCommit(Generic[Item]):
     def close(self) -> int:
         """Write what is pending in the calling thread; how many items could not be written.
 
+        Nothing is written after `abandon`.
+
         The thread behind `run` must have finished its jobs; whether the loop has heard of their
         outcome does not matter.
         """
@@ -174,9 +199,16 @@ class GroupCommit(Generic[Item]):
             self._retry.cancel()
             self._retry = None
         while self._writing is not None:
-            if not self._close_batch(self._writing):
+            if self._abandoned or not self._close_batch(self._writing):
                 return len(self._writing.items) + len(self._waiting.items)
         return 0
+
+    def abandon(self) -> None:
+        """Write nothing more, and complete nothing more."""
+        self._abandoned = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
 
     def _close_batch(self, batch: _Batch[Item]) -> bool:
         if batch.finished:
@@ -215,7 +247,7 @@ class GroupCommit(Generic[Item]):
 
     def _attempted(self, batch: _Batch[Item]) -> None:
         """On the loop: unless `close` was faster, settle the batch and go on."""
-        if not self._closed and batch is self._writing:
+        if not self._closed and not self._abandoned and batch is self._writing:
             self._settle(batch)
 
     def _settle(self, batch: _Batch[Item]) -> None:
@@ -229,9 +261,9 @@ class GroupCommit(Generic[Item]):
             self._retry_delay_s = RETRY_FIRST_S
             self._on_recovery()
         for commit in batch.commits:
-            commit.complete()
+            commit.complete(self._on_fault)
         self._writing = None
-        if not self._waiting.items:
+        if self._abandoned or not self._waiting.items:
             return
         if self._closed:
             self._writing, self._waiting = self._waiting, _Batch()
@@ -239,6 +271,9 @@ class GroupCommit(Generic[Item]):
             self._write_waiting()
 
     def _failed(self, batch: _Batch[Item], error: Exception) -> None:
+        if not self._closed and not isinstance(error, self._expected):
+            self._on_fault(error)
+            return
         if not self._failing:
             self._failing = True
             self._on_failure(error)

@@ -305,6 +305,10 @@ class Journal:
             self.congested = False
             self._on_congestion(False)
 
+    def abandon(self) -> None:
+        """Write nothing more."""
+        self._writing = True
+
     def stop(self) -> None:
         """Hand everything over to be written; nothing may be noted afterwards."""
         self._settle_cancelled()

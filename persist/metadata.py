@@ -57,7 +57,14 @@ from warren.persist.deleted_queues import (
     noted_queue,
     storage_ids,
 )
-from warren.persist.group_commit import CallLater, GroupCommit, PendingCommit, SyncThread
+from warren.persist.group_commit import (
+    CallLater,
+    GroupCommit,
+    OnFault,
+    PendingCommit,
+    SyncThread,
+    log_callback_fault,
+)
 from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
 from warren.persist.sealing import SEALED, sealed, unsealed
 
@@ -75,6 +82,9 @@ DIGEST_BYTES = 32
 MAP_BYTES_FIRST = 64 << 20
 # What x86-64 gives a process; a store that needs more is beyond help.
 MAP_BYTES_MAX = 1 << 46
+
+EXPECTED = (OSError, lmdb.Error)
+"""What a disk that fails, or is full, makes of a write."""
 
 OpenEnvironment: TypeAlias = Callable[[Path, int], "lmdb.Environment"]
 
@@ -103,6 +113,7 @@ class LmdbMetadataStore(DefinitionTable):
         call_on_loop: Callable[[Callable[[], None]], object],
         call_later: CallLater,
         sync_thread: SyncThread | None,
+        on_fault: OnFault = log_callback_fault,
         open_environment: OpenEnvironment = open_environment,
         map_bytes_first: int = MAP_BYTES_FIRST,
     ) -> None:
@@ -130,6 +141,8 @@ class LmdbMetadataStore(DefinitionTable):
             call_later=call_later,
             on_failure=self._report_failure,
             on_recovery=self._report_recovery,
+            on_fault=on_fault,
+            expected=EXPECTED,
         )
         self._closed = False
 

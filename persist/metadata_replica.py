@@ -45,8 +45,15 @@ from warren.persist.deleted_queues import (
     own_storage,
     storage_ids,
 )
-from warren.persist.group_commit import CallLater, GroupCommit, SyncThread
+from warren.persist.group_commit import (
+    CallLater,
+    GroupCommit,
+    OnFault,
+    SyncThread,
+    log_callback_fault,
+)
 from warren.persist.metadata import (
+    EXPECTED,
     MAP_BYTES_FIRST,
     DamagedMetadata,
     Database,
@@ -90,6 +97,7 @@ class LmdbReplica:
         call_on_loop: Callable[[Callable[[], None]], object],
         call_later: CallLater,
         sync_thread: SyncThread | None,
+        on_fault: OnFault = log_callback_fault,
         open_environment: OpenEnvironment = open_environment,
         map_bytes_first: int = MAP_BYTES_FIRST,
     ) -> None:
@@ -107,6 +115,8 @@ class LmdbReplica:
             call_later=call_later,
             on_failure=self._report_failure,
             on_recovery=self._report_recovery,
+            on_fault=on_fault,
+            expected=EXPECTED,
         )
         self._closed = False
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,11 +35,11 @@ from warren.persist.format import (
     file_of,
     place_of,
 )
-from warren.persist.group_commit import GroupCommit, Job
+from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
-from warren.persist.message_store import MessageStore
-from warren.persist.pins import PINS_DIRECTORY, Pins
+from warren.persist.message_store import OPEN_FILES_MAX, MessageStore
+from warren.persist.pins import NO_LIMIT, PINS_DIRECTORY, Pins
 from warren.persist.queue_index import QueueIndex, Surroundings
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
@@ -51,6 +52,9 @@ from warren.persist.recovery import (
 from warren.persist.unclaimed import UnclaimedMessages
 
 log = logging.getLogger("warren.storage")
+
+DONE = object()
+"""What comes after the last step of work."""
 
 TRANSIENT_DIRECTORY = "transient"
 
@@ -71,7 +75,8 @@ class Limits(NamedTuple):
     the journal once for each queue, others once for all. `checkpoint_bytes`: what is written
     between two checkpoints, and so what recovery may have to replay; a second or two of work.
     `combine_bytes_min`: smaller log files are not worth writing anew. `tidy_bytes`: nor worth
-    giving back when all that is in them is dead and nothing happens.
+    giving back when all that is in them is dead and nothing happens. `open_files_max`: log files
+    that each store keeps open to read from.
     """
 
     file_bytes_max: int = 16 << 20
@@ -79,6 +84,7 @@ class Limits(NamedTuple):
     checkpoint_bytes: int = 64 << 20
     combine_bytes_min: int = 64 << 10
     tidy_bytes: int = 1 << 20
+    open_files_max: int = OPEN_FILES_MAX
 
 
 DEFAULT_LIMITS = Limits()
@@ -90,7 +96,9 @@ class Storage:
     `run_journal`, `run_transient` and `run_background` each hand a job to a thread that runs its
     jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
     definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
-    not any more; `on_trouble` with an error when the disk fails, with None when it works again.
+    not any more; `on_trouble` with an error when the disk fails, with None when it works again;
+    `on_fault` of an exception nobody expected, after which `abandon` is to be called. `pinned_max`
+    is how many octets all snapshots together may keep.
     `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
     found on disk any more.
     """
@@ -110,8 +118,10 @@ class Storage:
         definitions: Callable[[], Commit | None],
         on_flow: Callable[[bool], None] = lambda wait: None,
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
+        on_fault: OnFault = log_callback_fault,
         deleted_queues: DeletedQueues | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        pinned_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
         # Their queues have definitions, and could not be brought back.
@@ -132,6 +142,9 @@ class Storage:
         self._call_on_loop = call_on_loop
         self._open: dict[int, QueueIndex] = {}
         self._doomed: list[QueueIndex] = []
+        # What is done in turns.
+        self._work: deque[Iterator[None]] = deque()
+        self._call_soon = clock.call_soon
         # Deleted queues without files; records of them are in the journal before the place.
         self._leaving: deque[tuple[int, set[int]]] = deque()
         self._transient_owed = 0
@@ -139,6 +152,7 @@ class Storage:
         self._trouble = False
         self._flowing = False
         self._stopping = False
+        self._abandoned = False
 
         def now_us() -> int:
             return int(clock.wall_time() * 1e6)
@@ -151,6 +165,7 @@ class Storage:
                 start=recovery.start,
                 transient=transient,
                 file_bytes_max=limits.file_bytes_max,
+                open_files_max=limits.open_files_max,
                 now_us=now_us,
             )
 
@@ -162,6 +177,7 @@ class Storage:
                 call_later=clock.call_later,
                 on_failure=self._disk_failed,
                 on_recovery=self._disk_works,
+                on_fault=on_fault,
             )
 
         self.persistent = store(directory / LOG_DIRECTORY, transient=False)
@@ -179,6 +195,7 @@ class Storage:
             start=recovery.start,
             epoch_s=clock.wall_time() - clock.now(),
             page_out=self._page_out,
+            in_turns=self._in_turns,
             report_lost=self._report_lost,
         )
         self.journal = Journal(
@@ -230,7 +247,7 @@ class Storage:
             for combined in (self.persistent, self.transient)
         ]
         self.card_files = CardFiles(filesystem, directory, run_background)
-        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time)
+        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time, pinned_max)
         filesystem.make_directory(self.transient.directory)
         filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
         # No later start may take itself for this one, whatever becomes of what it writes.
@@ -363,8 +380,8 @@ class Storage:
         """The definitions of these queues are gone from the disk: so may go what they held."""
         if self._stopping:
             return
-        for index in doomed:
-            index.release()
+        releases = [index.release() for index in doomed]
+        self._in_turns(chain.from_iterable(releases))
         queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
         directories = [index.directory for index in doomed if index.has_files]
         if not directories:
@@ -432,6 +449,22 @@ class Storage:
         persistent, transient = self.combiners
         persistent.look(file_of(self.checkpointer.place))
         transient.look(1 << 32)
+
+    def _in_turns(self, work: Iterator[None]) -> None:
+        """Take a step now, and the others one a turn, each work after the one before."""
+        if self._work:
+            self._work.append(work)
+        elif next(work, DONE) is not DONE:
+            self._work.append(work)
+            self._call_soon(self._go_on_working)
+
+    def _go_on_working(self) -> None:
+        if self._stopping or not self._work:
+            return
+        if next(self._work[0], DONE) is DONE:
+            self._work.popleft()
+        if self._work:
+            self._call_soon(self._go_on_working)
 
     # Messages that were paged out
 
@@ -520,8 +553,29 @@ class Storage:
         self.checkpointer.close()
         for combiner in self.combiners:
             combiner.close()
-        self.journal.stop()
+        if not self._abandoned:
+            while self._work:
+                for _ in self._work.popleft():
+                    pass
+            self.journal.stop()
         self._stopping = True
+
+    def abandon(self) -> None:
+        """Write and confirm nothing more: what is on disk stays as a crash would leave it."""
+        self._stopping = self._abandoned = True
+        self.checkpointer.close()
+        for combiner in self.combiners:
+            combiner.close()
+        self.journal.abandon()
+        self._group.abandon()
+        self._transient_group.abandon()
+
+    def release(self) -> None:
+        """Close the files, after the ends of the threads."""
+        self._writer.close()
+        self._transient_writer.close()
+        self.persistent.close()
+        self.transient.close()
 
     def close(self) -> None:
         """Write, in this thread, what the threads did not, and say that the node stopped clean.
@@ -532,12 +586,9 @@ class Storage:
         self._transient_group.close()
         if lost:
             log_event(log, logging.ERROR, "messages_unwritten", batches=lost, path=self.directory)
-        else:
+        elif not self._abandoned:
             self._write_clean()
-        self._writer.close()
-        self._transient_writer.close()
-        self.persistent.close()
-        self.transient.close()
+        self.release()
 
     def _write_clean(self) -> None:
         undelivered = [

@@ -48,10 +48,11 @@ from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
 from warren.mirror.remote_queues import RemoteQueues, origin_name
 from warren.mirror.secret_proof import is_secret_of
+from warren.open_files import descriptors
 from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes, storage_ids
-from warren.persist.group_commit import SyncThread
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata_replica import LmdbReplica
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class Cluster:
         clock: LoopClock,
         directory: DataDirectory | None,
         own_definitions: list[Stored],
+        on_fault: OnFault,
     ) -> Cluster:
         """Join the cluster, or begin it.
 
@@ -146,7 +148,8 @@ class Cluster:
                     node_name,
                     call_on_loop=loop.call_soon_threadsafe,
                     call_later=clock.call_later,
-                    sync_thread=SyncThread("definitions-sync"),
+                    sync_thread=SyncThread("definitions-sync", on_fault),
+                    on_fault=on_fault,
                 )
             cluster = cls(config, node_name, clock, etcd, membership, replica, certificates)
             await cluster._join(secret, directory, own_definitions if expected is None else [])
@@ -189,7 +192,9 @@ class Cluster:
             rng=random.Random(),
             listen=listening,
             settings=LinkSettings(
-                interval_s=min(0.5, config.link_timeout_s / 5), timeout_s=config.link_timeout_s
+                strangers_max=descriptors().strangers,
+                interval_s=min(0.5, config.link_timeout_s / 5),
+                timeout_s=config.link_timeout_s,
             ),
             server_tls=certificates.server if certificates is not None else None,
             client_tls=certificates.client if certificates is not None else None,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,6 +25,7 @@ import uvloop
 from warren.config import Config, Listener
 from warren.core.node import Node
 from warren.core.ports import Commit
+from warren.faults import NodeFailed
 from warren.node import RunningNode
 
 T = TypeVar("T")
@@ -80,9 +82,15 @@ class Broker:
     def stop(self) -> None:
         """Stop as on SIGTERM; returns when the port is closed."""
         if self._thread is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            with suppress(RuntimeError):  # The loop is closed: it has stopped by itself.
+                self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
         self._thread = None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the broker did not start, or stopped by itself: `warren.faults.NodeFailed`."""
+        return self._failure
 
     def __enter__(self) -> Self:
         return self.start()
@@ -213,5 +221,11 @@ class Broker:
         self._stop = asyncio.Event()
         self._running = await RunningNode.start(self._config)
         self._started.set()
-        await self._stop.wait()
+        stopped = asyncio.ensure_future(self._stop.wait())
+        failed = asyncio.ensure_future(self._running.faults.happened.wait())
+        await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        failed.cancel()
         await self._running.stop()
+        if self._running.faults.first is not None:
+            self._failure = NodeFailed(self._running.faults.first)

@@ -19,7 +19,7 @@ from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.deleted_queues import DeletedQueues
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
-from warren.persist.group_commit import SyncThread
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.recovery import STORE_DIRECTORY, Progress, Recovery, StorageRefused
 from warren.persist.storage import Limits, Storage, empty_transient
 
@@ -93,9 +93,12 @@ class MessageStorage:
         deleted_queues: DeletedQueues,
         on_flow: Callable[[bool], None],
         on_trouble: Callable[[Exception | None], None],
+        on_fault: OnFault,
         limits: Limits,
+        pinned_max: Callable[[], int],
     ) -> MessageStorage:
-        threads = [SyncThread(f"storage-{name}") for name in ("journal", "paging", "tidying")]
+        names = ("journal", "paging", "tidying")
+        threads = [SyncThread(f"storage-{name}", on_fault) for name in names]
         storage = Storage(
             RealFileSystem(),
             directory.path / STORE_DIRECTORY,
@@ -109,8 +112,10 @@ class MessageStorage:
             definitions=metadata.uncommitted,
             on_flow=on_flow,
             on_trouble=on_trouble,
+            on_fault=on_fault,
             deleted_queues=deleted_queues,
             limits=limits,
+            pinned_max=pinned_max,
         )
         return cls(storage, threads)
 
@@ -123,11 +128,12 @@ class MessageStorage:
 
         return new
 
-    async def settle(self, patience_s: float) -> None:
-        """Return when all that was published so far is confirmed, or after so long."""
+    async def settle(self, patience_s: float, all_buried: Callable[[], bool]) -> None:
+        """Return when all that was published so far is confirmed, dead letters included, or after
+        so long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience_s
-        while not self.storage.journal.idle and loop.time() < deadline:
+        while not (self.storage.journal.idle and all_buried()) and loop.time() < deadline:
             await asyncio.sleep(0.005)
 
     def stop(self) -> None:
@@ -136,3 +142,9 @@ class MessageStorage:
         for thread in self._threads:
             thread.close()
         self.storage.close()
+
+    def give_up(self) -> None:
+        """End the threads and close the files after a fault; the storage was abandoned then."""
+        for thread in self._threads:
+            thread.close()
+        self.storage.release()

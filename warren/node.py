@@ -14,7 +14,7 @@ import platform
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
@@ -36,8 +36,8 @@ from warren.core.alarms import Alarms, Resource
 from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.field import Table
-from warren.core.log_line import log_event
-from warren.core.memory_monitor import MemoryMonitor, total_memory
+from warren.core.log_line import log_event, log_fault
+from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
 from warren.core.paging import Pager
@@ -45,11 +45,13 @@ from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
 from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
+from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes
 from warren.persist.filesystem import RealFileSystem
-from warren.persist.group_commit import SyncThread
+from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import SecondCopy, expect_definitions
@@ -64,6 +66,9 @@ log = logging.getLogger("warren.node")
 START_QUIETLY_S = 0.2
 """A start that takes longer answers clients before it is over."""
 
+GIVE_UP_S = 10.0
+"""How long each step of the stop may take after a fault."""
+
 STOP_GRACE_S = 2.0
 """How long clients may take to answer connection.close when the node stops."""
 
@@ -73,9 +78,11 @@ class NodeRefused(Exception):
 
 
 class Ending(Enum):
-    """How a node ends: for good, all but its process, or until its cluster is there again."""
+    """How a node ends: for good, all but its process, until its cluster is there again, or by a
+    fault of its own."""
 
     STOP = auto()
+    FAULT = auto()
     STOP_APP = auto()
     PAUSE = auto()
 
@@ -94,7 +101,9 @@ class RunningNode:
         memory: MemoryMonitor,
         disk: DiskMonitor | None,
         cluster: Cluster | None,
+        faults: Faults,
     ) -> None:
+        self.faults = faults
         self.node = node
         self.amqp_ports: list[int] = []
         self.tls_ports: list[int] = []
@@ -118,8 +127,29 @@ class RunningNode:
         """Open the data directory and the listeners, and join the cluster there may be.
 
         Raises `DataDirectoryRefused`, `NodeRefused`, `DefinitionsFileRefused`, `OSError` for
-        addresses and files, `ssl.SSLError`.
+        addresses and files, `ssl.SSLError`, `NodeFailed`.
         """
+        faults = Faults(asyncio.get_running_loop())
+        faults.catch()
+        starting = asyncio.ensure_future(cls._start(config, faults))
+        failing = asyncio.ensure_future(faults.happened.wait())
+        try:
+            # A start may wait for what never comes after a fault.
+            await asyncio.wait((starting, failing), return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                assert faults.first is not None
+                raise NodeFailed(faults.first)
+            return starting.result()
+        except BaseException:
+            starting.cancel()
+            await asyncio.wait((starting,))
+            faults.release()
+            raise
+        finally:
+            failing.cancel()
+
+    @classmethod
+    async def _start(cls, config: Config, faults: Faults) -> RunningNode:
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
         directory = None if config.data_dir is None else DataDirectory.open(config.data_dir)
@@ -129,9 +159,11 @@ class RunningNode:
         try:
             if directory is not None:
                 expect_definitions(directory)
-            metadata, deleted_queues = _own_metadata(directory, loop, clock)
+            metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
-                cluster = await _join(config, config.cluster, loop, clock, directory, metadata)
+                cluster = await _join(
+                    config, config.cluster, loop, clock, directory, metadata, faults.report
+                )
                 metadata = cluster.metadata
                 deleted_queues = cluster.with_own_notes(deleted_queues)
             recovery = None
@@ -140,12 +172,22 @@ class RunningNode:
                 recovery, addresses = await _recover(config, directory)
             await _create_defaults(config, metadata)
             running = cls._build(
-                config, loop, clock, metadata, deleted_queues, directory, recovery, cluster
+                config,
+                loop,
+                clock,
+                metadata,
+                deleted_queues,
+                directory,
+                recovery,
+                cluster,
+                faults,
             )
             if cluster is not None:
                 await cluster.serve(running.node)
             elif directory is not None:
-                running._second_copy = _SecondCopyThread(metadata, directory, loop, clock)
+                running._second_copy = _SecondCopyThread(
+                    metadata, directory, loop, clock, faults.report
+                )
             await running._define(config)
             await running._listen(config, addresses)
             await running._manage(config)
@@ -168,6 +210,7 @@ class RunningNode:
         directory: DataDirectory | None,
         recovery: Recovery | None,
         cluster: Cluster | None,
+        faults: Faults,
     ) -> RunningNode:
         name = _name(config)
         alarms = Alarms(name)
@@ -196,10 +239,18 @@ class RunningNode:
                 deleted_queues=deleted_queues,
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
-                limits=Limits(config.store_file_bytes_max, config.embed_below),
+                on_fault=faults.report,
+                limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
+                    open_files_max=descriptors().log_files
+                ),
+                pinned_max=lambda: _pinned_max(config, directory.path),
             )
+            faults.watch(messages.storage.abandon)
+            pins = messages.storage.pins
+            disk.pinned_bytes = lambda: pins.pinned.octets
             monitors.append(Periodic(clock, messages.storage.pins.check))
             new_backing_queue = messages.backing_queues(pager)
+        faults.watch(lambda: alarms.report(Resource.FAULT, True))
         placement = None
         if cluster is not None:
             card_files = messages.storage.card_files if messages is not None else None
@@ -227,6 +278,7 @@ class RunningNode:
             certificate_login=LOGIN_FROM[config.ssl_cert_login_from],
             read_proxy_header=_proxy_reader(config),
             connection_max=config.connection_max,
+            descriptor_limit=descriptors().clients,
         )
         if messages is not None:
             is_deleted = None
@@ -237,7 +289,9 @@ class RunningNode:
             messages.storage.settle_unclaimed(defined, is_deleted)
         for monitor in monitors:
             monitor.start()
-        return cls(node, listener, monitors, metadata, directory, messages, memory, disk, cluster)
+        return cls(
+            node, listener, monitors, metadata, directory, messages, memory, disk, cluster, faults
+        )
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
@@ -283,6 +337,7 @@ class RunningNode:
             stop=self.stop_wanted.set,
             stop_app=self.stop_app_wanted.set,
             suspend_listeners=self._listener.suspend,
+            open_sockets=lambda: self._listener.open_sockets,
             cluster=self.cluster,
         )
         self.management = management
@@ -309,7 +364,7 @@ class RunningNode:
 
     async def ends(self) -> Ending:
         """Wait until the node is to end, one way or the other."""
-        events = [self.stop_wanted, self.stop_app_wanted]
+        events = [self.faults.happened, self.stop_wanted, self.stop_app_wanted]
         if self.cluster is not None:
             events.append(self.cluster.must_pause)
         waits = [asyncio.ensure_future(event.wait()) for event in events]
@@ -318,6 +373,8 @@ class RunningNode:
         finally:
             for wait in waits:
                 wait.cancel()
+        if self.faults.happened.is_set():
+            return Ending.FAULT
         if self.stop_wanted.is_set():
             return Ending.STOP
         return Ending.STOP_APP if self.stop_app_wanted.is_set() else Ending.PAUSE
@@ -350,16 +407,29 @@ class RunningNode:
         )
 
     async def stop(self) -> None:
-        """Tell the clients, commit what is pending, release the data directory."""
+        """Tell the clients, commit what is pending, release the data directory.
+
+        After a fault messages are left as they are on the disk.
+        """
         for monitor in self._monitors:
             monitor.stop()
+        if self.faults.first is None:
+            await self._stop_in_order()
+        else:
+            await self._give_up()
+        self.faults.release()
+
+    async def _stop_in_order(self) -> None:
         if self.management is not None:
             await self.management.stop()
         if self.messages is not None:
             # What clients have published they are to be told of before they are sent away.
             self.node.alarms.set_flow(True)
-            await self.messages.settle(STOP_GRACE_S)
+            await self.messages.settle(STOP_GRACE_S, self._all_buried)
+        self.node.hold_burials()
         await self._listener.stop(STOP_GRACE_S)
+        if self.messages is not None:
+            await self.messages.settle(STOP_GRACE_S, self._all_buried)
         if self.cluster is not None:
             await self.cluster.stop_serving()
         self.node.stop()
@@ -369,13 +439,39 @@ class RunningNode:
             self._second_copy.close()
         await _close(self._metadata, self._directory, self.cluster)
 
+    def _all_buried(self) -> bool:
+        return self.node.all_buried
+
+    async def _give_up(self) -> None:
+        """Stop as far as that goes when nothing is sure any more."""
+        await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))
+        if self.management is not None:
+            await _try_to_stop(self.management.stop())
+        if self.messages is not None:
+            await _try_to_stop(asyncio.to_thread(self.messages.give_up))
+        await _try_to_stop(_close(self._metadata, None, self.cluster))
+        if self._directory is not None:
+            self._directory.close()
+
+
+async def _try_to_stop(step: Awaitable[None]) -> None:
+    """Do what a stop takes, unless that fails or takes long."""
+    try:
+        async with asyncio.timeout(GIVE_UP_S):
+            await step
+    except Exception:
+        log_fault(log, "stop_failed")
+
 
 def _name(config: Config) -> str:
     return config.node_name or f"warren@{socket.gethostname().split('.')[0]}"
 
 
 def _own_metadata(
-    directory: DataDirectory | None, loop: asyncio.AbstractEventLoop, clock: LoopClock
+    directory: DataDirectory | None,
+    loop: asyncio.AbstractEventLoop,
+    clock: LoopClock,
+    on_fault: OnFault,
 ) -> tuple[MetadataStore, DeletedQueues]:
     """The definitions of a node that is alone, and its notes of queues that were deleted."""
     if directory is None:
@@ -384,7 +480,8 @@ def _own_metadata(
         directory,
         call_on_loop=loop.call_soon_threadsafe,
         call_later=clock.call_later,
-        sync_thread=SyncThread("metadata-sync"),
+        sync_thread=SyncThread("metadata-sync", on_fault),
+        on_fault=on_fault,
     )
     return store, store.deleted_queues
 
@@ -398,9 +495,10 @@ class _SecondCopyThread:
         directory: DataDirectory,
         loop: asyncio.AbstractEventLoop,
         clock: LoopClock,
+        on_fault: OnFault,
     ) -> None:
         assert isinstance(metadata, LmdbMetadataStore)
-        self._thread = SyncThread("definitions-copy")
+        self._thread = SyncThread("definitions-copy", on_fault)
         self._copy = SecondCopy(
             metadata,
             RealFileSystem(),
@@ -424,6 +522,7 @@ async def _join(
     clock: LoopClock,
     directory: DataDirectory | None,
     own: MetadataStore,
+    on_fault: OnFault,
 ) -> Cluster:
     """Join the cluster, with what the node has of its own. Raises `NodeRefused`, OSError."""
     module = import_module("warren.cluster")
@@ -433,7 +532,7 @@ async def _join(
         own.close()
     try:
         cluster: Cluster = await module.Cluster.open(
-            options, _name(config), loop, clock, directory, definitions
+            options, _name(config), loop, clock, directory, definitions, on_fault
         )
     except module.ClusterRefused as refusal:
         raise NodeRefused(str(refusal)) from refusal
@@ -489,7 +588,9 @@ async def _recover(
     if done:
         return recovering.result(), config.amqp_listeners
     log_event(log, logging.INFO, "recovery_started", clients="told to come back")
-    listener = StartingListener(_server_properties(), progress.describe)
+    listener = StartingListener(
+        _server_properties(), progress.describe, descriptor_limit=descriptors().clients
+    )
     try:
         addresses = [
             Address(host, await listener.listen(host, port)) for host, port in config.amqp_listeners
@@ -570,6 +671,12 @@ def _new_token() -> str:
 def _read_file(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
+
+
+def _pinned_max(config: Config, path: Path) -> int:
+    """How many octets all snapshots together may keep on the disk. Raises OSError."""
+    status = os.statvfs(path)
+    return limit_bytes(config.snapshot_limit, status.f_blocks * status.f_frsize)
 
 
 def _free_bytes(path: Path) -> int:

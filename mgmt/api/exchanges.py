@@ -14,7 +14,7 @@ from warren.core.routing import DEFAULT_EXCHANGE
 from warren.core.topology_access import check_exchange
 from warren.core.vhost import PREDECLARED, VirtualHost
 from warren.mgmt.api import stats_json
-from warren.mgmt.api.changes import audit
+from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_row
@@ -22,7 +22,7 @@ from warren.mgmt.http.request import ApiRequest, boolean, check_length, text
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.peers import added, peers_of
 from warren.mgmt.statistics import figures
-from warren.mgmt.waiting import taken
+from warren.mgmt.waiting import taken, through
 
 BUILT_IN = frozenset(name for name, _, _ in PREDECLARED)
 INTERNAL_USER = "rmq-internal"
@@ -176,7 +176,8 @@ async def delete_exchange(request: ApiRequest) -> None:
         raise NotAuthorised("Access refused.")
     checked_new_name("exchange", name)
     if_unused = request.query_flag("if-unused")
-    await taken(lambda: vhost.delete_exchange(name, if_unused=if_unused))
+    await through(vhost.end_exchange(name, if_unused=if_unused))
+    await durable(request)
     audit(request, "exchange_deleted", vhost=vhost.name, exchange=name)
 
 

@@ -22,7 +22,11 @@ from warren.mgmt.waiting import taken, through
 DAY_S = 86_400
 UNITS_S = {"days": DAY_S, "weeks": 7 * DAY_S, "months": 365 / 12 * DAY_S, "years": 365 * DAY_S}
 
-RESOURCES = {Resource.MEMORY: "memory", Resource.DISK: "disk space"}
+RESOURCES = {
+    Resource.MEMORY: "memory",
+    Resource.DISK: "disk space",
+    Resource.FAULT: "internal error",
+}
 
 ALIASES = {
     "amqp091": "amqp",

@@ -110,7 +110,7 @@ def _status_sections(said: dict[str, Any], unit: str) -> dict[str, list[str]]:
 
 
 def alarm_lines(alarms: list[dict[str, Any]]) -> list[str]:
-    names = {"memory": "Memory", "disk": "Free disk space"}
+    names = {"memory": "Memory", "disk": "Free disk space", "internal_error": "Internal error"}
     return [f"{names[one['resource']]} alarm on node {one['node']}" for one in alarms]
 
 

@@ -200,6 +200,9 @@ class Pipe:
         self.aborted = True
         self._end()
 
+    def fault(self) -> None:
+        raise
+
     # What the socket would do
 
     def flush(self) -> None:

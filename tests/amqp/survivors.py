@@ -14,6 +14,7 @@ from pipe import Broker, Client, publish_frames
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
+from warren.amqp.guarded_clock import Guarded
 from warren.amqp.heartbeat import Heartbeat
 from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
@@ -74,7 +75,10 @@ class Stage:
         assert not node.replies._receivers, node.replies._receivers
         mine = self.witness.connection
         for timer in self.broker.clock.timers:
-            owner = getattr(timer.callback, "__self__", None)
+            callback = timer.callback
+            if isinstance(callback, Guarded):
+                callback = callback.callback
+            owner = getattr(callback, "__self__", None)
             if isinstance(owner, Queue):
                 assert not owner.deleted, f"timer of the deleted queue {owner.name!r}"
             elif isinstance(owner, Heartbeat):

@@ -238,19 +238,6 @@ class TestInAVirtualHost:
         clock.settle()
         assert {name: len(queue) for name, queue in again.queues.items()} == {"a": 1, "z": 3 + 2}
 
-    def test_a_node_that_stops_buries_its_dead_first(
-        self, vhost: VirtualHost, clock: ManualClock
-    ) -> None:
-        source = add_queue(vhost, "a", **dying("z"))
-        target = add_queue(vhost, "z")
-        for _ in range(1000):
-            publish(vhost, "a")
-        got = [message for _ in range(1000) if (message := source.get(False, SOMEBODY))]
-        source.reject(got)
-        assert len(target) < 1000
-        vhost.stop()
-        assert len(target) == 1000
-
 
 def with_three_messages(spec: BackingSpec) -> MemoryQueue:
     """What a queue finds when it comes back."""

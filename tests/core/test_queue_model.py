@@ -7,7 +7,7 @@ Deliveries, dead letters, answers and counts must be the same after every step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,10 +31,12 @@ from warren.core.memory_queue import MemoryQueue
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import Pager
 from warren.core.priority_queue import PriorityQueue
-from warren.core.queue import DeathReason, Queue
+from warren.core.queue import DeadLetters, DeathReason, Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import REJECTED, SETTLED
+from warren.core.turns import Turns
 from warren.core.variable_queue import BatchSizes, VariableQueue
+from warren.core.waiting import Event
 
 SOMEBODY = TracedClient("connection", 1, "user")
 
@@ -46,18 +48,32 @@ class Owner:
 
     def __init__(self) -> None:
         self.clock = ManualClock(start=0.0)
+        self.turns = Turns(self.clock)
         self.dead: list[tuple[bytes, str]] = []
         self.unused: list[str] = []
 
-    def dead_letter(self, queue: Queue, message: Message, reason: DeathReason) -> None:
-        if queue.settings.dead_letter_exchange is not None:
-            self.dead.append((message.body, reason.value))
+    @property
+    def burials(self) -> DeadLetters:
+        return self
 
-    def dead_letter_all(
-        self, queue: Queue, messages: Iterable[Message], reason: DeathReason
+    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+        self.dead += [(message.body, reason.value) for message in messages]
+        queue.buried(list(messages))
+
+    def bury_unkept(
+        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
-        for message in messages:
-            self.dead_letter(queue, message, reason)
+        self.dead.append((message.body, reason.value))
+        done()
+
+    def all_buried(self, queue: Queue) -> Event:
+        raise AssertionError("nobody waits for that")
+
+    def queue_ends(self, queue: Queue) -> None:
+        """All of the dead are buried."""
+
+    def queue_moves(self, queue: Queue) -> None:
+        raise AssertionError("there is no other node")
 
     def queue_unused(self, queue: Queue) -> None:
         self.unused.append(queue.name)

@@ -61,6 +61,15 @@ def test_alarms(broker: Broker, api: ApiClient) -> None:
         report(broker, Resource.DISK, False)
 
 
+def test_the_alarm_of_a_fault(broker: Broker, api: ApiClient) -> None:
+    report(broker, Resource.FAULT, True)
+    try:
+        status, answer = api.get("/health/checks/local-alarms")
+        assert (status, answer["alarms"]) == (503, [{"resource": "internal error", "node": NODE}])
+    finally:
+        report(broker, Resource.FAULT, False)
+
+
 def test_the_health_of_a_node(api: ApiClient) -> None:
     assert api.get(f"/healthchecks/node/{NODE}") == OK
     assert api.get("/healthchecks/node/other@host") == NOT_FOUND

@@ -9,6 +9,9 @@ import pytest
 import trustme
 from ctl_node import CtlNode, ctl
 
+from warren.core.alarms import Resource
+from warren.mgmt.ctl.node import alarm_lines
+
 
 def test_running_node_says_so(ctl_node: CtlNode) -> None:
     text = f"RabbitMQ on node {ctl_node.name} is fully booted and running"
@@ -41,6 +44,15 @@ def test_well_node_has_no_alarms(ctl_node: CtlNode) -> None:
         f"Node {ctl_node.name} reported no local alarms"
     )
     assert ctl_node("node_health_check").lines[-1] == "Health check passed"
+
+
+def test_alarms_have_names_for_people() -> None:
+    alarms = [{"resource": resource.value, "node": "n@h"} for resource in Resource]
+    assert alarm_lines(alarms) == [
+        "Memory alarm on node n@h",
+        "Free disk space alarm on node n@h",
+        "Internal error alarm on node n@h",
+    ]
 
 
 def test_ports_are_open(ctl_node: CtlNode) -> None:

@@ -567,7 +567,7 @@ async def replica_in(path: Path) -> AsyncIterator[LmdbReplica]:
             "a",
             call_on_loop=loop.call_soon_threadsafe,
             call_later=loop.call_later,
-            sync_thread=SyncThread("replica"),
+            sync_thread=SyncThread("replica", print),
         )
         yield replica
         replica.close()

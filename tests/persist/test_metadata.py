@@ -334,7 +334,7 @@ class TestCommits:
             store = open_store(
                 tmp_path,
                 call_on_loop=loop.call_soon_threadsafe,
-                sync_thread=SyncThread("metadata"),
+                sync_thread=SyncThread("metadata", print),
             )
             done: list[str] = []
             last = asyncio.Event()
@@ -498,7 +498,7 @@ from warren.persist.metadata import LmdbMetadataStore
 async def main():
     loop = asyncio.get_running_loop()
     store = LmdbMetadataStore(
-        DataDirectory.open(Path(sys.argv[1])), sync_thread=SyncThread("metadata"),
+        DataDirectory.open(Path(sys.argv[1])), sync_thread=SyncThread("metadata", print),
         call_on_loop=loop.call_soon_threadsafe, call_later=loop.call_later,
     )
     number = len(list(store.records(("vhost",))))

@@ -1,10 +1,11 @@
 """One history of the message storage on a simulated disk, from a seed; checked against a model.
 
 A node is the real thing from the variable queues down to the file system interface. The history
-publishes, delivers, acknowledges, requeues, purges, pages out, switches modes, deletes and
-declares, while the threads' jobs run whenever the seed says so, and the power fails at any step.
-After each failure the storage is recovered, and what is found is compared with what must be, what
-may be, and what must not be there (invariants_and_test_ideas.md section 6; the letters below).
+publishes, delivers, acknowledges, requeues, moves messages from queue to queue as dead letters are,
+purges, pages out, switches modes, deletes and declares, while the threads' jobs run whenever the
+seed says so, and the power fails at any step. After each failure the storage is recovered, and what
+is found is compared with what must be, what may be, and what must not be there
+(invariants_and_test_ideas.md section 6; the letters below).
 
     python -P tests/simulation/storage_history.py --seed 4711 --count 1000
 """
@@ -30,7 +31,8 @@ from warren.core.definition_table import CompletedCommit
 from warren.core.message import PAGED_OUT, Envelope, Message
 from warren.core.paging import Pager
 from warren.core.ports import Commit
-from warren.core.settlement import PublishConfirms
+from warren.core.settlement import PENDING, SETTLED, PublishConfirms, Settlement
+from warren.core.succession import Succession
 from warren.core.variable_queue import BatchSizes, VariableQueue
 from warren.persist import journal
 from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue
@@ -60,6 +62,9 @@ QUEUES = (0x100, 0x200, 0x300)
 TRANSIENT_QUEUE = 0x900
 BATCH_BYTES_MAX = 2000
 """Of the journal; so small that a batch often is not enough."""
+
+MOVES_FROM = 7_000_000
+"""Histories of lower seeds move no messages: those that once failed stay what they were."""
 
 STEPS = 60
 CHECK_EVERY = 5
@@ -99,6 +104,28 @@ class Publisher:
         sent.confirmed = True
 
 
+class Target:
+    """A queue that messages are moved to (`succession.Successor`)."""
+
+    refuses_when_full = False
+
+    def __init__(self, queue_id: int, queue: VariableQueue) -> None:
+        self.name = f"{queue_id:x}"
+        self.published = 0
+        self._queue = queue
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        queue = self._queue
+        queue.publish(envelope, body, None, confirms, publish_seq)
+        return PENDING if queue.defers_confirms and envelope.persistent else SETTLED
+
+
 @dataclass(eq=False)
 class Node:
     """A life of the node."""
@@ -112,6 +139,14 @@ class Node:
     """Those of deleted queues included."""
     pending: dict[int, list[Message]] = field(default_factory=dict)
     publisher: Publisher = field(default_factory=Publisher)
+
+    def __post_init__(self) -> None:
+        self.succession = Succession(self.clock, self.target)
+
+    def target(self, name: str) -> Target | None:
+        queue_id = int(name, 16)
+        queue = self.queues.get(queue_id)
+        return None if queue is None else Target(queue_id, queue)
 
 
 class History:
@@ -259,6 +294,11 @@ class History:
         """A clean stop: everything is requeued, written, and known to be so."""
         self.seen["clean stop"] += 1
         self.disk.heal()
+        for _ in range(60):
+            if not len(node.succession):
+                break
+            node.clock.advance(1.0)
+            node.jobs.run_all()
         for queue_id, queue in node.queues.items():
             queue.requeue(node.pending[queue_id])
             queue.stop()
@@ -345,6 +385,8 @@ class History:
             (self.quiesce, 2),
             (self.checkpoint, 2),
         )
+        if self.seed >= MOVES_FROM:
+            actions += ((self.move, 6),)
         chosen = self.random.choices(
             [action for action, _ in actions], [weight for _, weight in actions], k=STEPS
         )
@@ -436,6 +478,41 @@ class History:
         queue.requeue(chosen)
         node.pending[queue_id] = [message for message in pending if message not in chosen]
 
+    def move(self, node: Node) -> None:
+        """Messages die, and become others in other queues; from then on it is these that count."""
+        source_id, source = self.some_queue(node)
+        for message in source.fetch_many(self.random.randrange(1, 6)):
+            self.check_message(source_id, message)
+            self.move_one(node, source_id, source, message)
+
+    def move_one(self, node: Node, source_id: int, source: VariableQueue, message: Message) -> None:
+        self.seen["moves"] += 1
+        moved = int(message.body[:8])
+        self.numbers += 1
+        number = self.numbers
+        body = b"%08d" % number + message.body[8:]
+        of = message.envelope
+        envelope = Envelope("", of.routing_key, of.header, of.persistent, 0, None)
+        target_ids = self.random.sample(list(node.queues), self.random.choice((1, 1, 2)))
+        successors = []
+        for target_id in target_ids:
+            sent = Sent(number, target_id, of.persistent, body, of.header, wants_confirm=True)
+            if target_id in self.defined:
+                self.defined[target_id][number] = sent
+                successors.append(sent)
+
+        def done() -> None:
+            for sent in successors:
+                sent.confirmed |= sent.persistent
+            if node.queues.get(source_id) is source:
+                self.seen["moves done"] += 1
+                if source_id in self.defined:
+                    self.defined[source_id][moved].removed = True
+                source.ack([message])
+
+        targets = [Target(target_id, node.queues[target_id]) for target_id in target_ids]
+        node.succession.publish(targets, envelope, body, done)
+
     def reduce(self, node: Node) -> None:
         _, queue = self.some_queue(node)
         queue.set_duration_target(self.random.choice((0.0, 0.0, None)))
@@ -512,6 +589,7 @@ class History:
             node.clock.advance(1.0)
             node.jobs.run_all()
         assert not node.publisher.waiting, "never settled"
+        assert not len(node.succession), "a move never came to its end"
         for messages in self.defined.values():
             for sent in messages.values():
                 sent.gone |= sent.removed

@@ -57,6 +57,13 @@ def test_nothing_confirmed_is_lost_and_nothing_comes_back(first: int) -> None:
     assert all(seen[name] for name in RARE), seen
 
 
+def test_what_is_moved_is_in_its_old_queue_or_in_its_new_ones() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(storage_history.MOVES_FROM, storage_history.MOVES_FROM + SEEDS_A_TEST):
+        storage_history.run(seed, seen)
+    assert all(seen[name] for name in (*RARE, "moves", "moves done")), seen
+
+
 def test_what_once_failed() -> None:
     for seed in ONCE_FAILED:
         storage_history.run(seed, Counter())

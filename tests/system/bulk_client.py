@@ -5,6 +5,7 @@ It understands what a broker says that behaves; `RawClient` is for everything el
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -24,6 +25,7 @@ QUEUE_DECLARE_OK, QUEUE_BIND_OK = (50, 11), (50, 21)
 QOS_OK, CONSUME_OK, DELIVER = (60, 11), (60, 21), (60, 60)
 PUBLISHER_ACK, PUBLISHER_NACK = (60, 80), (60, 120)
 SELECT_OK = (85, 11)
+TX_SELECT, TX_SELECT_OK, TX_COMMIT, TX_COMMIT_OK = (90, 10), (90, 11), (90, 20), (90, 21)
 
 
 class Closed(Exception):
@@ -63,9 +65,11 @@ def table(items: dict[str, str | int | bool]) -> bytes:
     return struct.pack(">I", len(octets)) + octets
 
 
-def content(body: bytes, *, persistent: bool, priority: int) -> bytes:
+def content(body: bytes, *, persistent: bool, priority: int, expiration: str = "") -> bytes:
     """The frames that follow basic.publish."""
-    head = struct.pack(">HHQHBB", 60, 0, len(body), 0x1800, 2 if persistent else 1, priority)
+    flags = 0x1900 if expiration else 0x1800
+    head = struct.pack(">HHQHBB", 60, 0, len(body), flags, 2 if persistent else 1, priority)
+    head += short(expiration) if expiration else b""
     frames = [frame(HEADER, 1, head)]
     piece = FRAME_BYTES_MAX - 8
     for start in range(0, len(body), piece):
@@ -85,7 +89,8 @@ class BulkClient:
         self._delivery: bytes = b""
         self._size = -1
         self._parts: list[bytes] = []
-        self.blocked = False
+        self.told_blocked = 0
+        self.told_unblocked = 0
         try:
             self._socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         except OSError as error:
@@ -138,6 +143,9 @@ class BulkClient:
 
     def confirm_select(self) -> None:
         self.call(method(85, 10, b"\0"), SELECT_OK)
+
+    def tx_select(self) -> None:
+        self.call(method(*TX_SELECT), TX_SELECT_OK)
 
     def qos(self, prefetch: int) -> None:
         self.call(self.qos_bytes(prefetch), QOS_OK)
@@ -198,8 +206,10 @@ class BulkClient:
                 name = int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")
                 if name == DELIVER:
                     self._delivery = payload[4:]
-                elif name in (BLOCKED, UNBLOCKED):
-                    self.blocked = name == BLOCKED
+                elif name == BLOCKED:
+                    self.told_blocked += 1
+                elif name == UNBLOCKED:
+                    self.told_unblocked += 1
                 elif name in (CLOSE, CHANNEL_CLOSE):
                     length = payload[6]
                     raise Closed(payload[7 : 7 + length].decode())
@@ -217,7 +227,12 @@ class BulkClient:
         return found
 
     def close(self) -> None:
-        """Cut the connection; what is not acknowledged goes back to its queue."""
+        """Cut the connection; what is not acknowledged goes back to its queue.
+
+        A thread that is sending or receiving ends with `Closed`.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
 

@@ -23,7 +23,8 @@ HERE = Path(__file__).parent
 if str(HERE) not in sys.path:
     sys.path.append(str(HERE))
 
-from durable_load import Load, audit, declare, ledgers, take_in  # noqa: E402
+from durable_load import Load, audit, audit_mortal, declare, ledgers, take_in  # noqa: E402
+from mortal_ledger import MortalLedger  # noqa: E402
 from server_process import ServerProcess, launch  # noqa: E402
 
 CONFIRMS_MAX = 20_000
@@ -50,6 +51,7 @@ class Torture:
         self._seed = seed
         self._say = say
         self._ledgers = ledgers()
+        self._mortal = MortalLedger()
 
     def play(self, number: int, confirms_max: int = CONFIRMS_MAX) -> None:
         """Restart, audit, load, kill."""
@@ -61,6 +63,7 @@ class Torture:
         while number and chance.random() < 0.3:
             self._cut_a_start(arguments, chance.uniform(0.05, 0.8))
             starts_cut += 1
+            self._mortal.crashed()
         began = time.monotonic()
         self.server = ServerProcess(arguments, self._directory)
         start_s = time.monotonic() - began
@@ -75,11 +78,13 @@ class Torture:
             assert self.server.wait() == 0
         self.server.kill()
         life = load.ended()
-        take_in(life, self._ledgers)
+        take_in(life, self._ledgers, self._mortal)
+        if not clean:
+            self._mortal.crashed()
         self._check_log()
-        sent = sum(len(one.published.sent) for one in life.publishers)
-        seen = sum(len(one.consumed.seen) for one in life.consumers)
-        acked = sum(len(one.consumed.acked) for one in life.consumers)
+        sent = sum(len(one.published.sent) for one in life.all_publishers)
+        seen = sum(len(one.consumed.seen) for one in life.all_consumers)
+        acked = sum(len(one.consumed.acked) for one in life.all_consumers)
         self._say(
             f"round {number}: {starts_cut} starts cut, ready after {start_s:.2f} s, "
             f"audited {counts}; sent {sent}, confirmed {life.confirmed}, delivered {seen}, "
@@ -105,6 +110,9 @@ class Torture:
             drain = kind > 0.6 or len(ledger.may) >= KEPT_MAX
             count = audit(port, ledger, drain=drain)
             counts.append(f"{ledger.name} {count}{' drained' if drain else ''}")
+        drain = chance.random() < 0.6
+        mortal = audit_mortal(port, self._mortal, drain=drain)
+        counts += [f"{queue} {count}" for queue, count in mortal.items()]
         return ", ".join(counts)
 
     def audit_all(self) -> None:
@@ -113,6 +121,7 @@ class Torture:
         self.server = ServerProcess(arguments, self._directory)
         for ledger in self._ledgers.values():
             audit(self.server.port, ledger, drain=False)
+        audit_mortal(self.server.port, self._mortal, drain=False)
         self._check_log()
 
     def _check_log(self) -> None:

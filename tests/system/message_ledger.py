@@ -42,7 +42,9 @@ def encode_body(marked: Marked, size: int) -> bytes:
     message, priority, persistent = marked
     start = message % 1009
     data = _HEAD.pack(message, priority, persistent)
-    data += FILLER[start : start + max(0, size - BODY_BYTES_MIN)]
+    octets = max(0, size - BODY_BYTES_MIN)
+    filler = FILLER * (1 + (start + octets) // len(FILLER))
+    data += filler[start : start + octets]
     return data + _CHECKSUM.pack(crc32(data))
 
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from warren.mgmt.ctl.errors import CtlError, Refused
 SECRET = "a secret of the tests"
 LEASE_TTL_S = 2
 """The shortest there is, so that tests need not wait for long."""
+
+NOT_FOUND = 404
 
 HERE = Place()
 
@@ -170,6 +172,32 @@ class ClusterProcess:
         finally:
             client.close()
 
+    def queue(self, name: str) -> dict[str, Any]:
+        """What it shows of a queue of the virtual host "/"; nothing before it has heard of it."""
+        try:
+            row: dict[str, Any] = self.asks("queues", "/", name)
+        except Refused as refused:
+            if refused.status != NOT_FOUND:
+                raise
+            return {}
+        return row
+
+    def in_sync(self, queue: str) -> list[str]:
+        """The mirrors of a queue that are in sync, as this node shows them."""
+        return sorted(self.queue(queue).get("synchronised_slave_nodes", ()))
+
+    def until_queue(self, name: str, condition: Callable[[dict[str, Any]], object]) -> Any:
+        """Wait for a state of a queue; returns the row that shows it."""
+        row: dict[str, Any] = {}
+
+        def is_shown() -> object:
+            nonlocal row
+            row = self.queue(name)
+            return condition(row)
+
+        wait_until(is_shown)
+        return row
+
     def changes(self, *path: str, body: dict[str, Any]) -> None:
         """A PUT to its HTTP API, by way of the control socket."""
         self.does("PUT", *path, body=body)
@@ -201,9 +229,6 @@ class ClusterProcess:
             return set(self.asks("control", "members")["linked"])
         except CtlError:
             return set()
-
-
-GONE = 404
 
 
 class RunningCluster:
@@ -272,16 +297,18 @@ class RunningCluster:
             if not node.is_up:
                 node.start()
         self.wait_until_linked(*self.nodes)
-        node = self._first[0]
-        for row in node.asks("queues", columns="name,vhost"):
-            try:
-                node.does("DELETE", "queues", row["vhost"], row["name"])
-            except Refused as refused:
-                # Those of connections that were closed just now go by themselves.
-                if refused.status != GONE:
-                    raise
         for node in self._first:
-            wait_until(lambda: not node.asks("queues", disable_stats="true"))  # noqa: B023
+            wait_until(lambda: self._is_without_queues(node))  # noqa: B023
+
+    def _is_without_queues(self, node: ClusterProcess) -> bool:
+        """Delete the queues that the node shows; whether there were none."""
+        rows = node.asks("queues", columns="name,vhost")
+        for row in rows:
+            # Those of connections that were closed just now go by themselves, and others are
+            # with a node that has only just come back: the next look tells.
+            with suppress(Refused):
+                node.does("DELETE", "queues", row["vhost"], row["name"])
+        return not rows
 
     def end(self) -> None:
         for node in self.all_nodes:

@@ -88,7 +88,7 @@ def test_queues_of_all_nodes_are_shown_with_their_figures(
     assert (page["total_count"], page["page_count"]) == (3, 2)
     by_node = cluster["b"].asks("queues", sort="node", sort_reverse="true", columns="node")
     assert [row["node"][0] for row in by_node] == ["c", "b", "a"]
-    one = cluster["a"].asks("queues", "/", "q-c")
+    one = cluster["a"].until_queue("q-c", bool)
     assert (one["messages_ready"], one["node"], one["consumer_details"]) == (3, "c@127.0.0.1", [])
     printed = ctl(cluster["c"], "-q", "list_queues", "name", "messages", "state", "pid")
     lines = printed.stdout.splitlines()[1:]
@@ -143,7 +143,7 @@ def test_what_is_published_at_all_nodes_is_added_up(
         wait_until(lambda: cluster["c"].asks("exchanges", "/", "x", "bindings", "source"))
         channel.basic_publish("x", "", b"one")
     for node in cluster.nodes.values():
-        wait_until(lambda: node.asks("queues", "/", "q")["messages"] == 3)  # noqa: B023
+        node.until_queue("q", lambda row: row.get("messages") == 3)
         stats = node.asks("exchanges", "/", "x")["message_stats"]
         assert (stats["publish_in"], stats["publish_out"]) == (3, 3)
         listed = {row["name"]: row for row in node.asks("exchanges", "/")}

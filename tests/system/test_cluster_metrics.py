@@ -51,7 +51,7 @@ def declare(node: ClusterProcess, queue: str, messages: int = 0) -> None:
     channel = node.connect().channel()
     channel.queue_declare(queue, durable=True)
     publish(channel, queue, [b"x" * 100] * messages)
-    wait_until(lambda: node.asks("queues", "/", queue)["messages"] == messages)
+    node.until_queue(queue, lambda row: row.get("messages") == messages)
 
 
 def test_a_node_that_is_alone_has_none_of_them() -> None:
@@ -92,7 +92,7 @@ def test_members_and_links_are_counted(cluster: RunningCluster) -> None:
     before = of(a, shown)
     channel = cluster["b"].connect().channel()
     publish(channel, "sink", [b"x" * 100_000])
-    wait_until(lambda: a.asks("queues", "/", "sink")["messages"] == 1)
+    a.until_queue("sink", lambda row: row.get("messages") == 1)
     carried = of(a, shown)
     assert carried >= before + 100_000
     cluster["b"].kill()
@@ -174,8 +174,8 @@ def test_promotions_are_counted_by_reason(cluster: RunningCluster) -> None:
     none = {"leader_down", "leader_down_not_in_sync", "handed_over", "leader_back"}
     assert set(before["b"]) == none
     cluster["a"].kill()
-    wait_until(lambda: cluster["b"].asks("queues", "/", "ha.1").get("promoted") == f"{A} is down")
-    leader = cluster["b"].asks("queues", "/", "ha.1")["node"][0]
+    shown = cluster["b"].until_queue("ha.1", lambda row: row.get("promoted") == f"{A} is down")
+    leader = shown["node"][0]
     wait_until(lambda: reasons(cluster[leader])["leader_down"] == before[leader]["leader_down"] + 1)
     values = scrape(cluster[leader].http_port)
     failovers = ("leader_down", "leader_down_not_in_sync")

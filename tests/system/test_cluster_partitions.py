@@ -27,12 +27,7 @@ def test_nodes_that_ignore_partitions_go_on_without_etcd(tmp_path: Path, mode: s
         cluster["a"].changes("policies", "/", "ha", body=body)
         a, b = cluster["a"].connect().channel(), cluster["b"].connect().channel()
         a.queue_declare("ha.q", durable=True)
-        wait_until(
-            lambda: (
-                cluster["a"].asks("queues", "/", "ha.q").get("synchronised_slave_nodes")
-                == ["b@127.0.0.1"]
-            )
-        )
+        wait_until(lambda: cluster["a"].in_sync("ha.q") == ["b@127.0.0.1"])
         cluster.etcd.kill()
         wait_until(lambda: all("cluster_lost_going_on" in cluster[n].log for n in "ab"))
         b.confirm_delivery()

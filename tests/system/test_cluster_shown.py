@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cutting_proxy import CuttingProxy
@@ -29,12 +28,8 @@ def cluster(running_cluster: RunningCluster) -> Iterator[RunningCluster]:
     yield running_cluster
 
 
-def row(node: ClusterProcess, queue: str) -> Any:
-    return node.asks("queues", "/", queue)
-
-
 def ring(node: ClusterProcess, queue: str) -> dict[str, str]:
-    shown = row(node, queue).get("mirror_ring", [])
+    shown = node.queue(queue).get("mirror_ring", [])
     return {member["node"]: member["state"] for member in shown}
 
 
@@ -42,19 +37,27 @@ def declare(node: ClusterProcess, queue: str, messages: int = 0) -> None:
     channel = node.connect().channel()
     channel.queue_declare(queue, durable=True)
     publish(channel, queue, [b"x" * 100] * messages)
-    wait_until(lambda: row(node, queue)["messages"] == messages)
+    node.until_queue(queue, lambda shown: shown.get("messages") == messages)
 
 
 def test_a_mirrored_queue_is_shown_by_every_node(cluster: RunningCluster) -> None:
     declare(cluster["b"], "ha.q", 10)
     for node in cluster.nodes.values():
-        wait_until(lambda: len(row(node, "ha.q")["synchronised_slave_nodes"]) == 2)  # noqa: B023
-        shown = row(node, "ha.q")
+        # A batch counts as lag until the mirrors' answers to it have come round.
+        shown = node.until_queue(
+            "ha.q",
+            lambda shown: (
+                sorted(shown.get("synchronised_slave_nodes", ())) == [A, C]
+                and shown["mirror_lag"] == {A: 0, C: 0}
+            ),
+        )
         assert shown["node"] == B
-        assert sorted(shown["slave_nodes"]) == sorted(shown["synchronised_slave_nodes"]) == [A, C]
+        assert sorted(shown["slave_nodes"]) == [A, C]
         assert (shown["promoted"], shown["promoted_at"]) == ("", None)
-        assert shown["mirror_lag"] == shown["mirror_lag_bytes"] == {A: 0, C: 0}
-        assert ring(node, "ha.q") == {A: "in_sync", B: "leader", C: "in_sync"}
+        assert shown["mirror_lag_bytes"] == {A: 0, C: 0}
+        in_full = {A: "in_sync", B: "leader", C: "in_sync"}
+        wait_until(lambda: ring(node, "ha.q") == in_full)  # noqa: B023
+        shown = node.queue("ha.q")
         assert "sync_progress" not in shown
         (listed,) = node.asks("queues")
         assert listed["slave_nodes"] == shown["slave_nodes"] and "mirror_ring" not in listed
@@ -66,31 +69,36 @@ def test_a_mirrored_queue_is_shown_by_every_node(cluster: RunningCluster) -> Non
     assert f"{A}: 0 batches, 0 octets" in lag
     assert (progress, promoted) == ("[]", "")
     declare(cluster["a"], "plain")
-    assert "slave_nodes" not in row(cluster["c"], "plain")
-    assert "mirror_ring" not in row(cluster["a"], "plain")
+    assert "slave_nodes" not in cluster["c"].until_queue("plain", bool)
+    assert "mirror_ring" not in cluster["a"].queue("plain")
 
 
 def test_a_synchronisation_is_shown_while_it_runs(cluster: RunningCluster) -> None:
     declare(cluster["a"], "later", 20_000)
-    policy = {"pattern": "^later", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
+    # In small batches it is not over before it has been looked at.
+    definition = {"ha-mode": "all", "ha-sync-batch-size": 10}
+    policy = {"pattern": "^later", "definition": definition, "apply-to": "queues"}
     cluster["a"].changes("policies", "/", "later", body=policy)
     c = cluster["c"]
-    wait_until(lambda: len(row(c, "later").get("slave_nodes", ())) == 2)
-    shown = row(c, "later")
+    shown = c.until_queue("later", lambda shown: len(shown.get("slave_nodes", ())) == 2)
     assert shown["synchronised_slave_nodes"] == [] and "sync_progress" not in shown
-    assert ring(c, "later") == {A: "leader", B: "out_of_sync", C: "out_of_sync"}
+    behind = {A: "leader", B: "out_of_sync", C: "out_of_sync"}
+    wait_until(lambda: ring(c, "later") == behind)
     c.does("POST", "queues", "/", "later", "actions", body={"action": "sync"})
-    wait_until(lambda: row(c, "later").get("sync_messages", 0) > 0)
-    shown = row(c, "later")
+    shown = c.until_queue(
+        "later", lambda shown: shown.get("sync_progress", {}).get(B, {}).get("sent", 0) > 0
+    )
+    assert shown["sync_messages"] > 0
     progress = shown["sync_progress"][B]
     assert 0 < progress["sent"] < progress["total"] == 20_000
     assert progress["seconds_left"] > 0
-    assert shown["mirror_ring"] and ring(c, "later")[B] == "syncing"
+    states = {member["node"]: member["state"] for member in shown["mirror_ring"]}
+    assert states[B] == "syncing"
     printed = cluster["b"].ctl("-s", "list_queues", "name", "sync_progress")
     assert f"{B}: " in printed and " of 20000, " in printed and " s left" in printed
     c.does("POST", "queues", "/", "later", "actions", body={"action": "cancel_sync"})
-    wait_until(lambda: "sync_progress" not in row(c, "later"))
-    assert ring(c, "later") == {A: "leader", B: "out_of_sync", C: "out_of_sync"}
+    wait_until(lambda: "sync_progress" not in c.queue("later"))
+    wait_until(lambda: ring(c, "later") == behind)
     cluster["a"].does("DELETE", "policies", "/", "later")
 
 
@@ -98,7 +106,7 @@ def test_queues_that_a_node_alone_has_whole_make_it_critical(cluster: RunningClu
     a = cluster["a"]
     names = ("node-is-mirror-sync-critical", "node-is-quorum-critical")
     declare(a, "ha.q", 3)
-    wait_until(lambda: len(row(a, "ha.q")["synchronised_slave_nodes"]) == 2)
+    wait_until(lambda: len(a.in_sync("ha.q")) == 2)
     for name in names:
         assert a.asks("health", "checks", name) == {"status": "ok"}
     said = a.ctl("check_if_node_is_mirror_sync_critical")
@@ -106,7 +114,7 @@ def test_queues_that_a_node_alone_has_whole_make_it_critical(cluster: RunningClu
     declare(a, "later", 10)
     policy = {"pattern": "^later", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
     a.changes("policies", "/", "later", body=policy)
-    wait_until(lambda: len(row(a, "later").get("slave_nodes", ())) == 2)
+    a.until_queue("later", lambda shown: len(shown.get("slave_nodes", ())) == 2)
     with pytest.raises(Refused) as refused:
         a.asks("health", "checks", names[0])
     assert refused.value.status == 503
@@ -121,11 +129,13 @@ def test_queues_that_a_node_alone_has_whole_make_it_critical(cluster: RunningClu
 def test_why_another_node_leads_and_who_is_up_are_shown(cluster: RunningCluster) -> None:
     declare(cluster["a"], "ha.q", 3)
     b = cluster["b"]
-    wait_until(lambda: len(row(b, "ha.q")["synchronised_slave_nodes"]) == 2)
+    wait_until(lambda: len(b.in_sync("ha.q")) == 2)
     cluster["a"].kill()
-    wait_until(lambda: row(b, "ha.q")["promoted"] == f"{A} is down")
-    shown = row(b, "ha.q")
-    assert shown["node"] in (B, C) and shown["messages"] == 3
+    shown = b.until_queue(
+        "ha.q",
+        lambda shown: shown.get("promoted") == f"{A} is down" and shown.get("messages") == 3,
+    )
+    assert shown["node"] in (B, C)
     assert datetime.fromisoformat(shown["promoted_at"]).year >= 2020
     wait_until(lambda: sorted(ring(b, "ha.q").values()) == ["in_sync", "leader"])
     wait_until(lambda: {one["name"]: one["state"] for one in b.asks("nodes")}[A] == "down")

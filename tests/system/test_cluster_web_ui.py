@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
@@ -38,15 +37,11 @@ def url(node: ClusterProcess) -> str:
     return f"http://127.0.0.1:{node.http_port}/"
 
 
-def row(node: ClusterProcess, queue: str) -> Any:
-    return node.asks("queues", "/", queue)
-
-
 def declare(node: ClusterProcess, queue: str, messages: int = 0) -> None:
     channel = node.connect().channel()
     channel.queue_declare(queue, durable=True)
     publish(channel, queue, [b"x" * 100] * messages)
-    wait_until(lambda: row(node, queue)["messages"] == messages)
+    node.until_queue(queue, lambda row: row.get("messages") == messages)
 
 
 def out_of_sync(cluster: RunningCluster, queue: str, messages: int) -> None:
@@ -55,7 +50,7 @@ def out_of_sync(cluster: RunningCluster, queue: str, messages: int) -> None:
     cluster["a"].changes("policies", "/", "later", body=body)
     declare(cluster["a"], queue, messages)
     cluster["a"].changes("policies", "/", "later", body={**body, "pattern": "^later"})
-    wait_until(lambda: len(row(cluster["a"], queue).get("slave_nodes", ())) == 2)
+    wait_until(lambda: len(cluster["a"].queue(queue).get("slave_nodes", ())) == 2)
 
 
 def states(ui: WebUi) -> dict[str, str]:
@@ -70,7 +65,7 @@ def test_queues_show_where_they_are_and_who_is_not_in_sync(
     declare(cluster["b"], "ha.q", 3)
     out_of_sync(cluster, "later.q", 10)
     declare(cluster["c"], "plain")
-    wait_until(lambda: len(row(cluster["c"], "ha.q")["synchronised_slave_nodes"]) == 2)
+    wait_until(lambda: len(cluster["c"].in_sync("ha.q")) == 2)
     with WebUi(browser, url(cluster["c"])) as ui:
         ui.enter()
         ui.open("queues")
@@ -126,7 +121,7 @@ def test_who_leads_now_is_told_with_the_reason(browser: Browser, cluster: Runnin
     declare(cluster["a"], "ha.q", 3)
     declare(cluster["a"], "plain", 3)
     c = cluster["c"]
-    wait_until(lambda: len(row(c, "ha.q")["synchronised_slave_nodes"]) == 2)
+    wait_until(lambda: len(c.in_sync("ha.q")) == 2)
     with WebUi(browser, url(c)) as ui:
         ui.enter()
         ui.open("queues", "/", "ha.q")
@@ -137,8 +132,8 @@ def test_who_leads_now_is_told_with_the_reason(browser: Browser, cluster: Runnin
         expect(ui.value("Last change of the leader")).to_have_text("none")
         ui.picture("mirrors-in-sync")
         cluster["a"].kill()
-        wait_until(lambda: row(c, "ha.q")["promoted"] == f"{A} is down")
-        wait_until(lambda: len(row(c, "ha.q")["synchronised_slave_nodes"]) == 1)
+        wait_until(lambda: c.queue("ha.q").get("promoted") == f"{A} is down")
+        wait_until(lambda: len(c.in_sync("ha.q")) == 1)
         ui.refresh()
         expect(ui.value("Last change of the leader")).to_contain_text(f"{A} is down, ")
         assert sorted(states(ui).values()) == ["in sync", "leader"]
@@ -208,7 +203,7 @@ def test_only_who_sets_policies_is_offered_to_synchronise(
                 expect(offered).to_have_count(0)
             else:
                 offered.click()
-                wait_until(lambda: len(row(a, "later.q")["synchronised_slave_nodes"]) == 2)
+                wait_until(lambda: len(a.in_sync("later.q")) == 2)
                 ui.refresh()
                 expect(ui.page.get_by_text("All mirrors are in sync.")).to_be_visible()
         a.does("DELETE", "users", tag)

@@ -10,7 +10,7 @@ QUEUE = "ha.back"
 
 
 def in_sync(node: ClusterProcess) -> set[str]:
-    return set(node.asks("queues", "/", QUEUE).get("synchronised_slave_nodes", ()))
+    return set(node.in_sync(QUEUE))
 
 
 def test_a_mirror_that_comes_back_is_in_sync_though_nobody_synchronises_it(
@@ -37,9 +37,9 @@ def test_a_mirror_that_comes_back_is_in_sync_though_nobody_synchronises_it(
     # The leader goes; what comes back has what the next one has.
     a.kill()
     c.kill()
-    wait_until(lambda: b.asks("queues", "/", QUEUE).get("node") == b.name)
+    wait_until(lambda: b.queue(QUEUE).get("node") == b.name)
     a.start()
     wait_until(lambda: in_sync(b) == {a.name})
     b.kill()
-    wait_until(lambda: a.asks("queues", "/", QUEUE).get("node") == a.name)
+    wait_until(lambda: a.queue(QUEUE).get("node") == a.name)
     assert take(a.connect().channel(), QUEUE, len(wanted) - 50) == wanted[50:]

@@ -93,13 +93,13 @@ def test_a_mirrored_queue_fails_over_in_a_cluster_with_encrypted_links(
     a, b = cluster["a"], cluster["b"]
     put_policy(a, "ha", "^ha", {"ha-mode": "all"})
     a.connect().channel().queue_declare("ha", durable=True)
-    wait_until(lambda: len(b.asks("queues", "/", "ha")["synchronised_slave_nodes"]) == 2)
+    wait_until(lambda: len(b.in_sync("ha")) == 2)
     theirs = b.connect().channel()
     theirs.confirm_delivery()
     publish(theirs, "ha", [b"%d" % number for number in range(100)])
     a.close_connections()
     a.kill()
-    wait_until(lambda: b.asks("queues", "/", "ha")["node"] != a.name)
+    b.until_queue("ha", lambda row: row.get("node") != a.name)
     publish(theirs, "ha", [b"after"])
     assert take(theirs, "ha", 101) == [*(b"%d" % number for number in range(100)), b"after"]
     # What is on the wire is TLS, and nothing but.

@@ -38,11 +38,11 @@ def maintained(node: ClusterProcess) -> dict[str, str]:
 
 
 def queue(node: ClusterProcess, name: str) -> Any:
-    return node.asks("queues", "/", name)
+    return node.until_queue(name, bool)
 
 
 def in_sync(node: ClusterProcess, name: str, count: int) -> Callable[[], bool]:
-    return lambda: len(queue(node, name).get("synchronised_slave_nodes", ())) == count
+    return lambda: len(node.in_sync(name)) == count
 
 
 def test_a_drained_node_has_no_clients_and_leads_nothing_that_another_can(
@@ -90,7 +90,7 @@ def test_a_drained_node_has_no_clients_and_leads_nothing_that_another_can(
     channel = theirs.channel()
     for name in ("ha.1", "alone"):
         assert take(channel, name, 50) == [b"%d" % number for number in range(50)]
-    wait_until(lambda: a.name in queue(b, "ha.2")["synchronised_slave_nodes"])
+    wait_until(lambda: a.name in b.in_sync("ha.2"))
 
     assert f"Will put node {a.name} back into regular operating mode" in ctl(a, "revive")
     assert set(maintained(b).values()) == {"not under maintenance"}

@@ -1,0 +1,12 @@
+"""How many messages a channel acknowledges, rejects or requeues before others have their turn."""
+
+from __future__ import annotations
+
+SETTLED_AT_ONCE = 2000
+"""Some milliseconds."""
+
+SETTLED_US = 2
+"""What one of them costs, as `core/turns.py` counts it."""
+
+LOOKS_PER_US = 8
+"""Messages that can be looked at in a microsecond."""

@@ -1,0 +1,264 @@
+"""The dead letters of a virtual host: what died, and its way to the dead letter exchanges.
+
+A message that died in a queue stays there, pending and on disk, until its dead letter is safe
+(`succession.py`); then the queue is told that it is buried. One that died before a queue took it,
+such as with a time to live of 0, is its publisher's until then: the confirm waits.
+
+The dead wait in one line, the oldest first. A burial may be the cause of further deaths, which
+join the line, so cascades of any depth need no recursion. How much of the line is worked off in a
+turn is up to the node (`turns.py`). Bodies that were paged out are read when it is their turn.
+
+What a dead letter looks like is amqp_semantics.md section 9.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from warren.core import dead_letter
+from warren.core.exchange import Exchange
+from warren.core.message import Envelope, Message
+from warren.core.node_counts import NodeCounts
+from warren.core.ports import Clock, ContentCodec
+from warren.core.queue import DeathReason, Queue
+from warren.core.routing import DEFAULT_EXCHANGE
+from warren.core.succession import Succession
+from warren.core.turns import Turns
+from warren.core.waiting import Event
+
+BURIAL_US = 30
+"""What a burial costs: headers decoded, a death added, encoded again, routed."""
+
+HEADER_OCTETS_PER_US = 12
+"""Headers grow with every death, and most of what a burial costs is theirs then."""
+
+QUEUE_US = 5
+"""What each queue costs that takes the dead letter."""
+
+
+HAPPENED = Event()
+HAPPENED.happen()
+
+
+class Routes(Protocol):
+    """What burials ask of the virtual host."""
+
+    @property
+    def exchanges(self) -> Mapping[str, Exchange]: ...
+
+    @property
+    def queues(self) -> Mapping[str, Queue]: ...
+
+    def queues_for(
+        self, exchange: Exchange, routing_keys: Sequence[str], header: bytes
+    ) -> tuple[Queue, ...]: ...
+
+    def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None: ...
+
+
+class _Dead:
+    """Messages that died together. `done` is None where the queue is to be told instead."""
+
+    __slots__ = ("done", "messages", "queue", "reason")
+
+    def __init__(
+        self,
+        queue: Queue,
+        messages: Iterable[Message],
+        reason: DeathReason,
+        done: Callable[[], None] | None,
+    ) -> None:
+        self.queue = queue
+        self.messages = deque(messages)
+        self.reason = reason
+        self.done = done
+
+
+class Burials:
+    """The dead letters of one virtual host. Implements `queue.DeadLetters`."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        clock: Clock,
+        codec: ContentCodec,
+        turns: Turns,
+        counts: NodeCounts,
+    ) -> None:
+        self._routes = routes
+        self._clock = clock
+        self._codec = codec
+        self._turns = turns
+        self._counts = counts
+        self._succession = Succession(clock, lambda name: routes.queues.get(name))
+        self._line: deque[_Dead] = deque()
+        # The dead of each queue that are not buried yet, and those it is to be told of.
+        self._unburied: dict[Queue, dict[Message, None]] = {}
+        self._buried: dict[Queue, list[Message]] = {}
+        # Happens when nothing of a queue is left to bury.
+        self._awaited: dict[Queue, Event] = {}
+        self._held = False
+        self._burying = False
+        self._scheduled = False
+        self._telling = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on its way: every dead letter is safe, or held, and queues know."""
+        waits = self._line and not self._held
+        return not (waits or len(self._succession) or self._buried)
+
+    def of_queue(self, queue: Queue) -> Iterator[Message]:
+        """The dead of a queue that are not buried yet; they are pending in its backing queue."""
+        yield from self._unburied.get(queue, ())
+
+    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+        self._counts.dead_lettered[reason] += len(messages)
+        self._unburied.setdefault(queue, {}).update(dict.fromkeys(messages))
+        self._line.append(_Dead(queue, messages, reason, None))
+        self._work()
+
+    def bury_unkept(
+        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+    ) -> None:
+        self._counts.dead_lettered[reason] += 1
+        self._line.append(_Dead(queue, (message,), reason, done))
+        self._work()
+
+    def all_buried(self, queue: Queue) -> Event:
+        if queue in self._unburied or queue in self._buried:
+            return self._awaited.setdefault(queue, Event())
+        return HAPPENED
+
+    def queue_ends(self, queue: Queue) -> None:
+        # Bodies that only the store of the queue has are read before that goes.
+        self._forget(queue)
+        for dead in self._line:
+            if dead.queue is queue and dead.done is None:
+                dead.messages = deque(queue.backing.load(dead.messages))
+
+    def queue_moves(self, queue: Queue) -> None:
+        self._forget(queue)
+        for dead in self._line:
+            if dead.queue is queue and dead.done is None:
+                dead.messages.clear()
+
+    def hold(self) -> None:
+        """Bury nothing until `release`: queues may be missing that are to come, or the node stops.
+
+        What the node keeps on disk dies again when it has started.
+        """
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        self._work()
+
+    def end(self) -> None:
+        """The virtual host is deleted."""
+        self._line.clear()
+        self._unburied.clear()
+        self._buried.clear()
+        self._succession.end()
+
+    def _work(self) -> None:
+        """Bury until the turn is over."""
+        if self._burying or self._held:
+            return
+        self._burying = True
+        try:
+            while self._line and not self._turns.over:
+                self._bury_next()
+        finally:
+            self._burying = False
+            if self._line and not self._scheduled:
+                self._scheduled = True
+                self._turns.soon(self._go_on)
+        self._tell()
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        self._work()
+
+    def _bury_next(self) -> None:
+        dead = self._line[0]
+        if not dead.messages:
+            self._line.popleft()
+            return
+        message = dead.messages.popleft()
+        queue = dead.queue
+        done = dead.done
+        if done is None:
+            done = self._keeper(queue, message)
+            if not queue.deleted and not queue.backing.load((message,)):
+                # Its store has lost it, and has said so.
+                done()
+                return
+        self._publish(queue, message, dead.reason, done)
+
+    def _publish(
+        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+    ) -> None:
+        routes = self._routes
+        exchange = routes.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
+        if exchange is None:
+            done()
+            return
+        envelope, keys, headers = dead_letter.dead_lettered(
+            message.envelope,
+            queue.name,
+            reason,
+            queue.settings,
+            self._clock.wall_time(),
+            self._codec,
+        )
+        if exchange.name == DEFAULT_EXCHANGE:
+            routes.reply(envelope, message.body, keys)
+        targets = [
+            target
+            for target in routes.queues_for(exchange, keys, envelope.header)
+            if not dead_letter.goes_in_circles(headers, target.name, reason)
+        ]
+        header_us = len(envelope.header) // HEADER_OCTETS_PER_US
+        self._turns.spend(BURIAL_US + header_us + QUEUE_US * len(targets))
+        self._succession.publish(targets, envelope, message.body, done)
+
+    def _keeper(self, queue: Queue, message: Message) -> Callable[[], None]:
+        """What is called when a message that the queue keeps is buried."""
+
+        def buried() -> None:
+            unburied = self._unburied.get(queue)
+            if unburied is None or message not in unburied:
+                # The queue is gone.
+                return
+            del unburied[message]
+            if not unburied:
+                del self._unburied[queue]
+            self._buried.setdefault(queue, []).append(message)
+            if not self._burying and not self._telling:
+                self._telling = True
+                self._clock.call_soon(self._tell)
+
+        return buried
+
+    def _tell(self) -> None:
+        """Tell queues what is buried, many messages at a time."""
+        self._telling = False
+        buried, self._buried = self._buried, {}
+        for queue, messages in buried.items():
+            queue.buried(messages)
+            if queue not in self._unburied:
+                self._happened(queue)
+
+    def _forget(self, queue: Queue) -> None:
+        """Nobody is to be told any more what becomes of the dead of the queue."""
+        self._unburied.pop(queue, None)
+        self._buried.pop(queue, None)
+        self._happened(queue)
+
+    def _happened(self, queue: Queue) -> None:
+        awaited = self._awaited.pop(queue, None)
+        if awaited is not None:
+            awaited.happen()

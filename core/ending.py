@@ -1,0 +1,82 @@
+"""Ends what may be large: queues and exchanges with very many bindings, and very many queues.
+
+A transaction deletes a queue or an exchange with all its bindings; what is so large that others
+would have to wait loses most of its bindings before, in transactions of their own. A crash in
+between leaves it with fewer bindings and its messages, and nobody was told that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol
+
+from warren.core.binding import Binding
+from warren.core.errors import BrokerError
+from warren.core.ports import Commit
+from warren.core.queue import Queue
+from warren.core.turns import Turns
+from warren.core.waiting import taken
+
+BINDINGS_AT_ONCE = 100
+"""Bindings deleted in one transaction: two milliseconds."""
+
+QUEUES_AT_ONCE = 20
+"""Queues deleted in one transaction."""
+
+
+class Definitions(Protocol):
+    """What a virtual host can do in one transaction."""
+
+    def bindings_to(self, kind: str, name: str) -> list[Binding]: ...
+
+    def bind(self, binding: Binding, connection: object) -> Commit: ...
+
+    def delete_bindings(self, bindings: Iterable[Binding]) -> Commit: ...
+
+    def delete_queues(self, queues: Iterable[Queue]) -> Commit: ...
+
+
+class Ending:
+    """Ends things of one virtual host, in turns where they are large."""
+
+    def __init__(self, definitions: Definitions, turns: Turns) -> None:
+        self._definitions = definitions
+        self._turns = turns
+
+    async def queue(self, queue: Queue, check: Callable[[], None]) -> None:
+        """Delete a queue, unless `check` raises, which is called again before it is too late."""
+        definitions = self._definitions
+        check()
+        gone = await self.most_of(definitions.bindings_to("queue", queue.name))
+
+        def delete() -> Commit:
+            check()
+            return definitions.delete_queues([queue])
+
+        try:
+            await taken(delete)
+        except BrokerError:
+            # Somebody began to use it meanwhile, and it stays what it was.
+            for binding in gone:
+                await taken(partial(definitions.bind, binding, queue.exclusive_owner))
+                await self._turns.pause()
+            raise
+
+    async def queues(self, queues: Sequence[Queue]) -> None:
+        """Delete queues whatever is in them, the first few at once."""
+        for at in range(0, len(queues), QUEUES_AT_ONCE):
+            few = queues[at : at + QUEUES_AT_ONCE]
+            for queue in few:
+                await self.most_of(self._definitions.bindings_to("queue", queue.name))
+            await taken(partial(self._definitions.delete_queues, few))
+            await self._turns.pause()
+
+    async def most_of(self, bindings: Sequence[Binding]) -> Sequence[Binding]:
+        """Delete all but some of these bindings; returns those that went."""
+        many = len(bindings) - len(bindings) % BINDINGS_AT_ONCE
+        for at in range(0, many, BINDINGS_AT_ONCE):
+            few = bindings[at : at + BINDINGS_AT_ONCE]
+            await taken(partial(self._definitions.delete_bindings, few))
+            await self._turns.pause()
+        return bindings[:many]

@@ -1,0 +1,165 @@
+"""Moves of messages inside the broker: what a message leaves waits for where it goes.
+
+A dead letter is published to its new queues, and only when all of them have it safe may it leave
+the old one: the removal becomes durable in a later batch of the log than the publish. So a crash
+finds the message in the old queue or in the new ones, or in both, where the old one counts as
+redelivered. The new queues may be at other nodes, and mirrored; the rule is the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from warren.core.message import Envelope
+from warren.core.ports import Clock
+from warren.core.settlement import PENDING, REJECTED, PublishConfirms, Settlement
+
+AGAIN_S = 1.0
+"""How long a successor waits that could not be delivered: the node of its queue is down."""
+
+
+class Successor(Protocol):
+    """A queue that takes the message."""
+
+    name: str
+    published: int
+
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether it has a length limit above which it refuses messages."""
+        ...
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement: ...
+
+
+class _Move:
+    """One message, and how many queues do not have it safe yet."""
+
+    __slots__ = ("done", "unsafe")
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self.done = done
+        self.unsafe = 1
+
+
+class _Publish:
+    """The message on its way to one queue."""
+
+    __slots__ = ("body", "envelope", "move", "queue")
+
+    def __init__(self, move: _Move, queue: str, envelope: Envelope, body: bytes) -> None:
+        self.move = move
+        self.queue = queue
+        self.envelope = envelope
+        self.body = body
+
+
+class Succession:
+    """Publishes messages and tells when they are safe. Implements `PublishConfirms`.
+
+    `queue_named` finds the queue that has a name now.
+    """
+
+    def __init__(self, clock: Clock, queue_named: Callable[[str], Successor | None]) -> None:
+        self._clock = clock
+        self._queue_named = queue_named
+        self._unsafe: dict[int, _Publish] = {}
+        self._last_number = 0
+        self._ended = False
+        # Who is to be told: one move may be done because another one is, to any depth.
+        self._done: deque[Callable[[], None]] = deque()
+        self._telling = False
+
+    def __len__(self) -> int:
+        """Publishes that are not safe yet."""
+        return len(self._unsafe)
+
+    def publish(
+        self,
+        queues: Iterable[Successor],
+        envelope: Envelope,
+        body: bytes,
+        done: Callable[[], None],
+    ) -> None:
+        """Publish to these queues, and call `done` once all of them have the message safe.
+
+        That may be within this call. A queue that refuses messages when it is full does not get
+        it, as its owner wished; one that cannot be reached is tried again until it can.
+        """
+        move = _Move(done)
+        for queue in queues:
+            move.unsafe += 1
+            self._publish(_Publish(move, queue.name, envelope, body), queue)
+        self._one_is_safe(move)
+
+    def end(self) -> None:
+        """The queues are gone: nothing is tried again, and nobody is told any more."""
+        self._ended = True
+        self._unsafe.clear()
+
+    def settle(self, publish_seq: int) -> None:
+        publish = self._unsafe.pop(publish_seq, None)
+        if publish is not None:
+            self._one_is_safe(publish.move)
+
+    def refuse(self, publish_seq: int) -> None:
+        publish = self._unsafe.pop(publish_seq, None)
+        if publish is not None:
+            self._refused(publish, self._queue_named(publish.queue))
+
+    def _publish(self, publish: _Publish, queue: Successor) -> None:
+        self._last_number += 1
+        number = self._last_number
+        self._unsafe[number] = publish
+        queue.published += 1
+        answer = queue.publish(publish.envelope, publish.body, self, number)
+        if answer is PENDING:
+            return
+        del self._unsafe[number]
+        if answer is REJECTED:
+            self._refused(publish, queue)
+        else:
+            self._one_is_safe(publish.move)
+
+    def _refused(self, publish: _Publish, queue: Successor | None) -> None:
+        if queue is None or queue.refuses_when_full:
+            # A queue that was deleted would have been deleted with the message in it.
+            self._one_is_safe(publish.move)
+        else:
+            self._try_later(publish)
+
+    def _try_later(self, publish: _Publish) -> None:
+        """The queue cannot be reached, or its node is gone and nobody can say what it has."""
+
+        def try_again() -> None:
+            if self._ended:
+                return
+            queue = self._queue_named(publish.queue)
+            if queue is None:
+                self._one_is_safe(publish.move)
+            else:
+                self._publish(publish, queue)
+
+        self._clock.call_later(AGAIN_S, try_again)
+
+    def _one_is_safe(self, move: _Move) -> None:
+        move.unsafe -= 1
+        if move.unsafe:
+            return
+        self._done.append(move.done)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._done:
+                self._done.popleft()()
+        finally:
+            self._telling = False
