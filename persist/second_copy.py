@@ -96,14 +96,20 @@ class SecondCopy:
         self._stop_watching = table.watch((), self._note)
         self._wait()
 
-    def close(self) -> None:
-        """Write what has changed; the thread behind `run` must have ended its jobs."""
+    def stop(self) -> None:
+        """Begin no further copy, and end the one that is being written soon."""
+        if self._closed:
+            return
         self._closed = True
         self._stop_watching()
         if self._timer is not None:
             self._timer.cancel()
+
+    def close(self) -> None:
+        """Write what has changed; the thread behind `run` must have ended its jobs."""
+        self.stop()
         if self._changed and not self._table.unreadable:
-            self._attempt(*self._table.snapshot(), lambda seconds: None)
+            self._attempt(*self._table.snapshot())
 
     def _note(self, key: Key, record: object | None) -> None:
         self._changed = True
@@ -123,7 +129,7 @@ class SecondCopy:
         stored, transient = self._table.snapshot()
 
         def job() -> None:
-            self._attempt(stored, transient, self._pause)
+            self._attempt(stored, transient)
             try:
                 self._call_on_loop(self._done)
             except RuntimeError:
@@ -137,13 +143,11 @@ class SecondCopy:
         if self._changed:
             self._wait()
 
-    def _attempt(
-        self, stored: Sequence[Stored], transient: frozenset[Key], pause: Callable[[float], None]
-    ) -> None:
+    def _attempt(self, stored: Sequence[Stored], transient: frozenset[Key]) -> None:
         """Write the copy; in another thread, but for the last one."""
         before = self._measure()
         try:
-            self._write(_slices(stored, transient), pause)
+            self._write(_slices(stored, transient))
         except OSError as error:
             self._changed = True
             if not self._failing:
@@ -161,7 +165,7 @@ class SecondCopy:
             self._failing = False
         self._took_s = self._measure() - before
 
-    def _write(self, slices: Iterator[bytes], pause: Callable[[float], None]) -> None:
+    def _write(self, slices: Iterator[bytes]) -> None:
         """Put a file in place of the one there is, durably. Raises OSError."""
         unfinished = self._path.with_name(self._path.name + ".new")
         file = self._filesystem.create(unfinished)
@@ -172,7 +176,8 @@ class SecondCopy:
                 file.write(offset, data)
                 crc = crc32(data, crc)
                 offset += len(data)
-                pause(SLICE_PAUSE_S)
+                if not self._closed:
+                    self._pause(SLICE_PAUSE_S)
             file.write(offset, CRC.pack(crc))
             file.sync()
         finally:

@@ -322,7 +322,21 @@ class Storage:
         self.unclaimed.report()
         self._undelivered = None
         # Of the others there is nothing, or a definition has them again.
-        deleted_queues.forget(deleted_queues.noted - dropped)
+        self._forget_when_synced(deleted_queues.noted - dropped)
+
+    def _forget_when_synced(self, queue_ids: set[int]) -> None:
+        """What a sync that failed has not removed for good may come back with a power failure."""
+
+        def job() -> None:
+            if self._sync_parents([self.directory / QUEUES_DIRECTORY]):
+                self._tell_loop(lambda: self._forget(queue_ids))
+
+        if queue_ids:
+            self._run_background(job)
+
+    def _forget(self, queue_ids: set[int]) -> None:
+        if not self._stopping:
+            self._deleted_queues.forget(queue_ids)
 
     def drop_unclaimed(self, queue_id: int) -> Commit:
         """Drop unclaimed messages; the commit is done when no restart brings them back."""
@@ -375,15 +389,18 @@ class Storage:
             return
 
         def job() -> None:
-            if not self._remove_directories(directories):
-                return
-            try:
-                self._call_on_loop(lambda: self._without_files(queue_ids))
-            except RuntimeError:
-                # The loop is closed: the node has stopped.
-                return
+            if self._remove_directories(directories):
+                self._tell_loop(lambda: self._without_files(queue_ids))
 
         self._run_background(job)
+
+    def _tell_loop(self, callback: Callable[[], None]) -> None:
+        """From the thread that tidies."""
+        try:
+            self._call_on_loop(callback)
+        except RuntimeError:
+            # The loop is closed: the node has stopped.
+            return
 
     def _remove_directories(self, directories: list[Path]) -> bool:
         """Whether they are gone for good; runs in the background."""
@@ -394,13 +411,18 @@ class Storage:
             except OSError as error:
                 log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
                 gone = False
-        for parent in {directory.parent for directory in directories}:
+        return self._sync_parents({directory.parent for directory in directories}) and gone
+
+    def _sync_parents(self, parents: Collection[Path]) -> bool:
+        """Whether what was removed from these directories cannot come back."""
+        synced = True
+        for parent in parents:
             try:
                 self._filesystem.sync_directory(parent)
             except OSError as error:
                 log_event(log, logging.WARNING, "leftover_may_remain", path=parent, error=error)
-                gone = False
-        return gone
+                synced = False
+        return synced
 
     def _without_files(self, queue_ids: set[int]) -> None:
         """Only the journal knows of these queues, up to where it is now."""

@@ -510,6 +510,7 @@ class _SecondCopyThread:
         )
 
     def close(self) -> None:
+        self._copy.stop()
         self._thread.close()
         self._copy.close()
 
