@@ -15,12 +15,13 @@ import statistics
 import sys
 import tempfile
 import time
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
 from amqp_socket import Refused
 from witness_process import Waits, Witness
-from witness_scenarios import SCENARIOS, Scenario
+from witness_scenarios import SCENARIOS, Scenario, Work
 from witness_stage import Stage
 
 FAILED_MS = float("inf")
@@ -35,24 +36,28 @@ class Result(NamedTuple):
 
 
 def play(scenario: Scenario, directory: Path) -> Result:
+    """One scenario with a node of its own."""
+    began = time.perf_counter()
     stage = Stage(directory, http=scenario.http)
     try:
-        work = scenario.prepare(stage)
-        witness = Witness(stage.port)
-        try:
-            witness.measure()
-            began = time.perf_counter()
-            try:
-                work()
-                took_s = time.perf_counter() - began
-                return Result(witness.report(), took_s)
-            except (OSError, Refused) as error:
-                waits = Waits(0, FAILED_MS, FAILED_MS)
-                return Result(waits, time.perf_counter() - began, f"{error!r}")
-        finally:
-            witness.end()
+        return _watched(scenario.prepare(stage), stage.port)
+    except (OSError, HTTPException, Refused) as error:
+        waits = Waits(0, FAILED_MS, FAILED_MS)
+        return Result(waits, time.perf_counter() - began, repr(error))
     finally:
         stage.end()
+
+
+def _watched(work: Work, port: int) -> Result:
+    witness = Witness(port)
+    try:
+        witness.measure()
+        began = time.perf_counter()
+        work()
+        took_s = time.perf_counter() - began
+        return Result(witness.report(), took_s)
+    finally:
+        witness.end()
 
 
 def median(results: list[Result]) -> Result:

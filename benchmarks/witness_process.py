@@ -28,7 +28,7 @@ this much too small."""
 QUIET_MS = 5.0
 QUIET_S = 0.5
 """The node is quiet when nothing took longer than that for so long: work may outlast its reply."""
-QUIET_PATIENCE_S = 60.0
+QUIET_PATIENCE_S = 20.0
 
 
 class Waits(NamedTuple):

@@ -3,6 +3,11 @@
     python tests/system/kill_long.py --rounds 200 --seed 1
 
 Round n of a seed has the same publishers, sizes and plan, but what happens is up to the machine.
+Messages come with confirms and in transactions, some with bodies of megabytes. They are
+acknowledged, requeued, or become dead letters: rejected, expired, pushed out by a length limit, or
+on their way through a chain of queues with a time to live of 0. `message_ledger.py` and
+`mortal_ledger.py` say what must be where.
+
 The first complaint ends it, with exit code 1; the data directory is left for looking at then.
 """
 

@@ -104,7 +104,7 @@ class MortalLedger:
     def _deliver(self, queue: str, marked: Marked) -> None:
         delivered = self._delivered[queue]
         delivered[marked.message] += 1
-        # Who died twice comes twice to the graves.
+        # A message that dies again after a crash has one more dead letter.
         most = self._burials_max.get(marked.message, 1) if queue == GRAVES else 1
         if delivered[marked.message] > most:
             raise Complaint(f"{queue}: {marked} delivered again as if for the first time")
