@@ -60,7 +60,7 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
-from warren.core.routing import DEFAULT_EXCHANGE, route
+from warren.core.routing import DEFAULT_EXCHANGE, Routed, route
 from warren.core.turns import Turns
 from warren.core.waiting import Waiting, run, taken
 
@@ -454,6 +454,7 @@ class VirtualHost:
             lambda name: None,
             self.queues.__contains__,
         )
+        self._count_routing(routed)
         return self._queues(routed.queues) if routed.by_key_only else None
 
     def queues_for(
@@ -468,7 +469,12 @@ class VirtualHost:
             lambda name: self._codec.property_text(header, name),
             self.queues.__contains__,
         )
+        self._count_routing(routed)
         return self._queues(routed.queues)
+
+    def _count_routing(self, routed: Routed) -> None:
+        if routed.cost_us:
+            self.turns.spend(routed.cost_us)
 
     def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None:
         """Hand a message for the default exchange to the waiting channels its keys name."""
