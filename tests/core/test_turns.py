@@ -1,0 +1,91 @@
+"""Work is shared out over the turns of the loop by what it costs."""
+
+from __future__ import annotations
+
+import pytest
+from manual_clock import ManualClock
+
+from warren.core.turns import TURN_US, Turns
+from warren.core.waiting import run
+
+
+@pytest.fixture
+def turns(clock: ManualClock) -> Turns:
+    return Turns(clock)
+
+
+def test_a_turn_is_over_when_it_is_used_up_and_another_one_begins(
+    turns: Turns, clock: ManualClock
+) -> None:
+    turns.spend(TURN_US - 1)
+    assert not turns.over
+    turns.spend(1)
+    assert turns.over
+    clock.settle()
+    assert not turns.over and turns.left_us == TURN_US
+
+
+def test_steps_have_their_share_in_order(turns: Turns, clock: ManualClock) -> None:
+    done: list[str] = []
+
+    def step(name: str, times: int) -> None:
+        done.append(name)
+        turns.spend(TURN_US // 2)
+        if times > 1:
+            turns.soon(lambda: step(name, times - 1))
+
+    turns.soon(lambda: step("a", 3))
+    turns.soon(lambda: step("b", 1))
+    turns.soon(lambda: step("c", 1))
+    clock.turn()
+    assert done == ["a", "b"]
+    clock.turn()
+    assert done == ["a", "b", "c", "a"]
+    clock.settle()
+    assert done == ["a", "b", "c", "a", "a"]
+
+
+def test_what_a_step_asks_for_waits_for_the_next_turn(turns: Turns, clock: ManualClock) -> None:
+    done: list[int] = []
+
+    def step() -> None:
+        done.append(len(done))
+        if len(done) < 5:
+            turns.soon(step)
+
+    turns.soon(step)
+    clock.turn()
+    assert done == [0]
+    clock.turn()
+    assert done == [0, 1]
+
+
+def test_a_step_that_raises_does_not_stop_the_others(turns: Turns, clock: ManualClock) -> None:
+    done: list[str] = []
+
+    def fails() -> None:
+        raise ValueError
+
+    turns.soon(fails)
+    turns.soon(lambda: done.append("after"))
+    with pytest.raises(ValueError):
+        clock.turn()
+    clock.settle()
+    assert done == ["after"]
+
+
+def test_a_coroutine_pauses_only_when_the_turn_is_over(turns: Turns, clock: ManualClock) -> None:
+    done: list[int] = []
+
+    async def work() -> None:
+        for number in range(4):
+            turns.spend(TURN_US // 2)
+            await turns.pause()
+            done.append(number)
+
+    run(work(), lambda result: result())
+    assert done == [0]
+    clock.turn()
+    assert done == [0, 1, 2]
+    clock.settle()
+    assert done == [0, 1, 2, 3]
