@@ -381,9 +381,15 @@ class Storage:
         if self._stopping:
             return
         releases = [index.release() for index in doomed]
-        self._in_turns(chain.from_iterable(releases))
         queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
         directories = [index.directory for index in doomed if index.has_files]
+        self._in_turns(self._released(releases, directories, queue_ids))
+
+    def _released(
+        self, releases: list[Iterator[None]], directories: list[Path], queue_ids: set[int]
+    ) -> Iterator[None]:
+        """Give places back, for which segments may have to be read, and then remove the files."""
+        yield from chain.from_iterable(releases)
         if not directories:
             self._without_files(queue_ids)
             return

@@ -10,6 +10,7 @@ import pytest
 from stored_node import ORDERS, StoredNode
 
 from warren.persist.filesystem import RealFile, RealFileSystem
+from warren.persist.format import SEGMENT_ENTRIES
 from warren.persist.store_view import StoreView
 
 PLACE = Path("store/queues") / f"{ORDERS:016x}"
@@ -84,3 +85,26 @@ def test_what_the_journal_adds_counts_when_the_file_of_a_segment_goes(
     (name,) = os.listdir(tmp_path / PLACE)
     filesystem.change = (tmp_path / PLACE / name).unlink
     assert live(filesystem, tmp_path, totals=totals) == list(range(first + 10, first + 15))
+
+
+def test_a_queue_that_is_deleted_in_turns_has_its_files_until_they_are_over(
+    tmp_path: Path,
+) -> None:
+    node = StoredNode(tmp_path)
+    for number in range(3 * SEGMENT_ENTRIES + 10):
+        node.publish(b"x", ORDERS)
+        if not number % 5000:
+            node.flush()
+    node.flush()
+    node.checkpoint()
+    node.flush()
+    unloaded = [s for s in node.queues[ORDERS].segments.values() if s.columns is None]
+    assert len(unloaded) > 1
+    for segment in unloaded:
+        segment.has_shared = True
+    node.queues[ORDERS].delete()
+    for _ in range(50):
+        node.flush()
+    assert node.storage.lost == 0
+    assert node.storage.persistent.live_bytes == 0
+    node.die()
