@@ -791,8 +791,11 @@ class Channel:
         self.consumers.clear()
         self._limited.clear()
         self._unlimited.clear()
+        by_queue: dict[Queue, list[ChannelConsumer]] = {}
         for consumer in consumers:
-            consumer.queue.remove_consumer(consumer)
+            by_queue.setdefault(consumer.queue, []).append(consumer)
+        for queue, of_queue in by_queue.items():
+            queue.remove_consumers(of_queue)
         self.connection.confirms_forgotten(self)
         if self.confirms is not None:
             self.confirms.close()

@@ -767,7 +767,9 @@ class Connection:
                 self.state = State.AWAITING_SECURE_OK
                 self.send(0, make(commands.Connection.Secure, challenge=step.octets))
                 return
-            self.user = self.node.log_in(step.user, step.password, self.peer.loopback)
+            self.user = self.node.log_in(
+                step.user, step.password, self.peer.host, self.peer.loopback
+            )
         except (sasl.SyntaxFault, TableError):
             self._fail(f"not a response of {self._sasl.mechanism}")
             return

@@ -264,6 +264,7 @@ class PublishRoutes:
             end = start + size
             if header.find(b"\x02CC", start, end) > 0 or header.find(b"\x03BCC", start, end) > 0:
                 header, copies = _copies(header)
+                self._check_copies(route, copies)
         return Envelope(
             route.exchange_name,
             route.routing_key,
@@ -273,6 +274,13 @@ class PublishRoutes:
             expiration_ms,
             copies,
         )
+
+    def _check_copies(self, route: Route, copies: tuple[str, ...]) -> None:
+        """A key in CC or BCC needs the permission that it needs as a routing key."""
+        if route.exchange.type == "topic":
+            vhost, exchange = self.vhost.name, route.exchange_name
+            for key in copies:
+                self._node.access.check_topic(self._user, vhost, exchange, key, "write")
 
     def _check_user_id(self, user_id: bytes) -> None:
         claimed = to_text(user_id)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from warren.amqp.accepting import Acceptor
 from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.state import BEFORE_RUNNING
@@ -262,6 +264,7 @@ class Listener:
         certificate_login: Callable[[dict[str, Any]], str | None],
         read_proxy_header: ProxyReader | None = None,
         connection_max: int | None = None,
+        descriptor_limit: int = sys.maxsize,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -270,7 +273,7 @@ class Listener:
         self._loop = loop
         self._connection_max = connection_max
         self._suspended = False
-        self._servers: list[asyncio.Server] = []
+        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
         self._protocols: set[AmqpProtocol] = set()
         self._unflushed: list[AmqpProtocol] = []
         self._tls: list[TlsFiles] = []
@@ -278,20 +281,21 @@ class Listener:
 
     async def listen(self, host: str, port: int, tls: TlsFiles | None = None) -> int:
         """Accept connections; port 0 picks a free one. Returns the port."""
-        server = await self._loop.create_server(
-            lambda: AmqpProtocol(self, tls is not None),
+        bound = await self._acceptor.listen(
             host,
             port,
-            ssl=tls.context if tls is not None else None,
-            ssl_handshake_timeout=self.settings.handshake_timeout_s if tls is not None else None,
-            backlog=BACKLOG,
+            lambda: AmqpProtocol(self, tls is not None),
+            tls.context if tls is not None else None,
+            self.settings.handshake_timeout_s,
         )
-        self._servers.append(server)
         if tls is not None:
             self._tls.append(tls)
             self._watch_certificates(tls.changed_at())
-        bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    @property
+    def open_sockets(self) -> int:
+        return len(self._protocols)
 
     def reload_certificates(self) -> None:
         """Use the certificate files as they are now; a file that is no good is only logged."""
@@ -318,8 +322,7 @@ class Listener:
         """Accept no more, tell every client, and end what is left after the grace period."""
         if self._certificate_timer is not None:
             self._certificate_timer.cancel()
-        for server in self._servers:
-            server.close()
+        self._acceptor.close()
         for protocol in list(self._protocols):
             protocol.force_close(f"broker forced connection closure with reason '{reason}'")
         deadline = self._loop.time() + grace_s

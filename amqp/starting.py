@@ -9,11 +9,13 @@ that all is well. TLS listeners wait: they accept nobody before the node is ther
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import cast
 
 from pamqp import commands
 
+from warren.amqp.accepting import Acceptor
 from warren.amqp.frames import HEAD, METHOD, OVERHEAD, frame
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.peer import ConnectionSettings
@@ -31,6 +33,9 @@ RECEIVED_MAX = 64 * 1024
 
 PATIENCE_S = 5.0
 """How long a client may take to say nothing of interest."""
+
+STARTING_BACKLOG = 100
+"""Connections the kernel may hold; they are answered quickly."""
 
 OFFER = ConnectionSettings()
 
@@ -129,28 +134,24 @@ class StartingListener:
         describe: Callable[[], str],
         *,
         patience_s: float = PATIENCE_S,
+        descriptor_limit: int = sys.maxsize,
     ) -> None:
         self._properties = properties
         self._describe = describe
         self._patience_s = patience_s
-        self._servers: list[asyncio.Server] = []
+        self._acceptor = Acceptor(descriptor_limit, backlog=STARTING_BACKLOG)
 
     async def listen(self, host: str, port: int) -> int:
         """Port 0 picks a free one. Returns the port; raises OSError."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: StartingProtocol(self._properties, self._describe, self._patience_s),
+        return await self._acceptor.listen(
             host,
             port,
+            lambda: StartingProtocol(self._properties, self._describe, self._patience_s),
         )
-        self._servers.append(server)
-        bound: int = server.sockets[0].getsockname()[1]
-        return bound
 
     async def close(self) -> None:
         """Give up the ports; clients that are being answered get their answers."""
-        for server in self._servers:
-            server.close()
+        self._acceptor.close()
         # The sockets are closed in the next turn of the loop.
         await asyncio.sleep(0)
         await asyncio.sleep(0)

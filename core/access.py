@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from warren.core.errors import AccessRefused, BrokerError
 from warren.core.limits import effective, validate_user_limits
-from warren.core.matcher import Matcher
 from warren.core.password import (
     DEFAULT_ALGORITHM,
     SALT_BYTES,
@@ -24,7 +23,7 @@ from warren.core.password import (
     hash_password,
     password_matches,
 )
-from warren.core.pattern import compile_permission, compile_stored
+from warren.core.pattern import compile_permission
 from warren.core.ports import Commit, Key, MetadataStore, Precondition, Write
 from warren.core.records import (
     PermissionRecord,
@@ -32,6 +31,7 @@ from warren.core.records import (
     UserRecord,
     VirtualHostRecord,
 )
+from warren.core.stored_patterns import NO_VALUES, StoredPatterns
 from warren.core.validation import NotThere, expect_vhost
 
 Kind: TypeAlias = Literal["queue", "exchange"]
@@ -41,6 +41,9 @@ TopicPermission: TypeAlias = Literal["write", "read"]
 DEFAULT_LOOPBACK_USERS = frozenset({"guest"})
 # What the default exchange, whose name is empty, is called where permissions are concerned.
 DEFAULT_EXCHANGE_SHOWN = "amq.default"
+
+NAME_MAX = 255
+"""Characters of a name: AMQP has no room for a longer one."""
 
 
 class LoginRefused(BrokerError):
@@ -74,17 +77,6 @@ class User:
         return "impersonator" in self.tags
 
 
-class _Permissions(NamedTuple):
-    configure: Matcher
-    write: Matcher
-    read: Matcher
-
-
-class _TopicPermissions(NamedTuple):
-    write: Matcher
-    read: Matcher
-
-
 class AccessControl:
     """Users and permissions of a node, on top of its metadata store.
 
@@ -101,8 +93,9 @@ class AccessControl:
         self._store = store
         self._random_bytes = random_bytes
         self._loopback_users = frozenset(loopback_users)
-        self._permissions: dict[tuple[str, str], _Permissions] = {}
-        self._topic_permissions: dict[tuple[str, str, str], _TopicPermissions] = {}
+        self._patterns = StoredPatterns(compile_permission)
+        self._permissions: dict[tuple[str, str], PermissionRecord] = {}
+        self._topic_permissions: dict[tuple[str, str, str], TopicPermissionRecord] = {}
         for kind in ("permission", "topic_permission"):
             for key, record, _ in store.records((kind,)):
                 self._changed(key, record)
@@ -141,7 +134,7 @@ class AccessControl:
         if kind == "exchange" and not name:
             name = DEFAULT_EXCHANGE_SHOWN
         granted = self._permissions.get((user.name, vhost))
-        if granted is None or not getattr(granted, permission).search(name):
+        if granted is None or not self._grants(granted, permission, name, user.name, vhost):
             raise AccessRefused(
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user.name}'"
             )
@@ -151,11 +144,34 @@ class AccessControl:
     ) -> None:
         """Raise `AccessRefused` if a topic permission for the exchange excludes the key."""
         granted = self._topic_permissions.get((user.name, vhost, exchange))
-        if granted is not None and not getattr(granted, permission).search(routing_key):
+        values = _placeholders(user.name, vhost)
+        if granted is not None and not self._grants(
+            granted, permission, routing_key, user.name, vhost, values
+        ):
             raise AccessRefused(
                 f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{vhost}'"
                 f" refused for user '{user.name}'"
             )
+
+    def _grants(
+        self,
+        granted: PermissionRecord | TopicPermissionRecord,
+        permission: Permission,
+        name: str,
+        user: str,
+        vhost: str,
+        values: Mapping[str, str] = NO_VALUES,
+    ) -> bool:
+        """Whether the pattern of this permission matches the name.
+
+        A key in CC may be of any length, and searching it takes as long as it is long.
+        """
+        if len(name) > NAME_MAX:
+            return False
+        kind = "permission" if isinstance(granted, PermissionRecord) else "topic permission"
+        owner = f"{permission} {kind} of user '{user}' in virtual host '{vhost}'"
+        pattern: str = getattr(granted, permission)
+        return self._patterns.matcher(pattern, owner, values).search(name) is not None
 
     def user_limits(self, user: str) -> Mapping[str, int]:
         """The limits set for the user, by name."""
@@ -165,6 +181,9 @@ class AccessControl:
     def user_limit(self, user: str, name: str) -> int | None:
         """How many of `max-connections` or `max-channels` are allowed; None for any number."""
         return effective(self.user_limits(user), name)
+
+    def has_user(self, name: str) -> bool:
+        return self._record(name) is not None
 
     def user(self, name: str) -> UserRecord:
         """Raises `NoSuchUser`."""
@@ -306,20 +325,19 @@ class AccessControl:
         self.user(user)
 
     def _changed(self, key: Key, record: object | None) -> None:
-        """Keep the compiled patterns of the records in the store."""
+        """Keep the records where they are found at once."""
         match key:
             case ("permission", user, vhost):
                 self._permissions.pop((user, vhost), None)
                 if record is not None:
                     assert isinstance(record, PermissionRecord)
-                    self._permissions[user, vhost] = _compiled(record)
+                    self._permissions[user, vhost] = record
             case ("topic_permission", user, vhost, exchange):
                 self._topic_permissions.pop((user, vhost, exchange), None)
                 if record is not None:
                     assert isinstance(record, TopicPermissionRecord)
-                    self._topic_permissions[user, vhost, exchange] = _compiled_topic(
-                        record, user, vhost
-                    )
+                    assert isinstance(record, TopicPermissionRecord)
+                    self._topic_permissions[user, vhost, exchange] = record
 
 
 def create_defaults(
@@ -356,16 +374,3 @@ def create_defaults(
 
 def _placeholders(user: str, vhost: str) -> dict[str, str]:
     return {"{username}": user, "{vhost}": vhost}
-
-
-def _compiled(record: PermissionRecord) -> _Permissions:
-    return _Permissions(
-        compile_stored(record.configure), compile_stored(record.write), compile_stored(record.read)
-    )
-
-
-def _compiled_topic(record: TopicPermissionRecord, user: str, vhost: str) -> _TopicPermissions:
-    values = _placeholders(user, vhost)
-    return _TopicPermissions(
-        compile_stored(record.write, values), compile_stored(record.read, values)
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Collection
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,16 @@ class ConsumerRing:
         if not level:
             del self._levels[consumer.priority]
             self._find_top()
+
+    def remove_all(self, gone: Collection[Consumer]) -> None:
+        """Remove those of these consumers that are in the ring."""
+        for priority in {consumer.priority for consumer in gone if not consumer.blocked}:
+            left = deque([c for c in self._levels[priority] if c not in gone])
+            if left:
+                self._levels[priority] = left
+            else:
+                del self._levels[priority]
+        self._find_top()
 
     def _find_top(self) -> None:
         levels = self._levels

@@ -77,6 +77,10 @@ class DefinitionTable:
             found += [self._stored[key] for key in _under(prefix, keys)]
         return iter(found)
 
+    def snapshot(self) -> tuple[Sequence[Stored], frozenset[Key]]:
+        """All definitions as they are now, and which keys do not last; quick, however many."""
+        return list(self._stored.values()), frozenset(self._transient)
+
     def transact(
         self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
     ) -> Commit:

@@ -7,12 +7,16 @@ system that cannot be asked is asked again every two minutes, and after ten time
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from warren.core.alarms import Alarms, Resource
-from warren.core.memory_monitor import Absolute, Limit, limit_bytes
+from warren.core.log_line import log_event
+from warren.core.memory_monitor import Absolute, Fraction, Limit, limit_bytes
 
 DEFAULT_LIMIT = Absolute(50_000_000)
+DEFAULT_SNAPSHOT_LIMIT = Fraction(0.2)
+"""Of the disk: what snapshots may keep of what the node has removed."""
 INTERVAL_MIN_S = 0.1
 INTERVAL_MAX_S = 10.0
 # The fastest a disk is taken to fill up.
@@ -20,12 +24,15 @@ FAST_BYTES_PER_S = 250_000_000
 RETRY_S = 120.0
 RETRIES_MAX = 10
 
+log = logging.getLogger("warren.alarm")
+
 
 class DiskMonitor:
     """Compares the free space with the limit; `Periodic` drives `check`.
 
     `free_bytes()` raises OSError when it does not know; `total_memory_bytes()` is asked for a limit
     that is a share of the memory. `enabled` turns false when the monitor has given up.
+    `pinned_bytes` is what snapshots keep on the disk, which may be the cause of an alarm.
     """
 
     def __init__(
@@ -39,6 +46,8 @@ class DiskMonitor:
         self.limit = limit
         self.free_bytes: int | None = None
         self.enabled = True
+        self.pinned_bytes: Callable[[], int] = lambda: 0
+        self._low = False
         self._writes_fail = False
         self._ask_free_bytes = free_bytes
         self._total_memory_bytes = total_memory_bytes
@@ -61,6 +70,9 @@ class DiskMonitor:
         self.enabled = True
         self.free_bytes = free
         spare = free - self.limit_bytes
+        if spare < 0 and not self._low:
+            self._name_snapshots()
+        self._low = spare < 0
         self._alarms.report(Resource.DISK, spare < 0 or self._writes_fail)
         if spare < 0:
             return INTERVAL_MAX_S
@@ -71,6 +83,25 @@ class DiskMonitor:
         self._writes_fail = fail
         short = self.free_bytes is not None and self.free_bytes < self.limit_bytes
         self._alarms.report(Resource.DISK, fail or short)
+
+    @property
+    def snapshots_are_the_cause(self) -> bool:
+        """Whether there would be no alarm without what snapshots keep on the disk."""
+        free = self.free_bytes
+        return free is not None and free < self.limit_bytes <= free + self.pinned_bytes()
+
+    def _name_snapshots(self) -> None:
+        if not self.snapshots_are_the_cause:
+            return
+        log_event(
+            log,
+            logging.WARNING,
+            "disk_filled_by_snapshots",
+            free_bytes=self.free_bytes,
+            limit_bytes=self.limit_bytes,
+            pinned_bytes=self.pinned_bytes(),
+            action="warren export snapshot list, release; or lower snapshot_limit",
+        )
 
     def _failed(self) -> float | None:
         """An alarm that is on stays on: nobody has seen that there is space again."""

@@ -22,6 +22,9 @@ from warren.core.topic import TopicTrie
 Headers: TypeAlias = Callable[[], Table]
 """Decodes the headers of the message being routed."""
 
+BINDINGS_PER_US = 4
+"""Headers bindings that are tried in a microsecond."""
+
 PropertyText: TypeAlias = Callable[[str], bytes | None]
 """A property of the message being routed, as `ContentCodec.property_text` gives it."""
 
@@ -38,6 +41,11 @@ class Exchange:
 
     by_key_only: bool = True
     """The answer depends on the routing key and the bindings alone, so it may be remembered."""
+
+    @property
+    def match_us(self) -> int:
+        """What looking for `destinations` costs, where that grows with the bindings."""
+        return 0
 
     every_key: ClassVar[bool] = False
     """A message with CC or BCC keys is matched by each of its keys, not by the first alone."""
@@ -170,6 +178,11 @@ class HeadersExchange(Exchange):
 
     type = "headers"
     by_key_only = False
+
+    @property
+    def match_us(self) -> int:
+        # Every binding is tried.
+        return len(self._bindings) // BINDINGS_PER_US
 
     def check_binding(self, binding: Binding) -> None:
         check_x_match(binding.arguments)

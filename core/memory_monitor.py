@@ -36,7 +36,7 @@ CGROUP_V1_MEMORY = CGROUP / "memory"
 
 @dataclass(frozen=True, slots=True)
 class Fraction:
-    """A share of the memory of the machine; 0 keeps the memory alarm on for ever."""
+    """A share of the machine's memory, or of its disk; 0 keeps the memory alarm on for ever."""
 
     of_total: float
 

@@ -21,6 +21,7 @@ from warren.core.firehose import Firehose
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
 from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
+from warren.core.login_throttle import LoginThrottle, LoginThrottled
 from warren.core.message import Message
 from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
 from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
@@ -32,6 +33,7 @@ from warren.core.records import GlobalParameterRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
 from warren.core.turns import Turns
 from warren.core.vhost import VirtualHost
+from warren.core.waiting import taken
 
 log = logging.getLogger("warren.connection")
 vhost_log = logging.getLogger("warren.vhost")
@@ -103,6 +105,7 @@ class Node:
         # Who knows what clients of other nodes have got from a queue.
         self.other_clients: list[Callable[[Queue], Iterable[Message]]] = []
         self.counts = NodeCounts()
+        self._throttle = LoginThrottle()
         self.started_at = clock.wall_time()
         self._clients_numbered = 0
         # The encoded first frame to every client, by the login mechanisms it offers.
@@ -125,6 +128,13 @@ class Node:
     def add_vhost(self, name: str, record: VirtualHostRecord | None = None) -> Commit:
         """Make a virtual host, or change what is said about one."""
         return self.metadata.transact([Write(("vhost", name), record or VirtualHostRecord())])
+
+    async def end_vhost(self, name: str) -> None:
+        """Delete a virtual host, in turns if it is large: its queues and bindings go first."""
+        vhost = self.vhosts.get(name)
+        if vhost is not None:
+            await vhost.empty()
+        await taken(lambda: self.delete_vhost(name))
 
     def delete_vhost(self, name: str) -> Commit:
         """Delete a virtual host, all that is in it and all that is said about it."""
@@ -197,25 +207,50 @@ class Node:
         self._clients_numbered += 1
         return f"<{self.name}.{int(self.started_at)}.{self._clients_numbered}.0>"
 
-    def log_in(self, user: str, password: str | None, loopback: bool, protocol: str = AMQP) -> User:
+    def log_in(
+        self,
+        user: str,
+        password: str | None,
+        address: str,
+        loopback: bool,
+        protocol: str = AMQP,
+    ) -> User:
         """The user with this password, or proved by a certificate where it is None.
 
-        Raises `LoginRefused`.
+        Raises `LoginRefused`; `LoginThrottled` where the address has failed too often.
         """
         logins = self.counts.logins.setdefault(protocol, LoginCounts())
         try:
             if password is None:
                 admitted = self.access.authenticate_by_certificate(user, loopback)
             else:
-                admitted = self.access.authenticate(user, password, loopback)
-        except LoginRefused:
+                admitted = self._check_password(user, password, address, loopback)
+        except LoginRefused as refusal:
             logins.failed += 1
+            logins.throttled += isinstance(refusal, LoginThrottled)
             raise
         logins.succeeded += 1
         return admitted
 
+    def _check_password(self, user: str, password: str, address: str, loopback: bool) -> User:
+        now = self.clock.now()
+        if self._throttle.waits(address, user, now):
+            raise LoginThrottled(user)
+        try:
+            return self.access.authenticate(user, password, loopback)
+        except LoginRefused as refusal:
+            if self._throttle.failed(address, user, self.access.has_user(user), now):
+                log_event(log, logging.WARNING, "logins_throttled", address=address, last_user=user)
+            if self._throttle.guesses(address, now):
+                # The same answer for a name that does not exist and for one that has to wait.
+                raise LoginThrottled(user) from refusal
+            raise
+
     def login_refused(self, peer: str, refusal: LoginRefused) -> None:
         """A login failed, over AMQP or HTTP; the peer is not told the reason."""
+        if isinstance(refusal, LoginThrottled):
+            # There can be thousands a second, and the log has said that they are refused.
+            return
         log_event(
             log,
             logging.WARNING,

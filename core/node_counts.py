@@ -18,10 +18,11 @@ HTTP = "http"
 
 @dataclass(slots=True)
 class LoginCounts:
-    """The logins of one protocol."""
+    """The logins of one protocol. `throttled` are those of `failed` whose address has to wait."""
 
     succeeded: int = 0
     failed: int = 0
+    throttled: int = 0
 
 
 @dataclass(slots=True)
@@ -54,3 +55,7 @@ class NodeCounts:
     @property
     def logins_failed(self) -> int:
         return sum([counts.failed for counts in self.logins.values()])
+
+    @property
+    def logins_throttled(self) -> int:
+        return sum([counts.throttled for counts in self.logins.values()])

@@ -19,12 +19,13 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from warren.core.matcher import Matcher
-from warren.core.pattern import NEVER, InvalidPattern, compile_pattern
+from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.core.policy_definition import NOT_FOR_CLASSIC_QUEUES, check_definition
 from warren.core.ports import Commit, Key, MetadataStore, Write
 from warren.core.queue_arguments import QueueArguments
 from warren.core.queue_arguments import QueueSettings as QueueSettings
 from warren.core.records import PolicyRecord
+from warren.core.stored_patterns import StoredPattern, StoredPatterns
 from warren.core.validation import (
     NotThere,
     ValidationFailed,
@@ -41,6 +42,10 @@ APPLIES_TO: Mapping[str, frozenset[Kind]] = {
     "exchanges": frozenset({"exchange"}),
     "all": frozenset({"queue", "exchange"}),
 }
+
+PATTERNS_MAX = 65_536
+"""Characters that the patterns of a virtual host's policies have together; as many for operator
+policies. It bounds what they cost while a node starts, and the memory they take compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +156,7 @@ class Policies:
         self._store = store
         self._of_vhost: dict[tuple[str, str], list[Policy]] = {}
         self._watchers: list[Callable[[str], None]] = []
+        self._patterns = StoredPatterns(compile_pattern)
         for operator in (False, True):
             store.watch((_store_kind(operator),), self._changed)
 
@@ -171,6 +177,12 @@ class Policies:
         """
         record = validated(pattern, definition, priority, apply_to, operator=operator)
         expect_vhost(self._store, vhost)
+        others = [one for one in self.of_vhost(vhost, operator=operator) if one.name != name]
+        if sum(len(one.pattern) for one in others) + len(pattern) > PATTERNS_MAX:
+            raise ValidationFailed(
+                f"the patterns of the policies of vhost '{vhost}' would have more than"
+                f" {PATTERNS_MAX} characters together"
+            )
         ages = {policy.name: policy.age for policy in self.of_vhost(vhost, operator=operator)}
         # A name keeps its age when its policy is replaced.
         age = ages.get(name, max(ages.values(), default=0) + 1)
@@ -192,7 +204,7 @@ class Policies:
         stored = self._store.get((_store_kind(operator), vhost, name))
         if stored is None:
             raise NotThere("Parameter does not exist")
-        return _policy(stored.key, stored.record)
+        return self._policy(stored.key, stored.record)
 
     def of_vhost(self, vhost: str, *, operator: bool = False) -> list[Policy]:
         """The policies of the virtual host in order of precedence."""
@@ -233,7 +245,22 @@ class Policies:
 
     def _stored(self, prefix: Key) -> Iterator[Policy]:
         for key, record, _ in self._store.records(prefix):
-            yield _policy(key, record)
+            yield self._policy(key, record)
+
+    def _policy(self, key: Key, record: object) -> Policy:
+        assert isinstance(record, PolicyRecord)
+        kind, vhost, name = key
+        shown = f"{kind.replace('_', ' ')} '{name}' of virtual host '{vhost}'"
+        return Policy(
+            vhost,
+            name,
+            record.pattern,
+            record.apply_to,
+            record.definition,
+            record.priority,
+            record.age,
+            StoredPattern(self._patterns, record.pattern, shown),
+        )
 
     def _changed(self, key: Key, record: object | None) -> None:
         kind, vhost, _ = key
@@ -244,22 +271,3 @@ class Policies:
 
 def _store_kind(operator: bool) -> str:
     return "operator_policy" if operator else "policy"
-
-
-def _policy(key: Key, record: object) -> Policy:
-    assert isinstance(record, PolicyRecord)
-    _, vhost, name = key
-    try:
-        expression = compile_pattern(record.pattern)
-    except InvalidPattern:
-        expression = NEVER
-    return Policy(
-        vhost,
-        name,
-        record.pattern,
-        record.apply_to,
-        record.definition,
-        record.priority,
-        record.age,
-        expression,
-    )

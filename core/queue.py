@@ -46,6 +46,13 @@ DROP_SLICE = 1000
 """Messages dropped for a length limit before other work gets a turn."""
 
 
+DROP_US = 2
+"""What it costs to drop a message that expired, or is too much, as `core/turns.py` counts it."""
+
+RESUME_US = 500
+"""What it costs to go on delivering."""
+
+
 class DeathReason(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
@@ -380,9 +387,20 @@ class Queue:
         self.consumers.remove(consumer)
         if not consumer.blocked:
             self.ring.remove(consumer)
-        # Out of the ring for good: an acknowledgement still to come must not bring it back.
-        consumer.blocked |= Blocked.NOT_ACTIVE
-        if consumer is self.active_consumer and not self.deleted:
+        self._without((consumer,))
+
+    def remove_consumers(self, consumers: Collection[Consumer]) -> None:
+        """`remove_consumer` for many: each looks at all consumers of the queue."""
+        gone = frozenset(consumers)
+        self.consumers = [consumer for consumer in self.consumers if consumer not in gone]
+        self.ring.remove_all(gone)
+        self._without(gone)
+
+    def _without(self, gone: Collection[Consumer]) -> None:
+        for consumer in gone:
+            # Out of the ring for good: an acknowledgement still to come must not bring it back.
+            consumer.blocked |= Blocked.NOT_ACTIVE
+        if self.active_consumer in gone and not self.deleted:
             self._activate_next()
         if not self.consumers and not self.deleted:
             if self.auto_delete:
@@ -627,8 +645,9 @@ class Queue:
             # By now another queue may have the name.
             if publish.confirms is not None:
                 publish.confirms.refuse(publish.publish_seq)
-        for consumer in list(self.consumers):
-            self.remove_consumer(consumer)
+        consumers = self.consumers
+        self.remove_consumers(consumers)
+        for consumer in consumers:
             consumer.cancelled()
         self._hold_is_over()
 
@@ -817,10 +836,11 @@ class Queue:
     def _resume_soon(self) -> None:
         if not self._resume_scheduled:
             self._resume_scheduled = True
-            self._vhost.clock.call_soon(self._resume)
+            self._vhost.turns.soon(self._resume)
 
     def _resume(self) -> None:
         self._resume_scheduled = False
+        self._vhost.turns.spend(RESUME_US)
         if not self.deleted:
             self._drop_excess()
             self.deliver()
@@ -901,6 +921,7 @@ class Queue:
             excess.append(message)
         if not excess:
             return
+        self._vhost.turns.spend(len(excess) * DROP_US)
         self._bury(excess, DeathReason.MAXLEN)
         if self._over_limit():
             self._resume_soon()
@@ -928,6 +949,7 @@ class Queue:
             return True
         expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
         if expired:
+            self._vhost.turns.spend(len(expired) * DROP_US)
             self._bury(expired, DeathReason.EXPIRED)
         self._arm_expiry()
         return len(expired) < limit
@@ -949,7 +971,7 @@ class Queue:
 
     def _expire(self) -> None:
         self._expiry_timer = None
-        if not self._drop_expired(EXPIRY_SLICE):
+        if self._vhost.turns.over or not self._drop_expired(EXPIRY_SLICE):
             self._resume_soon()
 
 

@@ -18,16 +18,21 @@ from warren.core.exchange import Exchange, Headers, PropertyText
 
 DEFAULT_EXCHANGE = ""
 
+QUEUES_PER_US = 4
+"""Queues that are found in a microsecond."""
+
 
 class Routed(NamedTuple):
     """The queues, in the order in which they were found.
 
     `by_key_only`: they follow from exchange and routing keys alone, and may be remembered for them
-    until a queue, exchange, binding or alternate exchange changes.
+    until a queue, exchange, binding or alternate exchange changes. `cost_us` is what it cost to
+    find them, as `core/turns.py` counts it.
     """
 
     queues: tuple[str, ...]
     by_key_only: bool
+    cost_us: int = 0
 
 
 def route(
@@ -46,6 +51,7 @@ def route(
     """
     queues: dict[str, None] = {}
     by_key_only = True
+    cost_us = 0
     seen = {exchange.name}
     pending = [exchange]
     # `pending` grows while it is walked: breadth first, near queues before far ones.
@@ -54,6 +60,7 @@ def route(
             queues.update((key, None) for key in routing_keys if queue_exists(key))
             continue
         by_key_only = by_key_only and current.by_key_only
+        cost_us += current.match_us
         found_exchanges: list[str] = []
         matched = False
         for key in routing_keys if current.every_key else routing_keys[:1]:
@@ -70,4 +77,4 @@ def route(
             if found is not None:
                 seen.add(name)
                 pending.append(found)
-    return Routed(tuple(queues), by_key_only)
+    return Routed(tuple(queues), by_key_only, cost_us + len(queues) // QUEUES_PER_US)

@@ -60,7 +60,7 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
-from warren.core.routing import DEFAULT_EXCHANGE, route
+from warren.core.routing import DEFAULT_EXCHANGE, Routed, route
 from warren.core.turns import Turns
 from warren.core.waiting import Waiting, run, taken
 
@@ -68,6 +68,9 @@ log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
+
+FEW = 20
+"""Queues that may go with their virtual host in one transaction."""
 
 FOLLOW_US = 25
 """What it costs to find the policy of a queue, as `core/turns.py` counts it."""
@@ -451,6 +454,7 @@ class VirtualHost:
             lambda name: None,
             self.queues.__contains__,
         )
+        self._count_routing(routed)
         return self._queues(routed.queues) if routed.by_key_only else None
 
     def queues_for(
@@ -465,7 +469,12 @@ class VirtualHost:
             lambda name: self._codec.property_text(header, name),
             self.queues.__contains__,
         )
+        self._count_routing(routed)
         return self._queues(routed.queues)
+
+    def _count_routing(self, routed: Routed) -> None:
+        if routed.cost_us:
+            self.turns.spend(routed.cost_us)
 
     def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None:
         """Hand a message for the default exchange to the waiting channels its keys name."""
@@ -530,6 +539,11 @@ class VirtualHost:
         """The node stops; what is durable is to be found again."""
         for queue in self.queues.values():
             queue.stop()
+
+    async def empty(self) -> None:
+        """Delete most of what is in it, because all of it is to go."""
+        await self.ending.queues(list(self.queues.values())[FEW:])
+        await self.ending.most_of(list(self.bindings()))
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""

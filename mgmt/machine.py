@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import threading
 from typing import NamedTuple
 
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.memory_monitor import MemoryMonitor
-from warren.core.node import Node
+from warren.open_files import descriptors
 
 
 class Machine(NamedTuple):
@@ -31,17 +30,20 @@ THREADS_MAX = 1024
 """Stands for RabbitMQ's limit of processes; there are five threads or so."""
 
 
-def look(node: Node, memory: MemoryMonitor, disk: DiskMonitor | None, fd_used: int) -> Machine:
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+def look(
+    memory: MemoryMonitor, disk: DiskMonitor | None, fd_used: int, sockets_used: int
+) -> Machine:
+    """`sockets_total` is what is left for clients, with as many other files open as there are."""
+    shares = descriptors()
     return Machine(
         mem_used=memory.used_bytes or 0,
         mem_limit=memory.limit_bytes,
         disk_free=(disk.free_bytes or 0) if disk is not None else 0,
         disk_free_limit=disk.limit_bytes if disk is not None else 0,
         fd_used=fd_used,
-        fd_total=files,
-        sockets_used=len(node.clients),
-        sockets_total=files,
+        fd_total=shares.total,
+        sockets_used=sockets_used,
+        sockets_total=max(sockets_used, shares.clients - max(0, fd_used - sockets_used)),
         proc_used=threading.active_count(),
         proc_total=THREADS_MAX,
     )

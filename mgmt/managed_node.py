@@ -54,6 +54,8 @@ class ManagedNode:
     stop_app: Callable[[], None]
     """End everything but the process and the control socket."""
     suspend_listeners: Callable[[bool], None]
+    open_sockets: Callable[[], int]
+    """How many AMQP clients are connected, logged in or not."""
     """Accept no new clients (True), or accept them again."""
 
     cluster: Cluster | None = None
@@ -79,4 +81,4 @@ class ManagedNode:
         now = self.node.clock.now()
         if self._files is None or now - self._files[0] > FILES_FRESH_S:
             self._files = (now, open_files())
-        return look(self.node, self.memory, self.disk, self._files[1])
+        return look(self.memory, self.disk, self._files[1], self.open_sockets())

@@ -1,7 +1,7 @@
 """`warren store`: looks into a data directory, of a node that runs or of one that does not.
 
-Nothing in the directory is written to. Exit codes: 0 when all is well, 1 when `check` found
-damage, 2 when there is nothing to look at.
+Only `repair` writes in it. Exit codes: 0 when all is well, 1 when `check` found damage or `repair`
+could not bring everything back, 2 when there is nothing to look at.
 """
 
 from __future__ import annotations
@@ -33,11 +33,13 @@ from warren.persist.dump import Dumped
 from warren.persist.dump import dump as dump_queue
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
+from warren.persist.repair import repair as repair_definitions
 
 DAMAGED = 1
 UNREADABLE = 2
 
 NEAR_NAMES_MAX = 3
+DAMAGE_SHOWN_MAX = 20
 BODY_SHOWN_BYTES = 256
 """Of a body, for people; `--json` gives all of it."""
 
@@ -53,7 +55,7 @@ class Unreadable(click.ClickException):
 
 @click.group()
 def store() -> None:
-    """Look into a data directory; nothing in it is changed."""
+    """Look into a data directory; only `repair` changes anything in it."""
 
 
 @store.command()
@@ -92,6 +94,36 @@ def dump(
             else:
                 for line in _entry_as_text(entry, bodies):
                     click.echo(line)
+
+
+@store.command()
+@DIRECTORY
+def repair(directory: Path) -> None:
+    """Rebuild lost or damaged definitions in DIR, of a node that is stopped.
+
+    From what can be read of them, and from the copy that the node keeps beside them. The old file
+    is put aside. Messages are not touched.
+    """
+    with _readable():
+        repaired = repair_definitions(directory)
+    if repaired is None:
+        click.echo("the definitions are whole; nothing was done")
+        return
+    for damage in repaired.damage[:DAMAGE_SHOWN_MAX]:
+        click.echo(f"damaged: {damage}")
+    if len(repaired.damage) > DAMAGE_SHOWN_MAX:
+        click.echo(f"damaged: {len(repaired.damage) - DAMAGE_SHOWN_MAX} more places")
+    click.echo(f"{repaired.kept} definitions kept, {len(repaired.taken)} taken from the copy")
+    for key in repaired.lost:
+        click.echo(f"LOST {key}: neither can be read")
+    if not repaired.complete:
+        click.echo(
+            "definitions on damaged pages are lost, as there is no whole copy; messages of their"
+            " queues are kept (warren ctl list_unclaimed_messages)"
+        )
+    if repaired.aside is not None:
+        click.echo(f"the old file is {repaired.aside}")
+    sys.exit(0 if repaired.complete and not repaired.lost else DAMAGED)
 
 
 @contextmanager

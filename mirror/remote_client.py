@@ -330,7 +330,6 @@ class RemoteClient:
         """
         self._has_ended = True
         consumers, self._consumers = self._consumers, {}
-        for consumer in consumers.values():
-            self.queue.remove_consumer(consumer)
+        self.queue.remove_consumers(consumers.values())
         self._sending.clear()
         self.judge(Verdict.REQUEUE, list(self._unacked))

@@ -280,6 +280,10 @@ class RemoteQueue(Queue):
             self.flush()
             self._queues.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
 
+    def remove_consumers(self, consumers: Collection[Consumer]) -> None:
+        for consumer in consumers:
+            self.remove_consumer(consumer)
+
     def consumer_changed(self, consumer: Consumer) -> None:
         """Something stops the consumer, or does not any more; the leader is told in a moment."""
         if consumer in self._numbers:

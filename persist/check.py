@@ -63,6 +63,8 @@ from warren.persist.recovery import (
     QUARANTINE_DIRECTORY,
     STORE_DIRECTORY,
 )
+from warren.persist.second_copy import FILE as COPY_FILE
+from warren.persist.second_copy import read_copy
 from warren.persist.segment import Entry, Segment, segment_name
 from warren.persist.store_view import Gone, RecordReader, StoreView
 
@@ -251,6 +253,7 @@ class Check:
         self._unit = None
         self._view = StoreView(self._filesystem, self._store, self._node_id, self._harmed)
         self._read_names()
+        self._check_copy()
         self._check_checkpoint()
         self._check_entries(units)
         for file_id, generation in self._view.files.items():
@@ -294,6 +297,11 @@ class Check:
         except (DamagedMetadata, FileNotFoundError) as error:
             self._names = {}
             self._suspect(path, 0, f"definitions: {error}")
+
+    def _check_copy(self) -> None:
+        copy = read_copy(self._data_directory, self._node_id)
+        if copy is not None and copy.damage is not None:
+            self._suspect(self._data_directory / COPY_FILE, 0, copy.damage)
 
     def _check_checkpoint(self) -> None:
         checkpoint = self._view.checkpoint

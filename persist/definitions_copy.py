@@ -22,6 +22,7 @@ import lmdb
 from warren.core.ports import Stored
 from warren.core.record_format import encode_path
 from warren.persist.deleted_queues import PREFIX, noted_queue
+from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
 from warren.persist.metadata import DIRECTORY, DamagedMetadata, decode_definition
 from warren.persist.metadata_replica import DIRECTORY as CLUSTER_DIRECTORY
 from warren.persist.metadata_replica import decode_replicated
@@ -78,6 +79,7 @@ def _read(
 ) -> Iterator[tuple[bytes, bytes]]:
     """What has a key that begins so, in the order of keys."""
     with _copied(directory / FILE, pause) as copy:
+        _expect_whole(copy, directory)
         try:
             environment = lmdb.open(
                 str(copy),
@@ -100,6 +102,14 @@ def _read(
             raise _unreadable(directory, error) from None
         finally:
             environment.close()
+
+
+def _expect_whole(copy: Path, directory: Path) -> None:
+    """Raises `DamagedMetadata`, about the file that was copied."""
+    try:
+        check_lmdb(copy)
+    except DamagedLmdb as damage:
+        raise DamagedMetadata(f"{directory / FILE} is damaged: {damage}") from None
 
 
 def _unreadable(directory: Path, error: lmdb.Error) -> DamagedMetadata:

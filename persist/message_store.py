@@ -99,7 +99,9 @@ class MessageStore:
         transient: bool,
         file_bytes_max: int,
         now_us: Callable[[], int],
+        open_files_max: int = OPEN_FILES_MAX,
     ) -> None:
+        self._open_files_max = open_files_max
         self.directory = directory
         self.files: dict[int, StoreFile] = {}
         self.current: StoreFile | None = None
@@ -221,7 +223,7 @@ class MessageStore:
             except FileNotFoundError:
                 raise Damaged(f"{path} is gone") from None
             self._handles[key] = handle
-            if len(self._handles) > OPEN_FILES_MAX:
+            if len(self._handles) > self._open_files_max:
                 self._handles.popitem(last=False)[1].close()
         else:
             self._handles.move_to_end(key)

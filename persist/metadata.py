@@ -65,6 +65,7 @@ from warren.persist.group_commit import (
     SyncThread,
     log_callback_fault,
 )
+from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
 from warren.persist.sealing import SEALED, sealed, unsealed
 
 logger = logging.getLogger("warren.storage")
@@ -124,6 +125,12 @@ class LmdbMetadataStore(DefinitionTable):
         self.deleted_queues = DeletedQueues(self._submit)
         try:
             self._load(self._definitions())
+        except DamagedMetadata as error:
+            self._database.close()
+            raise DamagedMetadata(
+                f"{error}; `warren store repair {directory.path}` makes a new file of what can be"
+                " read, and puts the damaged one aside"
+            ) from None
         except BaseException:
             self._database.close()
             raise
@@ -216,7 +223,11 @@ class Database:
         self._environment: lmdb.Environment | None = None
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Everything in it. Raises `DamagedMetadata`."""
+        """Everything in it. Raises `DamagedMetadata`.
+
+        LMDB only sees a file that it can follow: others would end the process.
+        """
+        expect_whole(self.path / DATA_FILE)
         try:
             with self._opened().begin() as transaction:
                 yield from transaction.cursor()
@@ -281,6 +292,17 @@ class Database:
         self._opened().set_mapsize(self._map_bytes)
 
 
+def expect_whole(path: Path) -> None:
+    """Look whether LMDB can open a file, if it is there. Raises `DamagedMetadata`, OSError."""
+    try:
+        if path.stat().st_size:
+            check_lmdb(path)
+    except FileNotFoundError:
+        return
+    except DamagedLmdb as damage:
+        raise DamagedMetadata(f"{path} is damaged: {damage}") from None
+
+
 def run_here(job: Callable[[], None]) -> None:
     job()
 
@@ -302,8 +324,7 @@ def _storage_ids_in(key: bytes, value: bytes) -> set[int]:
 
 def _put(change: Change) -> tuple[bytes, bytes | None]:
     path, stored, _ = change
-    key = encode_key(path)
-    return key, None if stored is None else _encode(key, stored)
+    return (encode_key(path), None) if stored is None else encode_definition(stored)
 
 
 def encode_key(key: Key) -> bytes:
@@ -315,9 +336,11 @@ def encode_key(key: Key) -> bytes:
     return whole[: KEY_BYTES_MAX - DIGEST_BYTES] + digest
 
 
-def _encode(key: bytes, stored: Stored) -> bytes:
+def encode_definition(stored: Stored) -> tuple[bytes, bytes]:
+    """A definition's key and value in LMDB."""
+    key = encode_key(stored.key)
     parts = [encode_part(part) for part in stored.key]
-    return sealed(key, encode_with_record((parts, stored.version), stored.record))
+    return key, sealed(key, encode_with_record((parts, stored.version), stored.record))
 
 
 def decode_definition(key: bytes, value: bytes) -> Stored:

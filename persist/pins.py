@@ -1,9 +1,11 @@
 """The snapshots that stand in a node's store, `store/pins/<id>`: until when, and what they hold.
 
 A snapshot is made by somebody else (`spark_export/snapshot.py`) and read by others; the node only
-removes what nobody wants any more: whose lease has run out, whose cursor (`cursors.py`) has ended
-or keeps more than it may. A snapshot has hard links to log files, so what the node removes stays on
-the disk until the last of them goes.
+removes what nobody wants any more: whose lease has run out, whose maker's process has ended
+(`pin_owner.py`), whose cursor (`cursors.py`) has ended or keeps more than it may. A snapshot has
+hard links to log files, so what the node removes stays on the disk until the last of them goes.
+When all snapshots together keep more than they may the oldest go first; `released/ID` says so to
+those who read them.
 
 A directory is a snapshot once its name does not end in `.new`: it is renamed when it is whole, and
 renamed back before it is removed. Its file `snapshot.json` says until when it is wanted, or which
@@ -31,11 +33,16 @@ from warren.core.log_line import log_event
 from warren.persist import cursors
 from warren.persist.cursors import Release, cursor_path, list_cursors, note_release
 from warren.persist.group_commit import Job
+from warren.persist.pin_owner import Owner, decode_owner, has_ended
 
 log = logging.getLogger("warren.storage")
 
 PINS_DIRECTORY = "pins"
 """Of the store."""
+
+RELEASED_DIRECTORY = "released"
+"""Of the snapshots: a small file for each that was released early."""
+RELEASED_KEPT_S = 24 * 3600.0
 
 LEASE_FILE = "snapshot.json"
 UNFINISHED = ".new"
@@ -44,6 +51,8 @@ NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{8}(\.new)?")
 
 LOOK_EVERY_S = 30.0
 """A lease is for minutes or hours."""
+
+NO_LIMIT = 1 << 63
 
 
 class Pinned(NamedTuple):
@@ -64,20 +73,31 @@ class Held(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Until when a snapshot is wanted, in microseconds since 1970; where a cursor is named that
-    says so instead."""
+    """Until when a snapshot is wanted, in microseconds since 1970, for which process, and since
+    when; where a cursor is named that says how long instead."""
 
     expires_us: int
     cursor: str | None
+    owner: Owner | None = None
+    created_us: int = 0
 
 
 NO_LEASE = Lease(0, None)
 
 
+class EarlyRelease(NamedTuple):
+    """Why a snapshot is gone: all together kept `octets` when `octets_max` were allowed."""
+
+    at_us: int
+    octets: int
+    octets_max: int
+
+
 class Pins:
     """Watches over the snapshots of a node that runs; `run` hands a job to its thread.
 
-    `pinned` is what the last look found.
+    `pinned` is what the last look found, `released` counts those that went because all together
+    kept more than `octets_max` says.
     """
 
     def __init__(
@@ -85,8 +105,11 @@ class Pins:
         directory: Path,
         run: Callable[[Job], None],
         wall_time: Callable[[], float],
+        octets_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
         self.pinned = Pinned(0, 0, 0)
+        self.released = 0
+        self.octets_max = octets_max
         self._directory = directory
         self._run = run
         self._wall_time = wall_time
@@ -100,6 +123,7 @@ class Pins:
     def _look(self, now_us: int) -> None:
         try:
             sweep(self._directory, now_us)
+            self.released += keep_within(self._directory, now_us, self.octets_max())
             self.pinned = measure(self._directory)
         except OSError as error:
             log_event(
@@ -115,6 +139,77 @@ def sweep(directory: Path, now_us: int) -> None:
     for path in _directories(directory):
         _sweep_one(path, partial(_is_wanted, path, now_us))
     _sweep_cursors(directory, now_us)
+    _forget_released(directory, now_us)
+
+
+def keep_within(directory: Path, now_us: int, octets_max: int) -> int:
+    """Release the oldest snapshots until all keep no more than this; returns how many.
+
+    Those of cursors as well. Raises OSError; one that cannot be removed is only logged.
+    """
+    released = 0
+    paths = [path for path in _directories(directory) if not is_unfinished(path)]
+    paths.sort(key=_created_us)
+    while paths:
+        octets = measure(directory).octets
+        if octets <= octets_max:
+            break
+        oldest = paths.pop(0)
+        log_event(
+            log,
+            logging.WARNING,
+            "snapshot_released",
+            path=oldest,
+            reason="all snapshots together keep more than snapshot_limit",
+            bytes=octets,
+            max_bytes=octets_max,
+        )
+        _note_early_release(oldest, EarlyRelease(now_us, octets, octets_max))
+        _sweep_one(oldest, lambda: False)
+        released += 1
+    return released
+
+
+def read_early_release(snapshot: Path) -> EarlyRelease | None:
+    """Why a snapshot that stood here is gone; None when it was not released early."""
+    try:
+        at_us, octets, octets_max = json.loads(_release_note(snapshot).read_text("utf-8"))
+        return EarlyRelease(int(at_us), int(octets), int(octets_max))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _created_us(path: Path) -> int:
+    """When a snapshot was begun; long ago when it cannot be read."""
+    try:
+        return read_lease(path).created_us
+    except OSError:
+        return 0
+
+
+def _note_early_release(snapshot: Path, release: EarlyRelease) -> None:
+    """No error: a disk that is full is a reason to go on."""
+    note = _release_note(snapshot)
+    try:
+        note.parent.mkdir(mode=0o700, exist_ok=True)
+        note.write_text(json.dumps(release), "utf-8")
+    except OSError as error:
+        log_event(log, logging.WARNING, "release_not_noted", path=note, error=error)
+
+
+def _release_note(snapshot: Path) -> Path:
+    return snapshot.parent / RELEASED_DIRECTORY / snapshot.name
+
+
+def _forget_released(directory: Path, now_us: int) -> None:
+    """Remove notes that nobody will ask for any more."""
+    try:
+        with os.scandir(directory / RELEASED_DIRECTORY) as notes:
+            for note in notes:
+                if note.stat().st_mtime < now_us / 1e6 - RELEASED_KEPT_S:
+                    os.unlink(note.path)
+    except FileNotFoundError:
+        return
 
 
 def _sweep_one(path: Path, is_wanted: Callable[[], bool]) -> None:
@@ -137,7 +232,8 @@ def _is_wanted(path: Path, now_us: int) -> bool:
         return False
     lease = read_lease(path)
     if lease.cursor is None:
-        return lease.expires_us > now_us
+        ended = lease.owner is not None and has_ended(lease.owner)
+        return lease.expires_us > now_us and not ended
     return cursor_path(path.parent, lease.cursor).is_dir()
 
 
@@ -245,16 +341,17 @@ def read_lease(path: Path) -> Lease:
     try:
         fields = json.loads((path / LEASE_FILE).read_text("utf-8"))
         until, cursor = fields["expires_us"], fields.get("cursor")
+        created = int(fields.get("created_us", 0))
     except FileNotFoundError:
         return NO_LEASE
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         # Of no use to anybody: it was not synced when the power went.
         return NO_LEASE
     if not isinstance(until, int):
         return NO_LEASE
     if cursor is not None and not (isinstance(cursor, str) and cursors.NAME.fullmatch(cursor)):
         return NO_LEASE
-    return Lease(until, cursor)
+    return Lease(until, cursor, decode_owner(fields.get("owner")), created)
 
 
 @contextmanager

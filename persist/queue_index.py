@@ -77,6 +77,9 @@ _MASK = SEGMENT_ENTRIES - 1
 ENQUEUE_BYTES = RECORD_BYTES + 24
 """What another queue for a shared message costs: a reference, and its entry among the lengths."""
 
+PIECE = 2048
+"""Entries that go before others have their turn, where there are many: two milliseconds at most."""
+
 MARK_BYTES_MIN = 1024
 """What a message counts for at least where batches are cut: small ones take their time, too."""
 
@@ -93,6 +96,7 @@ class Surroundings:
     `epoch_s` is the time on the wall when the clock of the node was at 0, `start` counts the starts
     of the node. `dirty` are the segments
     whose files are behind, `discarded` the files of segments that nobody needs any more.
+    `in_turns` goes through work that may take long, a step at once and the others in later turns.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Surroundings:
         epoch_s: float,
         start: int,
         page_out: Callable[[bytes], int],
+        in_turns: Callable[[Iterator[None]], None],
         report_lost: Callable[[int, int, str, bytes], None],
     ) -> None:
         self.filesystem = filesystem
@@ -114,6 +119,7 @@ class Surroundings:
         self.epoch_s = epoch_s
         self.start = start
         self.page_out = page_out
+        self.in_turns = in_turns
         self.report_lost = report_lost
         self.dirty: dict[Segment, None] = {}
         self.discarded: dict[Path, None] = {}
@@ -172,6 +178,7 @@ class QueueIndex:
         self._cursor = 0
         self._had_files = False
         self._lost_with_index = (0, 0)
+        self._ended = False
 
     # What was there at start
 
@@ -462,9 +469,32 @@ class QueueIndex:
     def remove_range(self, start: int, end: int) -> None:
         for position in [at for at in self._unwritten if start <= at < end]:
             self._cancel(position)
-        self._remove_span(start, end)
+        self._surroundings.in_turns(self._remove_pieces(start, end))
+
+    def _remove_pieces(self, start: int, end: int) -> Iterator[None]:
+        at = bisect_left(self._numbers, start >> SHIFT)
+        numbers = self._numbers[at : bisect_left(self._numbers, (end - 1 >> SHIFT) + 1)]
+        for piece_start, piece_end in self._pieces(numbers):
+            if self._ended:
+                return
+            first, beyond = max(start, piece_start), min(end, piece_end)
+            if first < beyond:
+                self._remove_span(first, beyond)
+                if beyond < end and piece_end - piece_start == PIECE:
+                    yield
         # What was lost on the way was to be removed.
         self._lost_with_index = (0, 0)
+
+    def _pieces(self, numbers: list[int]) -> Iterator[tuple[int, int]]:
+        """What can be removed at once: a segment that is not in memory goes at a stroke."""
+        for number in numbers:
+            base = number << SHIFT
+            segment = self.segments.get(number)
+            if segment is None or segment.columns is None:
+                yield base, base + SEGMENT_ENTRIES
+                continue
+            for at in range(0, len(segment.columns.places), PIECE):
+                yield base + at, base + at + PIECE
 
     def _cancel(self, position: int) -> bool:
         """Forget a message that is not in the journal yet."""
@@ -935,23 +965,34 @@ class QueueIndex:
 
     def delete(self) -> None:
         """Until the disk knows, the queue may come back, and its messages are kept for it."""
+        self._ended = True
         for position in list(self._unwritten):
             self._cancel(position)
         self._journal.deleted(self)
 
-    def release(self) -> None:
-        """The queue is gone from the definitions on disk: its messages are needed no more."""
-        for segment in list(self.segments.values()):
-            if segment.columns is None and not segment.has_shared:
-                self._settle_usage(segment.by_file, {})
-            else:
-                columns = self._columns(segment)
-                for at in list(columns.live(0, SEGMENT_ENTRIES)):
-                    place = columns.places[at]
-                    self._surroundings.store_of(place).release(place, columns.lengths[at])
-            self._surroundings.dirty.pop(segment, None)
-            segment.dirty = False
-            segment.live = 0
-            self._had_files |= segment.file_end > 0 or segment.generation > 0
+    def release(self) -> Iterator[None]:
+        """The queue is gone from the definitions on disk: its messages are needed no more.
+
+        It has none from now on; going through what is returned gives their places back.
+        """
+        segments = list(self.segments.values())
         self.segments.clear()
         self._numbers.clear()
+        for segment in segments:
+            self._surroundings.dirty.pop(segment, None)
+            segment.dirty = False
+            self._had_files |= segment.file_end > 0 or segment.generation > 0
+        return self._release(segments)
+
+    def _release(self, segments: list[Segment]) -> Iterator[None]:
+        for segment in segments:
+            if segment.columns is None and not segment.has_shared:
+                self._settle_usage(segment.by_file, {})
+                continue
+            columns = self._columns(segment)
+            for start in range(0, len(columns.places), PIECE):
+                if start:
+                    yield
+                for at in columns.live(start, start + PIECE):
+                    place = columns.places[at]
+                    self._surroundings.store_of(place).release(place, columns.lengths[at])

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,8 +38,8 @@ from warren.persist.format import (
 from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
-from warren.persist.message_store import MessageStore
-from warren.persist.pins import PINS_DIRECTORY, Pins
+from warren.persist.message_store import OPEN_FILES_MAX, MessageStore
+from warren.persist.pins import NO_LIMIT, PINS_DIRECTORY, Pins
 from warren.persist.queue_index import QueueIndex, Surroundings
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
@@ -51,6 +52,9 @@ from warren.persist.recovery import (
 from warren.persist.unclaimed import UnclaimedMessages
 
 log = logging.getLogger("warren.storage")
+
+DONE = object()
+"""What comes after the last step of work."""
 
 TRANSIENT_DIRECTORY = "transient"
 
@@ -71,7 +75,8 @@ class Limits(NamedTuple):
     the journal once for each queue, others once for all. `checkpoint_bytes`: what is written
     between two checkpoints, and so what recovery may have to replay; a second or two of work.
     `combine_bytes_min`: smaller log files are not worth writing anew. `tidy_bytes`: nor worth
-    giving back when all that is in them is dead and nothing happens.
+    giving back when all that is in them is dead and nothing happens. `open_files_max`: log files
+    that each store keeps open to read from.
     """
 
     file_bytes_max: int = 16 << 20
@@ -79,6 +84,7 @@ class Limits(NamedTuple):
     checkpoint_bytes: int = 64 << 20
     combine_bytes_min: int = 64 << 10
     tidy_bytes: int = 1 << 20
+    open_files_max: int = OPEN_FILES_MAX
 
 
 DEFAULT_LIMITS = Limits()
@@ -91,7 +97,8 @@ class Storage:
     jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
     definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
     not any more; `on_trouble` with an error when the disk fails, with None when it works again;
-    `on_fault` of an exception nobody expected, after which `abandon` is to be called.
+    `on_fault` of an exception nobody expected, after which `abandon` is to be called. `pinned_max`
+    is how many octets all snapshots together may keep.
     `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
     found on disk any more.
     """
@@ -114,6 +121,7 @@ class Storage:
         on_fault: OnFault = log_callback_fault,
         deleted_queues: DeletedQueues | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        pinned_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
         # Their queues have definitions, and could not be brought back.
@@ -134,6 +142,9 @@ class Storage:
         self._call_on_loop = call_on_loop
         self._open: dict[int, QueueIndex] = {}
         self._doomed: list[QueueIndex] = []
+        # What is done in turns.
+        self._work: deque[Iterator[None]] = deque()
+        self._call_soon = clock.call_soon
         # Deleted queues without files; records of them are in the journal before the place.
         self._leaving: deque[tuple[int, set[int]]] = deque()
         self._transient_owed = 0
@@ -154,6 +165,7 @@ class Storage:
                 start=recovery.start,
                 transient=transient,
                 file_bytes_max=limits.file_bytes_max,
+                open_files_max=limits.open_files_max,
                 now_us=now_us,
             )
 
@@ -183,6 +195,7 @@ class Storage:
             start=recovery.start,
             epoch_s=clock.wall_time() - clock.now(),
             page_out=self._page_out,
+            in_turns=self._in_turns,
             report_lost=self._report_lost,
         )
         self.journal = Journal(
@@ -234,7 +247,7 @@ class Storage:
             for combined in (self.persistent, self.transient)
         ]
         self.card_files = CardFiles(filesystem, directory, run_background)
-        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time)
+        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time, pinned_max)
         filesystem.make_directory(self.transient.directory)
         filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
         # No later start may take itself for this one, whatever becomes of what it writes.
@@ -309,7 +322,21 @@ class Storage:
         self.unclaimed.report()
         self._undelivered = None
         # Of the others there is nothing, or a definition has them again.
-        deleted_queues.forget(deleted_queues.noted - dropped)
+        self._forget_when_synced(deleted_queues.noted - dropped)
+
+    def _forget_when_synced(self, queue_ids: set[int]) -> None:
+        """What a sync that failed has not removed for good may come back with a power failure."""
+
+        def job() -> None:
+            if self._sync_parents([self.directory / QUEUES_DIRECTORY]):
+                self._tell_loop(lambda: self._forget(queue_ids))
+
+        if queue_ids:
+            self._run_background(job)
+
+    def _forget(self, queue_ids: set[int]) -> None:
+        if not self._stopping:
+            self._deleted_queues.forget(queue_ids)
 
     def drop_unclaimed(self, queue_id: int) -> Commit:
         """Drop unclaimed messages; the commit is done when no restart brings them back."""
@@ -353,8 +380,8 @@ class Storage:
         """The definitions of these queues are gone from the disk: so may go what they held."""
         if self._stopping:
             return
-        for index in doomed:
-            index.release()
+        releases = [index.release() for index in doomed]
+        self._in_turns(chain.from_iterable(releases))
         queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
         directories = [index.directory for index in doomed if index.has_files]
         if not directories:
@@ -362,15 +389,18 @@ class Storage:
             return
 
         def job() -> None:
-            if not self._remove_directories(directories):
-                return
-            try:
-                self._call_on_loop(lambda: self._without_files(queue_ids))
-            except RuntimeError:
-                # The loop is closed: the node has stopped.
-                return
+            if self._remove_directories(directories):
+                self._tell_loop(lambda: self._without_files(queue_ids))
 
         self._run_background(job)
+
+    def _tell_loop(self, callback: Callable[[], None]) -> None:
+        """From the thread that tidies."""
+        try:
+            self._call_on_loop(callback)
+        except RuntimeError:
+            # The loop is closed: the node has stopped.
+            return
 
     def _remove_directories(self, directories: list[Path]) -> bool:
         """Whether they are gone for good; runs in the background."""
@@ -381,13 +411,18 @@ class Storage:
             except OSError as error:
                 log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
                 gone = False
-        for parent in {directory.parent for directory in directories}:
+        return self._sync_parents({directory.parent for directory in directories}) and gone
+
+    def _sync_parents(self, parents: Collection[Path]) -> bool:
+        """Whether what was removed from these directories cannot come back."""
+        synced = True
+        for parent in parents:
             try:
                 self._filesystem.sync_directory(parent)
             except OSError as error:
                 log_event(log, logging.WARNING, "leftover_may_remain", path=parent, error=error)
-                gone = False
-        return gone
+                synced = False
+        return synced
 
     def _without_files(self, queue_ids: set[int]) -> None:
         """Only the journal knows of these queues, up to where it is now."""
@@ -414,6 +449,22 @@ class Storage:
         persistent, transient = self.combiners
         persistent.look(file_of(self.checkpointer.place))
         transient.look(1 << 32)
+
+    def _in_turns(self, work: Iterator[None]) -> None:
+        """Take a step now, and the others one a turn, each work after the one before."""
+        if self._work:
+            self._work.append(work)
+        elif next(work, DONE) is not DONE:
+            self._work.append(work)
+            self._call_soon(self._go_on_working)
+
+    def _go_on_working(self) -> None:
+        if self._stopping or not self._work:
+            return
+        if next(self._work[0], DONE) is DONE:
+            self._work.popleft()
+        if self._work:
+            self._call_soon(self._go_on_working)
 
     # Messages that were paged out
 
@@ -503,6 +554,9 @@ class Storage:
         for combiner in self.combiners:
             combiner.close()
         if not self._abandoned:
+            while self._work:
+                for _ in self._work.popleft():
+                    pass
             self.journal.stop()
         self._stopping = True
 

@@ -17,6 +17,9 @@ from warren.persist.queue_index import QueueIndex
 
 log = logging.getLogger("warren.storage")
 
+NAMED_MAX = 100
+"""Queues named in the log at a start; of more only the sum is told."""
+
 
 class Unclaimed(NamedTuple):
     """What there is of one queue, all its levels together; octets are those of bodies."""
@@ -86,7 +89,17 @@ class UnclaimedMessages:
 
     def report(self) -> None:
         """Name in the log what was found at start, and what can be done about it."""
-        for queue_id, messages, octets in self.rows():
+        rows = list(self.rows())
+        if len(rows) > NAMED_MAX:
+            log_event(
+                log,
+                logging.ERROR,
+                "many_messages_unclaimed",
+                queues=len(rows),
+                messages=sum(row.messages for row in rows),
+                action="kept; `warren ctl list_unclaimed_messages` names all",
+            )
+        for queue_id, messages, octets in rows[:NAMED_MAX]:
             log_event(
                 log,
                 logging.ERROR,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import click
 
 from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
-from warren.spark_export.snapshot_file import utc_text
+from warren.spark_export.snapshot_file import LEASE_S_MAX, utc_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,9 +36,6 @@ DAMAGED = 1
 REFUSED = 2
 
 BAR_WIDTH = 30
-
-LEASE_S_MAX = 10 * 366 * 86400
-"""Ten years: who wants a snapshot for longer wants an export."""
 
 F = TypeVar("F", bound=Callable[..., object])
 

@@ -24,6 +24,7 @@ from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
+from warren.persist.pin_owner import Owner
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
 from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
@@ -71,6 +72,7 @@ class Creation:
         directory: Path | None,
         with_state: bool,
         cursor: str | None = None,
+        owner: Owner | None = None,
         *,
         filesystem: FileSystem | None = None,
         linker: Linker | None = None,
@@ -84,6 +86,7 @@ class Creation:
         self._wanted_directory = directory
         self._with_state = with_state
         self._cursor = cursor
+        self._owner = owner
         self._filesystem = filesystem or RealFileSystem()
         self._linker = linker or Linker()
         self._pause = pause
@@ -205,6 +208,7 @@ class Creation:
             lost=self._nowhere,
             unreadable=sum(self._queue_of(path) not in keys for path, _ in self._harms),
             cursor=self._cursor,
+            owner=self._owner,
         )
         write_lease(snapshot, path)
         return snapshot

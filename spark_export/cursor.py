@@ -19,10 +19,10 @@ from warren.persist.cursors import (
     read_release,
     write_cursor,
 )
-from warren.persist.pins import Held, held_by_cursors, locked, remove
+from warren.persist.pins import Held, held_by_cursors, locked, read_early_release, remove
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.spark_export.creation import hand_over, read_node_id, snapshots_base
-from warren.spark_export.errors import CursorInUse, StoreRefused
+from warren.spark_export.errors import CursorInUse, SnapshotGone, StoreRefused
 from warren.spark_export.snapshot_file import now_us, utc_text
 
 OWNER_WAIT_S: Final = 10.0
@@ -52,7 +52,8 @@ class HeldCursor:
         """Why one of its snapshots is there no more; None when nobody said so. Raises OSError."""
         release = read_release(self._path)
         if release is None or snapshot not in release.snapshots:
-            return None
+            gone = self._pins / snapshot
+            return str(SnapshotGone.at(gone)) if read_early_release(gone) is not None else None
         return (
             f"cursor {self.name} kept {release.octets} bytes on the disk, its cursorMaxBytes was"
             f" {release.octets_max}, and so its snapshot was released at {utc_text(release.at_us)};"

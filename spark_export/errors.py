@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
+from warren.persist.pins import read_early_release
+
 
 class SparkExportError(Exception):
     """The text says what is wrong and what to do."""
@@ -27,6 +29,14 @@ class SnapshotGone(SparkExportError):
 
     @classmethod
     def at(cls, directory: Path) -> Self:
+        early = read_early_release(directory)
+        if early is not None:
+            return cls(
+                f"snapshot {directory.name} was released before its time: all snapshots together"
+                f" kept {early.octets} bytes on the disk, snapshot_limit of the node was"
+                f" {early.octets_max}, and it was the oldest; take a new one (call load again),"
+                " release those not needed (warren export snapshot list), or raise that limit"
+            )
         return cls(f"there is no snapshot at {directory}: it was released, or its lease ran out")
 
     @classmethod

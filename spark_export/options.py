@@ -22,6 +22,7 @@ an option needs from the store (whether a queue exists) is found out later.
 | `minPartitions` | a number | 1 |
 | `includeMetadata` | `true`, `false` | `false` |
 | `snapshot`, `snapshotDirectory` | an id; where snapshots stand | a new one; in the store |
+| `leaseSeconds` | how long a new snapshot of a batch is kept at most | 3600 |
 | `filterPushdown` | `true`, `false` | what was registered |
 | `maxOffsetsPerTrigger`, `maxBytesPerTrigger` | a number; bytes | no limit |
 | `cursor`, `cursorMaxBytes` | a name for a stream's snapshots; bytes | a lease; no limit |
@@ -43,6 +44,7 @@ from urllib.parse import unquote, urlsplit
 from warren.persist.cursors import NAME as CURSOR_NAME
 from warren.persist.pins import NAME as SNAPSHOT_NAME
 from warren.spark_export.errors import OptionRefused
+from warren.spark_export.snapshot_file import LEASE_S_MAX
 
 PARTITION_BYTES = 128 << 20
 """A partition costs about 50 ms of its own; with so much in each that is a few per cent."""
@@ -132,6 +134,7 @@ class ReadOptions:
     include_metadata: bool = False
     snapshot: str | None = None
     snapshot_directory: str | None = None
+    lease_seconds: int | None = None
     filter_pushdown: bool | None = None
     max_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -170,6 +173,13 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         raise OptionRefused(f"options {names['queues']} and queuePattern exclude each other")
     if "cursor_max_bytes" in values and "cursor" not in values:
         raise OptionRefused("option cursorMaxBytes says what a cursor may keep; name a cursor too")
+    if "lease_seconds" in values and "snapshot" in values:
+        raise OptionRefused(
+            "option leaseSeconds is for a snapshot that is taken; that of the one named is extended"
+            " by warren export snapshot extend"
+        )
+    if values.get("lease_seconds", 0) > LEASE_S_MAX:
+        raise OptionRefused(f"option leaseSeconds may be {LEASE_S_MAX} at most")
     options = ReadOptions(**values)
     _check_range(options)
     return options
@@ -363,6 +373,7 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "includeMetadata": _boolean,
     "snapshot": _text,
     "snapshotDirectory": _text,
+    "leaseSeconds": _number,
     "filterPushdown": _boolean,
     "maxOffsetsPerTrigger": _number,
     "maxBytesPerTrigger": _bytes,

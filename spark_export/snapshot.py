@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from warren.persist.filesystem import RealFileSystem
+from warren.persist.pin_owner import Owner
 from warren.persist.pins import NAME, PINS_DIRECTORY, UNFINISHED, is_unfinished
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.spark_export.creation import Creation, read_node_id
@@ -62,16 +63,18 @@ def create(
     directory: Path | None = None,
     with_state: bool = False,
     cursor: str | None = None,
+    owner: Owner | None = None,
 ) -> Snapshot:
     """Make a snapshot of the durable queues that are selected; it is there when this returns.
 
     It stands in the store, or below `directory` if one is given. `with_state` asks a node that runs
     which messages are out for acknowledgement; of one that does not run, all are ready. With a
-    `cursor` it is wanted as long as that stands (`cursor.py`), whatever the lease says.
+    `cursor` it is wanted as long as that stands (`cursor.py`), whatever the lease says; with an
+    `owner` no longer than that process lives.
 
     Raises `StoreRefused`, `QueueUnknown`, `OptionRefused`, OSError.
     """
-    return Creation(data_directory, selector, lease_s, directory, with_state, cursor).run()
+    return Creation(data_directory, selector, lease_s, directory, with_state, cursor, owner).run()
 
 
 def open_snapshot(directory: Path) -> Snapshot:

@@ -11,11 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from warren.persist.pin_owner import Owner, decode_owner
 from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.node_state import Span
 
 FORMAT = 1
+
+LEASE_S_MAX = 10 * 366 * 86400
+"""Ten years: who wants a snapshot for longer wants an export."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Snapshot:
     messages whose record is nowhere: they are in it, and who decodes will miss them. `unreadable`
     counts places that could not be read in what is of no one queue: the journal and the
     checkpoint. What was there, and in unreadable places of an index, is no row of any queue.
-    `cursor` is the name of that which keeps it, if one does; then `expires_us` says nothing.
+    `cursor` is the name of that which keeps it, if one does; then `expires_us` says nothing. It is
+    not wanted any more when the process that is its `owner` has ended.
     """
 
     id: str
@@ -62,6 +67,7 @@ class Snapshot:
     lost: int
     unreadable: int
     cursor: str | None = None
+    owner: Owner | None = None
 
     @property
     def rows(self) -> int:
@@ -90,7 +96,12 @@ class Snapshot:
                 raise SnapshotGone.at(self.directory)
             if self.cursor is not None:
                 return self
-            extended = replace(self, expires_us=now_us() + int(lease_s * 1e6))
+            extended = replace(
+                # Whoever extends it wants it for its own sake.
+                self,
+                expires_us=now_us() + int(lease_s * 1e6),
+                owner=None,
+            )
             try:
                 write_lease(extended, self.directory)
             except FileNotFoundError:
@@ -133,6 +144,7 @@ def write_lease(snapshot: Snapshot, directory: Path) -> None:
         "lost": snapshot.lost,
         "unreadable": snapshot.unreadable,
         "cursor": snapshot.cursor,
+        "owner": snapshot.owner,
         "queues": [
             {
                 "vhost": queue.vhost,
@@ -174,6 +186,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
             lost=fields["lost"],
             unreadable=fields["unreadable"],
             cursor=fields["cursor"],
+            owner=decode_owner(fields.get("owner")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None

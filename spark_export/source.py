@@ -7,12 +7,15 @@ then taken by `reader()`, which is once for each DataFrame too, unless filters a
 then each action plans anew and has a snapshot of its own. Name one (option `snapshot`) where that
 matters.
 
-A snapshot taken here lasts for `snapshot.LEASE_S`; later reads of the DataFrame fail with
-`SnapshotGone`. It is removed by the node, or by the next snapshot, when its lease has run out.
+A snapshot taken here lasts for `snapshot.LEASE_S` (option `leaseSeconds`), and no longer than the
+Spark application; later reads of the DataFrame fail with `SnapshotGone`. It is removed by the node,
+or by the next snapshot, when its lease has run out or the application has ended.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,12 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from warren.persist.pin_owner import Owner, owner_of
 from warren.spark_export import FORMAT_NAME
 from warren.spark_export.errors import OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING, Interval, Pushed, understand
 from warren.spark_export.options import ReadOptions, parse_options
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.schema import Column, arrow_schema, columns, columns_of, spark_schema
+
+WORKERS = "pyspark.sql.worker."
+"""Modules that are loaded in workers of the driver only."""
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,7 +144,7 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
     """
     from warren.spark_export.plan import QueueSelector
-    from warren.spark_export.snapshot import create, open_snapshot, snapshot_path
+    from warren.spark_export.snapshot import LEASE_S, create, open_snapshot, snapshot_path
 
     elsewhere = None if options.snapshot_directory is None else Path(options.snapshot_directory)
     if options.snapshot is not None:
@@ -147,7 +154,20 @@ def find_snapshot(options: ReadOptions) -> Snapshot:
         QueueSelector(options.vhost, options.queues, options.queue_pattern),
         directory=elsewhere,
         with_state=options.wants_state,
+        lease_s=LEASE_S if options.lease_seconds is None else options.lease_seconds,
+        owner=session_process(),
     )
+
+
+def session_process() -> Owner | None:
+    """What lives as long as the Spark application: the process that started this one.
+
+    Spark calls a source in a worker of its driver. Such workers are started by a daemon that ends
+    with the application (`SparkEnv`), or by the driver's Java. None outside of a worker, where
+    nobody knows.
+    """
+    in_worker = any(name.startswith(WORKERS) for name in sys.modules)
+    return owner_of(os.getppid()) if in_worker else None
 
 
 def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]:

@@ -48,6 +48,7 @@ from warren.mirror.presence import Presence
 from warren.mirror.queue_host import QueueHost
 from warren.mirror.remote_queues import RemoteQueues, origin_name
 from warren.mirror.secret_proof import is_secret_of
+from warren.open_files import descriptors
 from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes, storage_ids
@@ -191,7 +192,9 @@ class Cluster:
             rng=random.Random(),
             listen=listening,
             settings=LinkSettings(
-                interval_s=min(0.5, config.link_timeout_s / 5), timeout_s=config.link_timeout_s
+                strangers_max=descriptors().strangers,
+                interval_s=min(0.5, config.link_timeout_s / 5),
+                timeout_s=config.link_timeout_s,
             ),
             server_tls=certificates.server if certificates is not None else None,
             client_tls=certificates.client if certificates is not None else None,

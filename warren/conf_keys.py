@@ -217,6 +217,9 @@ KEYS: Mapping[str, Kind] = {
     ),
     "disk_free_limit.relative": SHARE,
     "disk_free_limit.absolute": BYTES,
+    # Warren's own.
+    "snapshot_limit.relative": SHARE,
+    "snapshot_limit.absolute": BYTES,
     "collect_statistics_interval": MILLISECONDS,
     "load_definitions": FILE,
     "definitions.skip_if_unchanged": BOOLEAN,

@@ -76,6 +76,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         store_file_bytes_max=one("msg_store_file_size_limit", defaults.store_file_bytes_max),
         embed_below=one("queue_index_embed_msgs_below", defaults.embed_below),
         disk_free_limit=values.limit("disk_free_limit", defaults.disk_free_limit),
+        snapshot_limit=values.limit("snapshot_limit", defaults.snapshot_limit),
         http_listeners=_http_listeners(values, defaults.http_listeners),
         http_tls_listeners=_https_listeners(values),
         http_ssl=values.ssl("management.ssl"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
-from warren.core.disk_monitor import DEFAULT_LIMIT
+from warren.core.disk_monitor import DEFAULT_LIMIT, DEFAULT_SNAPSHOT_LIMIT
 from warren.core.memory_monitor import DEFAULT_WATERMARK, Limit
 from warren.core.paging import DEFAULT_PAGING_RATIO
 
@@ -157,6 +157,7 @@ class Config:
     memory_watermark: Limit = DEFAULT_WATERMARK
     memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
+    snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
     store_file_bytes_max: int = 16 << 20
     embed_below: int = 4096
 

@@ -19,6 +19,7 @@ from warren.core.node import Node
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener
 from warren.mgmt.statistics.sampler import Statistics
+from warren.open_files import descriptors
 from warren.persist.storage import Storage
 
 log = logging.getLogger("warren.http")
@@ -46,8 +47,10 @@ class Management:
         stop: Callable[[], None],
         stop_app: Callable[[], None],
         suspend_listeners: Callable[[bool], None],
+        open_sockets: Callable[[], int],
         cluster: Cluster | None = None,
     ) -> None:
+        shares = descriptors()
         statistics = Statistics(node, config.stats_interval_ms / 1000)
         self.managed = ManagedNode(
             node=node,
@@ -60,6 +63,7 @@ class Management:
             stop=stop,
             stop_app=stop_app,
             suspend_listeners=suspend_listeners,
+            open_sockets=open_sockets,
             cluster=cluster,
             listeners=listeners,
         )
@@ -69,7 +73,11 @@ class Management:
         self.https_ports: list[int] = []
         self.metrics_ports: list[int] = []
         self._directory_fd: int | None = None
-        self._listeners = HttpListeners(self._load_server)
+        self._listeners = HttpListeners(
+            self._load_server,
+            connections_max=shares.http,
+            descriptor_limit=shares.clients,
+        )
         self._server: ManagementServer | None = None
         self._tls: ssl.SSLContext | None = None
 

@@ -95,6 +95,7 @@ class MessageStorage:
         on_trouble: Callable[[Exception | None], None],
         on_fault: OnFault,
         limits: Limits,
+        pinned_max: Callable[[], int],
     ) -> MessageStorage:
         names = ("journal", "paging", "tidying")
         threads = [SyncThread(f"storage-{name}", on_fault) for name in names]
@@ -114,6 +115,7 @@ class MessageStorage:
             on_fault=on_fault,
             deleted_queues=deleted_queues,
             limits=limits,
+            pinned_max=pinned_max,
         )
         return cls(storage, threads)
 

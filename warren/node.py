@@ -37,7 +37,7 @@ from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.field import Table
 from warren.core.log_line import log_event, log_fault
-from warren.core.memory_monitor import MemoryMonitor, total_memory
+from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
 from warren.core.paging import Pager
@@ -47,11 +47,14 @@ from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.faults import Faults, NodeFailed
 from warren.message_storage import MessageStorage, RecoveryProgress
+from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes
+from warren.persist.filesystem import RealFileSystem
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
+from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
 
 if TYPE_CHECKING:
@@ -112,6 +115,7 @@ class RunningNode:
         self._memory = memory
         self._disk = disk
         self.cluster = cluster
+        self._second_copy: _SecondCopyThread | None = None
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
         self.stop_wanted = asyncio.Event()
@@ -153,6 +157,8 @@ class RunningNode:
         cluster: Cluster | None = None
         running: RunningNode | None = None
         try:
+            if directory is not None:
+                expect_definitions(directory)
             metadata, deleted_queues = _own_metadata(directory, loop, clock, faults.report)
             if config.cluster is not None:
                 cluster = await _join(
@@ -178,6 +184,10 @@ class RunningNode:
             )
             if cluster is not None:
                 await cluster.serve(running.node)
+            elif directory is not None:
+                running._second_copy = _SecondCopyThread(
+                    metadata, directory, loop, clock, faults.report
+                )
             await running._define(config)
             await running._listen(config, addresses)
             await running._manage(config)
@@ -230,9 +240,14 @@ class RunningNode:
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
-                limits=Limits(config.store_file_bytes_max, config.embed_below),
+                limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
+                    open_files_max=descriptors().log_files
+                ),
+                pinned_max=lambda: _pinned_max(config, directory.path),
             )
             faults.watch(messages.storage.abandon)
+            pins = messages.storage.pins
+            disk.pinned_bytes = lambda: pins.pinned.octets
             monitors.append(Periodic(clock, messages.storage.pins.check))
             new_backing_queue = messages.backing_queues(pager)
         faults.watch(lambda: alarms.report(Resource.FAULT, True))
@@ -263,6 +278,7 @@ class RunningNode:
             certificate_login=LOGIN_FROM[config.ssl_cert_login_from],
             read_proxy_header=_proxy_reader(config),
             connection_max=config.connection_max,
+            descriptor_limit=descriptors().clients,
         )
         if messages is not None:
             is_deleted = None
@@ -321,6 +337,7 @@ class RunningNode:
             stop=self.stop_wanted.set,
             stop_app=self.stop_app_wanted.set,
             suspend_listeners=self._listener.suspend,
+            open_sockets=lambda: self._listener.open_sockets,
             cluster=self.cluster,
         )
         self.management = management
@@ -418,6 +435,8 @@ class RunningNode:
         self.node.stop()
         if self.messages is not None:
             self.messages.stop()
+        if self._second_copy is not None:
+            self._second_copy.close()
         await _close(self._metadata, self._directory, self.cluster)
 
     def _all_buried(self) -> bool:
@@ -465,6 +484,35 @@ def _own_metadata(
         on_fault=on_fault,
     )
     return store, store.deleted_queues
+
+
+class _SecondCopyThread:
+    """The copy of a node's own definitions, with the thread that writes it."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        directory: DataDirectory,
+        loop: asyncio.AbstractEventLoop,
+        clock: LoopClock,
+        on_fault: OnFault,
+    ) -> None:
+        assert isinstance(metadata, LmdbMetadataStore)
+        self._thread = SyncThread("definitions-copy", on_fault)
+        self._copy = SecondCopy(
+            metadata,
+            RealFileSystem(),
+            directory.path,
+            bytes.fromhex(directory.node_id),
+            run=self._thread.run,
+            call_on_loop=loop.call_soon_threadsafe,
+            call_later=clock.call_later,
+        )
+
+    def close(self) -> None:
+        self._copy.stop()
+        self._thread.close()
+        self._copy.close()
 
 
 async def _join(
@@ -540,7 +588,9 @@ async def _recover(
     if done:
         return recovering.result(), config.amqp_listeners
     log_event(log, logging.INFO, "recovery_started", clients="told to come back")
-    listener = StartingListener(_server_properties(), progress.describe)
+    listener = StartingListener(
+        _server_properties(), progress.describe, descriptor_limit=descriptors().clients
+    )
     try:
         addresses = [
             Address(host, await listener.listen(host, port)) for host, port in config.amqp_listeners
@@ -621,6 +671,12 @@ def _new_token() -> str:
 def _read_file(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
+
+
+def _pinned_max(config: Config, path: Path) -> int:
+    """How many octets all snapshots together may keep on the disk. Raises OSError."""
+    status = os.statvfs(path)
+    return limit_bytes(config.snapshot_limit, status.f_blocks * status.f_frsize)
 
 
 def _free_bytes(path: Path) -> int:

@@ -195,6 +195,8 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "os_pid": str(os.getpid()),
         "uptime": int((node.clock.wall_time() - node.started_at) * 1000),
         **shown.levels(*MACHINE, *CHURN),
+        # Warren's own: what snapshots keep on the disk.
+        "disk_pinned": disk.pinned_bytes() if disk is not None else 0,
         "fd_total": machine.fd_total,
         "sockets_total": machine.sockets_total,
         "mem_limit": machine.mem_limit,

@@ -19,7 +19,7 @@ from warren.mgmt.http.request import ApiRequest, boolean, text
 from warren.mgmt.peers import added, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.history import Window
-from warren.mgmt.waiting import visible
+from warren.mgmt.waiting import through, visible
 
 QUEUE_TYPES = ("classic", "quorum", "stream")
 NO_QUEUE_TYPE = "undefined"
@@ -177,7 +177,7 @@ def _default_queue_type(body: dict[str, Any]) -> str | None:
 
 async def delete_vhost(request: ApiRequest) -> None:
     name = request.vhost().name
-    request.node.delete_vhost(name)
+    await through(request.node.end_vhost(name))
     audit(request, "vhost_deleted", vhost=name)
     await durable(request)
 

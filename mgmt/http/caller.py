@@ -8,24 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from warren.core.access import LoginRefused, User
+from warren.core.login_throttle import FORGIVEN_S, LoginThrottled
 from warren.core.node import Node
 from warren.core.node_counts import HTTP
 from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
-
-FAILURES_MAX = 20
-"""Failed logins of a name an address has free; then one comes back every so many seconds."""
-
-FAILURES_OF_ADDRESS_MAX = 200
-"""The same for all names together."""
-
-FAILURE_FORGIVEN_S = 3.0
-
-ADDRESSES_MAX = 10_000
-"""Addresses remembered; the ones that failed longest ago are forgotten."""
 
 LOCAL_USER = "warren-ctl"
 """Whose name stands in logs for what the command line did."""
@@ -75,50 +64,18 @@ def local_caller() -> Caller:
     return Caller(User(LOCAL_USER, frozenset({"administrator", "impersonator"})), "ctl", True)
 
 
-class LoginThrottle:
-    """Limits failed logins of each name from each address, so that a client with a wrong password
-    does not lock out the others behind its address. Times are seconds on the node's clock."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[tuple[str, str | None], tuple[float, float]] = OrderedDict()
-
-    def wait_s(self, address: str, user: str, now: float) -> float:
-        """How long the address has to wait before it may try this name again; 0 if not at all."""
-        excess = max(
-            self._left((address, user), now) - FAILURES_MAX,
-            self._left((address, None), now) - FAILURES_OF_ADDRESS_MAX,
-        )
-        return 0.0 if excess < 0 else (excess + 1) * FAILURE_FORGIVEN_S
-
-    def failed(self, address: str, user: str, now: float) -> None:
-        for who in ((address, user), (address, None)):
-            self._failures[who] = (self._left(who, now) + 1, now)
-            self._failures.move_to_end(who)
-        while len(self._failures) > ADDRESSES_MAX:
-            self._failures.popitem(last=False)
-
-    def _left(self, who: tuple[str, str | None], now: float) -> float:
-        count, at = self._failures.get(who, (0.0, now))
-        return max(0.0, count - (now - at) / FAILURE_FORGIVEN_S)
-
-
-def log_in(
-    node: Node, throttle: LoginThrottle, credentials: tuple[str, str], address: str, loopback: bool
-) -> Caller:
+def log_in(node: Node, credentials: tuple[str, str], address: str, loopback: bool) -> Caller:
     """Raises `ApiError` as RabbitMQ words it."""
-    now = node.clock.now()
-    wait_s = throttle.wait_s(address, credentials[0], now)
-    if wait_s:
+    try:
+        user = node.log_in(*credentials, address, loopback, HTTP)
+    except LoginThrottled as refusal:
         raise ApiError(
             429,
             "too_many_requests",
-            f"too many failed logins from {address}, try again in {wait_s:.0f} s",
-            {"Retry-After": str(int(wait_s) + 1)},
-        )
-    try:
-        user = node.log_in(*credentials, loopback, HTTP)
+            f"too many failed logins from {address}, try again in {FORGIVEN_S:.0f} s",
+            {"Retry-After": str(int(FORGIVEN_S))},
+        ) from refusal
     except LoginRefused as refusal:
-        throttle.failed(address, credentials[0], now)
         node.login_refused(address, refusal)
         if refusal.only_loopback:
             raise NotAuthorised("User can only log in via localhost") from refusal

@@ -11,18 +11,19 @@ import asyncio
 import logging
 import os
 import ssl
+import sys
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from warren.amqp.accepting import Acceptor
+from warren.core.descriptors import HTTP_MAX
 from warren.core.log_line import log_fault
 
 log = logging.getLogger("warren.http")
 
-
-CONNECTIONS_MAX = 2000
-"""HTTP connections at a time: clients that hold them open must not take AMQP's file descriptors."""
+BACKLOG = 100
 
 
 class Audience(Enum):
@@ -50,6 +51,7 @@ class Introduction(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._listeners.introductions += 1
         self._transport.pause_reading()
         self._task = asyncio.get_running_loop().create_task(self._introduce())
 
@@ -57,6 +59,7 @@ class Introduction(asyncio.Protocol):
         self._received.append(data)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._listeners.introductions -= 1
         if self._task is not None:
             self._task.cancel()
 
@@ -71,6 +74,7 @@ class Introduction(asyncio.Protocol):
         transport = self._transport
         if transport.is_closing():
             return
+        self._listeners.introductions -= 1
         protocol = factory()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -87,9 +91,22 @@ class Refusal(asyncio.Protocol):
 
 
 class HttpListeners:
-    """Listens for the server that `load` brings."""
+    """Listens for the server that `load` brings.
 
-    def __init__(self, load: LoadServer) -> None:
+    `connections_max` are taken at a time, and no socket numbered `descriptor_limit`; the command
+    line is not counted.
+    """
+
+    def __init__(
+        self,
+        load: LoadServer,
+        *,
+        connections_max: int = HTTP_MAX,
+        descriptor_limit: int = sys.maxsize,
+    ) -> None:
+        self.introductions = 0
+        self._connections_max = connections_max
+        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
         self._load = load
         self._server: Callable[[Audience], Awaitable[ProtocolFactory]] | None = None
         self._factories: dict[Audience, ProtocolFactory] = {}
@@ -100,11 +117,7 @@ class HttpListeners:
         self, host: str, port: int, audience: Audience, tls: ssl.SSLContext | None = None
     ) -> int:
         """Returns the port; raises OSError."""
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: self._protocol(audience), host, port, ssl=tls)
-        self._sockets.append(server)
-        bound: int = server.sockets[0].getsockname()[1]
-        return bound
+        return await self._acceptor.listen(host, port, lambda: self._protocol(audience), tls)
 
     async def listen_locally(self, path: Path) -> None:
         """A socket that only our own user may open. Raises OSError."""
@@ -129,18 +142,19 @@ class HttpListeners:
 
     @property
     def _open(self) -> int:
-        """Connections the server has."""
+        """Connections the server has, or waits for."""
         servers: list[Any] = list(self._factories.values())
-        return sum([len(server.connections) for server in servers])
+        return self.introductions + sum([len(server.connections) for server in servers])
 
     def stop(self) -> None:
         """Take no more connections."""
+        self._acceptor.close()
         for server in self._sockets:
             server.close()
         self._sockets.clear()
 
     def _protocol(self, audience: Audience) -> asyncio.Protocol:
-        if self._open >= CONNECTIONS_MAX and audience is not Audience.COMMAND_LINE:
+        if self._open >= self._connections_max and audience is not Audience.COMMAND_LINE:
             return Refusal()
         factory = self._factories.get(audience)
         return Introduction(self, audience) if factory is None else factory()

@@ -7,12 +7,12 @@ there is a way (`Listing.keys`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from warren.core.matcher import BoundedMatcher, TooSlow
+from warren.core.matcher import TooSlow
+from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, boolean
 from warren.mgmt.http.slices import chunks, first_sorted
@@ -85,9 +85,9 @@ def _pattern(name: str, use_regex: str) -> Callable[[str], object] | None:
         return None
     if use_regex == "true":
         try:
-            return BoundedMatcher(name, re.IGNORECASE, strict=True).search
-        except (re.error, RecursionError, OverflowError) as error:
-            raise BadRequest(PAGINATION_INVALID) from error
+            return compile_pattern(name, ignore_case=True, strict=True).search
+        except InvalidPattern as error:
+            raise BadRequest(f"{PAGINATION_INVALID}: {error.text}") from error
     wanted = name.lower()
     return lambda text: wanted in text.lower()
 

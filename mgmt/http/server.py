@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, cast
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -22,7 +21,6 @@ from warren.core.errors import BrokerError
 from warren.core.log_line import log_fault
 from warren.mgmt.http.caller import (
     Caller,
-    LoginThrottle,
     basic_credentials,
     local_caller,
     log_in,
@@ -32,6 +30,7 @@ from warren.mgmt.http.endpoint import Endpoint, Reply, Right
 from warren.mgmt.http.errors import ApiError, LoginFailed, from_broker
 from warren.mgmt.http.listeners import Audience, ProtocolFactory
 from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
+from warren.mgmt.http.sites import check_site
 from warren.mgmt.managed_node import ManagedNode
 
 log = logging.getLogger("warren.http")
@@ -87,7 +86,6 @@ class ManagementServer:
         metrics: Routes,
     ) -> None:
         self._managed = managed
-        self._throttle = LoginThrottle()
         self._runners: list[web.AppRunner] = []
         self._endpoints = endpoints(self.log_in)
         self._pages = pages
@@ -163,6 +161,8 @@ class ManagementServer:
             handler = endpoint.methods.get(method)
             if handler is None:
                 return web.Response(status=405, headers={**headers, "Allow": _allowed(endpoint)})
+            if not local:
+                check_site(http, self._managed.config.cors_origins)
             _check_accept(http)
             _check_encoding(http)
             right = endpoint.right_for(method)
@@ -195,7 +195,7 @@ class ManagementServer:
         credentials = _credentials(http)
         if credentials is None:
             raise no_credentials()
-        caller = log_in(self._managed.node, self._throttle, credentials, address, loopback)
+        caller = log_in(self._managed.node, credentials, address, loopback)
         right.check(caller)
         return caller
 
@@ -203,7 +203,7 @@ class ManagementServer:
         """For the login itself. Raises `ApiError`."""
         address = http.remote or ""
         loopback = address.startswith(LOOPBACK)
-        return log_in(self._managed.node, self._throttle, credentials, address, loopback)
+        return log_in(self._managed.node, credentials, address, loopback)
 
     def _cors(self, http: web.Request) -> dict[str, str]:
         origin = http.headers.get("Origin")
@@ -255,24 +255,10 @@ def _credentials(http: web.Request) -> tuple[str, str] | None:
         raise LoginFailed()
     cookie = http.cookies.get(COOKIE)
     if cookie is not None:
-        _check_same_origin(http)
         return basic_credentials(cookie)
     if http.method == "GET" and http.path.endswith("/definitions") and "auth" in http.query:
         return basic_credentials(http.query["auth"])
     return None
-
-
-def _check_same_origin(http: web.Request) -> None:
-    """A cookie is sent whoever's page asks: what changes something must come from our pages."""
-    origin = http.headers.get("Origin")
-    if http.method in ("GET", "HEAD") or origin is None:
-        return
-    try:
-        site = urlsplit(origin).netloc
-    except ValueError:
-        site = ""
-    if site != http.host:
-        raise ApiError(401, "not_authorised", "The request comes from another site")
 
 
 async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> web.StreamResponse:

@@ -74,6 +74,7 @@ class Collector:
             len(self._node.metadata.unreadable),
             journal.unwritten_bytes,
             *storage.pins.pinned,
+            storage.pins.released,
         )
 
     async def queue_groups(self, *, per_object: bool) -> list[Rows]:

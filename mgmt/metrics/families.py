@@ -99,19 +99,24 @@ PERSISTER = (
     _gauge("storage_snapshots", "Snapshots that stand in the store"),
     _gauge("storage_pinned_bytes", "Octets on the disk for the sake of snapshots alone"),
     _gauge("storage_cursors", "Cursors of streams that may keep snapshots"),
+    _counter(
+        "storage_snapshots_released_total",
+        "Snapshots released because all together kept more than snapshot_limit",
+    ),
 )
 
 AUTH = (
     _counter("auth_attempts_total", "Logins tried"),
     _counter("auth_attempts_succeeded_total", "Logins that succeeded"),
     _counter("auth_attempts_failed_total", "Logins that failed"),
+    _counter("auth_attempts_throttled_total", "Logins refused unseen after many that failed"),
 )
 
 
 def auth(managed: ManagedNode) -> Values:
     counts = managed.node.counts
     tried = counts.logins_succeeded + counts.logins_failed
-    return (tried, counts.logins_succeeded, counts.logins_failed)
+    return (tried, counts.logins_succeeded, counts.logins_failed, counts.logins_throttled)
 
 
 # Queues

@@ -75,11 +75,17 @@ function ofAlarms({ nodes }) {
           finding(
             "disk-alarm",
             "bad",
-            `Node ${node.name} is short of disk space (${bytes(node.disk_free)} free, ${bytes(node.disk_free_limit)} wanted): publishers are blocked until there is more.`,
+            `Node ${node.name} is short of disk space (${bytes(node.disk_free)} free, ${bytes(node.disk_free_limit)} wanted): publishers are blocked until there is more.${ofSnapshots(node)}`,
           ),
         ]
       : []),
   ]);
+}
+
+function ofSnapshots({ disk_free: free, disk_free_limit: wanted, disk_pinned: pinned }) {
+  return pinned && free + pinned >= wanted
+    ? ` Snapshots keep ${bytes(pinned)} of what the node has removed: release them (warren export snapshot list).`
+    : "";
 }
 
 function ofConsumers({ queue, ready, incoming }) {

@@ -178,3 +178,25 @@ class TestPeriodic:
         periodic.stop()
         periodic.stop()
         assert clock.waiting == []
+
+
+@pytest.mark.parametrize(
+    ("pinned", "named"), [(0, False), (39 * MB, False), (40 * MB, True), (GB, True)]
+)
+def test_snapshots_are_named_when_the_alarm_would_not_be_without_them(
+    disk: Disk,
+    monitor: DiskMonitor,
+    pinned: int,
+    named: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monitor.pinned_bytes = lambda: pinned
+    monitor.check(0)
+    assert not monitor.snapshots_are_the_cause
+    disk.free = 10 * MB
+    for now in (10, 20):
+        monitor.check(now)
+    assert monitor.snapshots_are_the_cause == named
+    said = [line for line in caplog.messages if line.startswith("disk_filled_by_snapshots")]
+    assert len(said) == named
+    assert not said or f"pinned_bytes={pinned}" in said[0]

@@ -20,7 +20,7 @@ import pika
 from api_client import ApiClient
 
 from warren import Broker
-from warren.mgmt.http import caller
+from warren.core import login_throttle
 
 USER, PASSWORD = "fuzzer", "fuzzer-password"
 NAMES = {
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=50)
     parser.add_argument("--program", default="schemathesis")
     options = parser.parse_args()
-    caller.FAILURES_MAX = 10**9
+    login_throttle.OF_NAME_MAX = login_throttle.OF_ADDRESS_MAX = 10**9
     with Broker(http_port=0) as broker, tempfile.TemporaryDirectory() as folder:
         populate(broker)
         _, description = ApiClient(broker, USER, PASSWORD).get("/openapi.json")

@@ -10,6 +10,7 @@ from api_client import EVERYTHING, NOT_FOUND, VHOST_NOT_FOUND, ApiClient, reason
 from warren import Broker
 
 POLICY = {"pattern": "^a", "definition": {"max-length": 5}}
+GET_ONE = {"ackmode": "ack_requeue_true", "encoding": "auto", "count": 1}
 BOTH = pytest.mark.parametrize("kind", ["policies", "operator-policies"])
 
 
@@ -129,3 +130,31 @@ def test_keys_that_are_missing(api: ApiClient, kind: str) -> None:
     assert reason(api.put(f"/{kind}/v1/p")) == (400, told)
     assert reason(api.put(f"/{kind}/v1/p", {"pattern": ""})) == (400, "[{key_missing,definition}]")
     assert reason(api.put(f"/{kind}/v1/p", b"{")) == (400, "not_json")
+
+
+@BOTH
+def test_a_pattern_that_would_take_for_ever_holds_nobody_up(api: ApiClient, kind: str) -> None:
+    for number in range(50):
+        assert api.put(f"/queues/v1/{'a' * 60}{number}", {})[0] == 201
+    for pattern in ("^" + "(?:aa|a)?" * 30 + "!$", "(?:a|a)" * 60 + "[!]"):
+        assert api.put(f"/{kind}/v1/slow", {**POLICY, "pattern": pattern})[0] in (201, 204)
+        assert api.put("/permissions/v1/guest", {**EVERYTHING, "read": pattern})[0] in (201, 204)
+        name = "a" * 60 + "0"
+        assert api.get(f"/queues/v1/{name}")[1]["policy"] is None
+        assert api.post(f"/queues/v1/{name}/get", GET_ONE)[0] == 401
+    assert api.put(f"/{kind}/v1/good", {**POLICY, "pattern": "^(?:aa|a)?a+1$"}) == (201, None)
+
+
+@BOTH
+def test_a_pattern_that_is_too_long_is_refused(api: ApiClient, kind: str) -> None:
+    status, wrong = reason(api.put(f"/{kind}/v1/p", {**POLICY, "pattern": "(?:aa|a)?" * 100_000}))
+    assert (status, wrong) == (
+        400,
+        "Validation failed\n\npattern should be regular expression but is invalid: "
+        '{"regular expression is too large: longer than 4096 characters",0}\n',
+    )
+    status, wrong = reason(api.put("/permissions/v1/guest", {**EVERYTHING, "read": "x" * 5000}))
+    assert (status, wrong[2]) == (
+        400,
+        '{"regular expression is too large: longer than 4096 characters",0}',
+    )

@@ -796,6 +796,21 @@ class TestDeletedQueuesOfAMember:
         replica.save(5, [self.saved(name, record) for name, record in changes])
         return replica
 
+    @pytest.mark.parametrize("left", [0, 100, 5000, 10_000])
+    def test_a_damaged_copy_is_discarded_and_begun_anew(self, tmp_path: Path, left: int) -> None:
+        self.filled(tmp_path).close()
+        file = tmp_path / "cluster-metadata" / "data.mdb"
+        file.write_bytes(file.read_bytes()[:left])
+        replica = self.opened(tmp_path)
+        assert replica.load() is None
+        replica.reset("cluster")
+        replica.save(9, [self.saved("led", QueueRecord(False, {}, 0x100, leader="here"))])
+        replica.close()
+        replica = self.opened(tmp_path)
+        loaded = replica.load()
+        assert loaded is not None and loaded.revision == 9
+        replica.close()
+
     def test_only_storages_of_this_node_are_noted(self, tmp_path: Path) -> None:
         replica = self.filled(tmp_path)
         replica.save(6, [self.saved(name, None) for name in ("led", "mirrored", "other")])

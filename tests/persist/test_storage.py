@@ -32,6 +32,7 @@ from warren.persist.log_writer import file_name
 from warren.persist.queue_index import MARK_BYTES_MIN, QueueIndex
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, Recovery
 from warren.persist.storage import START_SHIFT, Limits, Storage, empty_transient
+from warren.persist.unclaimed import NAMED_MAX
 
 STORE = Path("/data/store")
 NODE_ID = b"n" * 16
@@ -662,6 +663,20 @@ def test_messages_of_a_queue_nobody_deleted_are_kept_until_it_is_there_again(
     assert not node.storage.unclaimed
 
 
+def test_of_many_queues_without_a_definition_some_are_named(
+    disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(disk)
+    for number in range(NAMED_MAX + 20):
+        node.open(0x1000 + 0x100 * number)
+        node.publish(b"x", 0x1000 + 0x100 * number)
+    node.rest()
+    disk.crash()
+    Node(disk)
+    assert caplog.text.count(" messages_unclaimed ") == NAMED_MAX
+    assert f"many_messages_unclaimed queues={NAMED_MAX + 20} messages=120" in caplog.text
+
+
 def test_what_was_delivered_before_its_definition_was_lost_counts_as_delivered(
     disk: SimulatedDisk,
 ) -> None:
@@ -698,12 +713,11 @@ def test_a_deletion_that_was_written_down_is_carried_out(disk: SimulatedDisk) ->
     node.rest()
     disk.crash()
     node = Node(disk, deleted=(0x1000, 0x2000))
-    assert not node.storage.unclaimed
+    assert not node.storage.unclaimed and not node.noted
+    node.rest()
     # Of the other one there is nothing.
     assert node.noted == [[(note_key(0x2000), None)]]
-    node.rest()
     # The journal has the messages of the first, until a checkpoint is behind them.
-    assert len(node.noted) == 1
     node.checkpoint()
     assert node.noted[1:] == [[(note_key(0x1000), None)]]
     disk.crash()

@@ -24,7 +24,7 @@ TESTS = 4
 
 ONCE_FAILED = (12, 28, 47, 50, 55, 83, 91, 118, 131, 198, 203, 217, 311, 391, 410, 467, 558)
 ONCE_FAILED += (582, 750, 771, 778, 794, 1571, 1000592, 1009383, 1009794, 1010227, 1037063, 2000976)
-ONCE_FAILED += (3009696, 3009726)
+ONCE_FAILED += (3009696, 3009726, 7001739)
 
 RARE = (
     "checkpoints",
@@ -35,6 +35,7 @@ RARE = (
     "disk fault: sync",
     "disk fault: write",
     "killed",
+    "notes of deletion taken away",
     "power lost in a step",
     "power lost in recovery",
 )

@@ -125,6 +125,9 @@ def test_one_queue_is_taken_as_it_is_written() -> None:
         ({"columns": ""}, "names with commas"),
         ({"snapshot": ""}, "not empty"),
         ({"paths": "[]"}, "one path"),
+        ({"leaseSeconds": "0"}, "a whole number from 1 on"),
+        ({"leaseSeconds": "400000000"}, "leaseSeconds may be 316224000 at most"),
+        ({"leaseSeconds": "60", "snapshot": "s"}, "leaseSeconds is for a snapshot that is taken"),
     ],
 )
 def test_mistakes_are_refused(given: dict[str, str], text: str) -> None:

@@ -17,9 +17,11 @@ from pinned_messages import bodies_of
 
 from warren import Broker
 from warren.config import Listener
+from warren.core.memory_monitor import Absolute
 from warren.spark_export.cursor import take_cursor
+from warren.spark_export.errors import SnapshotGone
 from warren.spark_export.plan import QueueSelector
-from warren.spark_export.snapshot import Snapshot, create, list_snapshots
+from warren.spark_export.snapshot import Snapshot, create, list_snapshots, open_snapshot
 
 ALL = QueueSelector()
 PATIENCE_S = 30.0
@@ -172,3 +174,48 @@ def test_a_node_removes_at_its_start_what_nobody_wants(
     broker.start()
     wait_until(lambda: os.listdir(wanted.directory.parent) == [wanted.id])
     assert list_snapshots(tmp_path / "data") == [wanted]
+
+
+def test_a_node_releases_the_oldest_snapshot_above_the_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        Broker(
+            data_dir=tmp_path / "data",
+            metrics_listeners=(Listener("127.0.0.1", 0),),
+            snapshot_limit=Absolute(17 << 20),
+            store_file_bytes_max=1 << 20,
+        ) as broker,
+        open_channel(broker) as channel,
+    ):
+        storage = broker._running.messages.storage  # type: ignore[union-attr]
+
+        def look() -> dict[str, float]:
+            broker.call(lambda node: storage.pins.check(0.0))
+            return metrics(broker)
+
+        def taken() -> Snapshot:
+            """A snapshot that alone keeps 10 MB: the messages in it are gone from the queue."""
+            channel.queue_declare("q", durable=True)
+            for _ in range(10):
+                channel.basic_publish("", "q", os.urandom(1 << 20), PERSISTENT)
+            snapshot = create(tmp_path / "data", ALL)
+            before = look()["storage_pinned_bytes"]
+            channel.queue_purge("q")
+            channel.queue_declare("q", durable=True)
+            broker.call(lambda node: storage.checkpointer.request())
+            wait_until(
+                lambda: (
+                    look()["storage_pinned_bytes"] >= before + (9 << 20)
+                    or look()["storage_snapshots_released_total"] > 0
+                )
+            )
+            return snapshot
+
+        first, second = taken(), taken()
+        wait_until(lambda: look()["storage_snapshots_released_total"] == 1)
+        wait_until(lambda: look()["storage_snapshots"] == 1)
+        with pytest.raises(SnapshotGone, match=r"snapshot_limit of the node was 17825792"):
+            open_snapshot(first.directory)
+        assert len(bodies_of(second, "/", "q")) == 10
+    assert sum(line.startswith("snapshot_released ") for line in caplog.messages) == 1

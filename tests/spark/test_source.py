@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -19,10 +20,11 @@ from warren.core.field import Field, Table
 from warren.core.message import Envelope, Message
 from warren.core.ports import Write
 from warren.core.records import QueueRecord, VirtualHostRecord
+from warren.persist.pins import sweep
 from warren.spark_export.options import parse_options
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.schema import arrow_schema, columns, spark_schema
-from warren.spark_export.snapshot import create, list_snapshots
+from warren.spark_export.snapshot import create, list_snapshots, now_us, pins_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -251,6 +253,52 @@ def test_a_snapshot_can_be_named(spark: SparkSession, store: Path, tmp_path: Pat
         assert frame.count() == 5
     with pytest.raises(Exception, match="SnapshotGone"):
         frame.count()
+
+
+def test_a_snapshot_has_the_lease_that_was_asked_for(spark: SparkSession, store: Path) -> None:
+    before = {snapshot.id for snapshot in list_snapshots(store)}
+    assert load(spark, store, queue="invoices", leaseSeconds="7200").count() == 5
+    (snapshot,) = [one for one in list_snapshots(store) if one.id not in before]
+    assert 7190 < (snapshot.expires_us - snapshot.created_us) / 1e6 < 7300
+    snapshot.release()
+
+
+def test_a_snapshot_goes_with_the_application_that_took_it(
+    spark: SparkSession, worker_python: str, tmp_path: Path
+) -> None:
+    """Java, and the process that called for Spark, may live on."""
+    data = tmp_path / "data"
+    node = StoredNode(data)
+    publish(node, b"one", ORDERS)
+    node.flush()
+    node.stop()
+    script = str(Path(__file__).parent / "session_driver.py")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", script, str(data), str(tmp_path), worker_python],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=tmp_path,
+            text=True,
+        )
+    assert process.stdin is not None and process.stdout is not None
+    with process:
+        assert process.stdout.readline() == "1\n", (tmp_path / "log").read_text("utf-8")
+        sweep(pins_directory(data), now_us())
+        (snapshot,) = list_snapshots(data)
+        assert snapshot.owner is not None
+        # One that somebody has extended is wanted for its own sake.
+        kept = create(data, QueueSelector(), owner=snapshot.owner).extend(60)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "stopped\n"
+        deadline = time.monotonic() + 30
+        while list_snapshots(data) != [kept]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            sweep(pins_directory(data), now_us())
+        process.communicate("\n")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
         data_dir: Path | None = None,
         config: str | None = None,
         amqp: str | None = "127.0.0.1:0",
+        descriptors: int | None = None,
     ) -> ServerProcess:
         every = ["--data-dir", str(data_dir or tmp_path / f"data-{len(servers)}"), *arguments]
         if amqp is not None:
@@ -40,7 +41,7 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
             file = tmp_path / f"warren-{len(servers)}.conf"
             file.write_text(config, encoding="utf-8")
             every += ["--config", str(file)]
-        servers.append(ServerProcess(every, tmp_path))
+        servers.append(ServerProcess(every, tmp_path, descriptors=descriptors))
         return servers[-1]
 
     yield start

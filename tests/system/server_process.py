@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -15,21 +16,39 @@ PATIENCE_S = 30.0
 """How long a test waits for something that must come; the machine may be busy."""
 
 
-def launch(arguments: list[str], directory: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a server; returns at once."""
+def launch(
+    arguments: list[str], directory: Path, log: IO[bytes], descriptors: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a server, with a limit of open files if one is given; returns at once."""
+
+    def limit() -> None:
+        if descriptors is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+
     command = [sys.executable, "-P", "-m", "warren", "server", "--http", "none", *arguments]
-    return subprocess.Popen(command, cwd=directory, stdout=subprocess.PIPE, stderr=log)
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        preexec_fn=None if descriptors is None else limit,
+    )
 
 
 class ServerProcess:
     """A server that is ready when constructed."""
 
     def __init__(
-        self, arguments: list[str], directory: Path, *, patience_s: float = PATIENCE_S
+        self,
+        arguments: list[str],
+        directory: Path,
+        *,
+        patience_s: float = PATIENCE_S,
+        descriptors: int | None = None,
     ) -> None:
         self._log = directory / f"server-{time.monotonic_ns()}.log"
         with self._log.open("wb") as log:
-            self.process = launch(arguments, directory, log)
+            self.process = launch(arguments, directory, log, descriptors)
         self.ready_line = self._first_line(patience_s)
         ports = re.search(r"ready: amqp (\d+)(?:, amqps (\d+))?", self.ready_line)
         if ports is None:

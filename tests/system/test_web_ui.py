@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
+import lmdb
 import pika
 import pytest
 
@@ -891,3 +892,26 @@ def api_has(broker: Broker, path: str) -> bool:
         error.close()
         return False
     return True
+
+
+def test_the_overview_names_messages_without_a_queue_and_unreadable_definitions(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        channel = connection.channel()
+        channel.queue_declare("gone", durable=True)
+        channel.confirm_delivery()
+        for _ in range(3):
+            channel.basic_publish("", "gone", b"body", pika.BasicProperties(delivery_mode=2))
+        connection.close()
+    with lmdb.open(str(tmp_path / "metadata"), map_size=1 << 26) as environment:
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"queue\0\1/\0\1gone\0\1", b"damaged")
+    with Broker(http_port=0, data_dir=tmp_path) as broker:
+        with WebUi(browser, broker.http_url) as ui:
+            ui.enter()
+            warnings = ui.page.locator(".alarm")
+            expect(warnings.nth(0)).to_contain_text("keeps 3 messages of queues that no definition")
+            expect(warnings.nth(1)).to_contain_text("passes over 1 definitions")
+            ui.check_form()

@@ -1,0 +1,60 @@
+"""Which sites may have a browser change something here.
+
+A browser that remembers a login, by cookie or for Basic, sends it along whoever's page makes the
+request. So a request that may change something must come from our own pages, from a site that
+`management.cors.allow_origins` names, or from no browser at all.
+
+Browsers say which: in `Sec-Fetch-Site`, which compares what they see, so that proxies make no
+difference to it, but which they send over TLS and to localhost only; and in `Origin`, which has to
+be compared with what the browser took for our name. Pages can set neither, nor `X-Forwarded-Host`
+without asking first. Tools such as curl send none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from warren.mgmt.http.errors import ApiError
+
+CHANGES_NOTHING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+OWN = frozenset({"same-origin", "none"})
+"""What `Sec-Fetch-Site` says of requests that our pages make, or that the user typed."""
+
+
+def check_site(http: web.Request, allowed: Collection[str]) -> None:
+    """Raises `ApiError` when a page of another site wants to change something."""
+    if http.method in CHANGES_NOTHING:
+        return
+    origin, site = http.headers.get("Origin"), http.headers.get("Sec-Fetch-Site")
+    if origin is not None and ("*" in allowed or origin in allowed):
+        return
+    if site is not None:
+        own = site in OWN
+    else:
+        own = origin is None or _host(origin) in _own_hosts(http)
+    if not own:
+        who = f"origin {origin}" if origin is not None else f"Sec-Fetch-Site {site}"
+        raise ApiError(
+            403,
+            "cross_site",
+            f"the request comes from a page of another site ({who}); management.cors.allow_origins"
+            " names the sites that may change something",
+        )
+
+
+def _host(origin: str) -> str | None:
+    """Host and port of an origin, as `Host` has them; None for one that is hidden or is none."""
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+def _own_hosts(http: web.Request) -> list[str]:
+    """What the browser may have taken for our name: a proxy may have changed `Host`."""
+    forwarded = http.headers.get("X-Forwarded-Host", "")
+    return [http.host.lower(), *(name.strip().lower() for name in forwarded.split(","))]
