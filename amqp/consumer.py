@@ -173,8 +173,8 @@ class ChannelConsumer(Consumer):
         method_tail = self._method_tails[redelivered]
         frame_max = channel.connection.frame_max
         if not body or len(body) > frame_max - OVERHEAD:
-            content = content_frames(number, header, body, frame_max)
-            self._output += (self._head, _pack_tag(delivery_tag), method_tail, content)
+            self._output += (self._head, _pack_tag(delivery_tag), method_tail)
+            self._output += content_frames(number, header, body, frame_max)
             return
         header_head = HEAD.pack(HEADER, number, len(header))
         body_head = _pack_next_head(FRAME_END, BODY, number, len(body))
@@ -199,11 +199,9 @@ class ChannelConsumer(Consumer):
 
 def delivery_frames(
     channel: int, method: bytes, header: bytes, body: bytes, frame_max: int
-) -> bytes:
-    """A method that carries content (basic.return, basic.get-ok), with its content."""
-    return (
-        HEAD.pack(METHOD, channel, len(method))
-        + method
-        + END
-        + content_frames(channel, header, body, frame_max)
-    )
+) -> list[bytes]:
+    """A method that carries content (basic.return, basic.get-ok), with its content, in parts."""
+    return [
+        HEAD.pack(METHOD, channel, len(method)) + method + END,
+        *content_frames(channel, header, body, frame_max),
+    ]

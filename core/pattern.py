@@ -81,6 +81,10 @@ class InvalidPattern(BrokerError):
         self.reason = reason
 
 
+class PatternTooLarge(InvalidPattern):
+    """A pattern that would take too long to compile; PCRE may have taken it."""
+
+
 def compile_pattern(
     pattern: str,
     values: Mapping[str, str] | None = None,
@@ -96,7 +100,7 @@ def compile_pattern(
     a search that takes too long raises `TooSlow`.
     """
     if len(pattern) > PLAIN_LENGTH_MAX:
-        raise InvalidPattern(pattern, _too_large(f"longer than {PLAIN_LENGTH_MAX} characters"))
+        raise PatternTooLarge(pattern, _too_large(f"longer than {PLAIN_LENGTH_MAX} characters"))
     translation = _Translation(pattern, values or {})
     try:
         return matcher(
@@ -107,7 +111,7 @@ def compile_pattern(
             strict=strict,
         )
     except TooLarge as error:
-        raise InvalidPattern(pattern, _too_large(str(error))) from None
+        raise PatternTooLarge(pattern, _too_large(str(error))) from None
     except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise InvalidPattern(pattern, _reason(pattern, error)) from None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from warren.core.matcher import TooSlow
-from warren.core.pattern import InvalidPattern, compile_pattern
+from warren.core.pattern import InvalidPattern, PatternTooLarge, compile_pattern
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, boolean
 from warren.mgmt.http.slices import chunks, first_sorted
@@ -86,8 +86,10 @@ def _pattern(name: str, use_regex: str) -> Callable[[str], object] | None:
     if use_regex == "true":
         try:
             return compile_pattern(name, ignore_case=True, strict=True).search
-        except InvalidPattern as error:
+        except PatternTooLarge as error:
             raise BadRequest(f"{PAGINATION_INVALID}: {error.text}") from error
+        except InvalidPattern as error:
+            raise BadRequest(PAGINATION_INVALID) from error
     wanted = name.lower()
     return lambda text: wanted in text.lower()
 

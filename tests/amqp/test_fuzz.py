@@ -272,7 +272,7 @@ def test_body_frames_without_octets_are_not_kept() -> None:
     peer.sends(commands.Basic.Publish, routing_key="q0")
     peer.sends_octets(Frame(2, 1, struct.pack(">HHQH", 60, 0, 10, 0)).octets)
     peer.sends_octets(Frame(3, 1, b"").octets * 5000)
-    assert len(peer.connection.channels[1]._chunks) == 0
+    assert len(peer.connection.channels[1]._body) == 0
 
 
 def test_headers_of_a_publisher_are_kept_up_to_a_limit() -> None:

@@ -147,6 +147,21 @@ def test_time_that_searches_do_not_need_does_not_add_up() -> None:
     assert not bounded.search("0.00001")
 
 
+def test_a_pause_of_python_is_not_held_against_a_pattern() -> None:
+    clock = [0.0]
+
+    def find(text: str, left_s: float) -> object | None:
+        clock[0] += float(text)
+        return text
+
+    bounded = BoundedMatcher(find, "x", None, cpu_s=lambda: clock[0])
+    for _ in range(20):
+        assert bounded.search("0.5")
+        for _ in range(10):
+            assert bounded.search("0.00001")
+    assert not [one for one in range(10) if bounded.search("0.5")][5:]
+
+
 def test_a_pattern_that_is_always_slower_than_it_may_be_runs_out_of_time() -> None:
     clock = [0.0]
 

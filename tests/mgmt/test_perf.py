@@ -146,7 +146,7 @@ class Peer(asyncio.Protocol):
         if not self._no_ack:
             self._unacked[self._tag] = (queue, header, body)
         self.send(make(commands.Basic.Deliver, consumer_tag="c", delivery_tag=self._tag))
-        self.transport.write(content_frames(1, header, body, FRAME_MAX))
+        self.transport.writelines(content_frames(1, header, body, FRAME_MAX))
 
     def _take(self, method: Any, channel: int) -> None:
         answer = getattr(self, "_on_" + method.name.lower().replace(".", "_"))(method)
@@ -249,7 +249,7 @@ class Peer(asyncio.Protocol):
             self._broker.deliver(publish.routing_key)
         elif publish.mandatory:
             self.send(make(commands.Basic.Return, reply_code=312, reply_text="NO_ROUTE"))
-            self.transport.write(content_frames(1, self._header, self._body, FRAME_MAX))
+            self.transport.writelines(content_frames(1, self._header, self._body, FRAME_MAX))
 
     def _confirm(self) -> None:
         """All that one read brought: the widest the client's window can be seen."""
