@@ -65,8 +65,8 @@ def median(results: list[Result]) -> Result:
     p99_ms = statistics.median(one.waits.p99_ms for one in results)
     took_s = statistics.median(one.took_s for one in results)
     failures = [one.failure for one in results if one.failure]
-    count = min(one.waits.count for one in results)
-    return Result(Waits(count, worst_ms, p99_ms), took_s, "; ".join(failures))
+    asked = min(one.waits.asked for one in results)
+    return Result(Waits(asked, worst_ms, p99_ms), took_s, "; ".join(failures))
 
 
 def main() -> int:

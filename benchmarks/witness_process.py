@@ -34,7 +34,7 @@ QUIET_PATIENCE_S = 20.0
 class Waits(NamedTuple):
     """How long the witness waited for a message and its delivery."""
 
-    count: int
+    asked: int
     worst_ms: float
     p99_ms: float
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from amqp_socket import AmqpSocket, Refused
@@ -93,7 +94,7 @@ class Stage:
 
     def wait_until_gone(self, queues: Iterable[str]) -> None:
         for queue in queues:
-            self._wait_for(lambda name=queue: self._is_gone(name), f"the end of {queue}")
+            self._wait_for(partial(self._is_gone, queue), f"the end of {queue}")
 
     def _is_gone(self, queue: str) -> bool:
         client = AmqpSocket("127.0.0.1", self.port, virtual_host=VIRTUAL_HOST)
