@@ -34,6 +34,13 @@ BURIAL_US = 30
 HEADER_OCTETS_PER_US = 12
 """Headers grow with every death, and most of what a burial costs is theirs then."""
 
+DEATH_US = 1
+"""Who lets messages die makes the line longer, and has to wait while a turn is used up by it."""
+
+ON_THE_WAY_MAX = 5000
+"""Dead letters of one queue that are published and not safe yet. If they cannot get where they are
+to go, those behind them stay where they can be paged out, and those of other queues go on."""
+
 QUEUE_US = 5
 """What each queue costs that takes the dead letter."""
 
@@ -92,8 +99,11 @@ class Burials:
         self._codec = codec
         self._turns = turns
         self._counts = counts
-        self._succession = Succession(clock, lambda name: routes.queues.get(name))
+        self._succession = Succession(clock, turns, lambda name: routes.queues.get(name))
         self._line: deque[_Dead] = deque()
+        # Of queues that have too many on the way: how many those are, and who waits.
+        self._on_the_way: dict[Queue, int] = {}
+        self._stalled: dict[Queue, deque[_Dead]] = {}
         # The dead of each queue that are not buried yet, and those it is to be told of.
         self._unburied: dict[Queue, dict[Message, None]] = {}
         self._buried: dict[Queue, list[Message]] = {}
@@ -116,6 +126,7 @@ class Burials:
 
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
         self._counts.dead_lettered[reason] += len(messages)
+        self._turns.spend(DEATH_US)
         self._unburied.setdefault(queue, {}).update(dict.fromkeys(messages))
         self._line.append(_Dead(queue, messages, reason, None))
         self._work()
@@ -124,6 +135,7 @@ class Burials:
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
         self._counts.dead_lettered[reason] += 1
+        self._turns.spend(DEATH_US)
         self._line.append(_Dead(queue, (message,), reason, done))
         self._work()
 
@@ -135,13 +147,13 @@ class Burials:
     def queue_ends(self, queue: Queue) -> None:
         # Bodies that only the store of the queue has are read before that goes.
         self._forget(queue)
-        for dead in self._line:
+        for dead in (*self._line, *self._stalled.get(queue, ())):
             if dead.queue is queue and dead.done is None:
                 dead.messages = deque(queue.backing.load(dead.messages))
 
     def queue_moves(self, queue: Queue) -> None:
         self._forget(queue)
-        for dead in self._line:
+        for dead in (*self._line, *self._stalled.pop(queue, ())):
             if dead.queue is queue and dead.done is None:
                 dead.messages.clear()
 
@@ -159,6 +171,8 @@ class Burials:
     def end(self) -> None:
         """The virtual host is deleted."""
         self._line.clear()
+        self._stalled.clear()
+        self._on_the_way.clear()
         self._unburied.clear()
         self._buried.clear()
         self._succession.end()
@@ -173,10 +187,14 @@ class Burials:
                 self._bury_next()
         finally:
             self._burying = False
-            if self._line and not self._scheduled:
-                self._scheduled = True
-                self._turns.soon(self._go_on)
+            if self._line:
+                self._go_on_soon()
         self._tell()
+
+    def _go_on_soon(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._turns.soon(self._go_on)
 
     def _go_on(self) -> None:
         self._scheduled = False
@@ -184,12 +202,16 @@ class Burials:
 
     def _bury_next(self) -> None:
         dead = self._line[0]
+        queue = dead.queue
         if not dead.messages:
             self._line.popleft()
             return
-        message = dead.messages.popleft()
-        queue = dead.queue
+        self._turns.spend(DEATH_US)
         done = dead.done
+        if done is None and self._is_stalled(queue):
+            self._stalled.setdefault(queue, deque()).append(self._line.popleft())
+            return
+        message = dead.messages.popleft()
         if done is None:
             done = self._keeper(queue, message)
             if not queue.deleted and not queue.backing.load((message,)):
@@ -197,6 +219,10 @@ class Burials:
                 done()
                 return
         self._publish(queue, message, dead.reason, done)
+
+    def _is_stalled(self, queue: Queue) -> bool:
+        """Whether too many are on the way; also while others of the queue wait for that."""
+        return queue in self._stalled or self._on_the_way.get(queue, 0) >= ON_THE_WAY_MAX
 
     def _publish(
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
@@ -227,8 +253,10 @@ class Burials:
 
     def _keeper(self, queue: Queue, message: Message) -> Callable[[], None]:
         """What is called when a message that the queue keeps is buried."""
+        self._on_the_way[queue] = self._on_the_way.get(queue, 0) + 1
 
         def buried() -> None:
+            self._arrived(queue)
             unburied = self._unburied.get(queue)
             if unburied is None or message not in unburied:
                 # The queue is gone.
@@ -242,6 +270,14 @@ class Burials:
                 self._clock.call_soon(self._tell)
 
         return buried
+
+    def _arrived(self, queue: Queue) -> None:
+        left = self._on_the_way.pop(queue, 1) - 1
+        if left:
+            self._on_the_way[queue] = left
+        if left <= ON_THE_WAY_MAX // 2 and queue in self._stalled:
+            self._line.extend(self._stalled.pop(queue))
+            self._go_on_soon()
 
     def _tell(self) -> None:
         """Tell queues what is buried, many messages at a time."""

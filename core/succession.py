@@ -15,9 +15,15 @@ from typing import Protocol
 from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.core.settlement import PENDING, REJECTED, PublishConfirms, Settlement
+from warren.core.turns import Turns
+from warren.core.waiting import run
 
 AGAIN_S = 1.0
 """How long a successor waits that could not be delivered: the node of its queue is down."""
+
+
+PUBLISH_US = 5
+"""What a publish costs, as `core/turns.py` counts it."""
 
 
 class Successor(Protocol):
@@ -68,10 +74,14 @@ class Succession:
     `queue_named` finds the queue that has a name now.
     """
 
-    def __init__(self, clock: Clock, queue_named: Callable[[str], Successor | None]) -> None:
+    def __init__(
+        self, clock: Clock, turns: Turns, queue_named: Callable[[str], Successor | None]
+    ) -> None:
         self._clock = clock
+        self._turns = turns
         self._queue_named = queue_named
         self._unsafe: dict[int, _Publish] = {}
+        self._later: list[_Publish] = []
         self._last_number = 0
         self._ended = False
         # Who is to be told: one move may be done because another one is, to any depth.
@@ -104,6 +114,7 @@ class Succession:
         """The queues are gone: nothing is tried again, and nobody is told any more."""
         self._ended = True
         self._unsafe.clear()
+        self._later.clear()
 
     def settle(self, publish_seq: int) -> None:
         publish = self._unsafe.pop(publish_seq, None)
@@ -138,8 +149,16 @@ class Succession:
 
     def _try_later(self, publish: _Publish) -> None:
         """The queue cannot be reached, or its node is gone and nobody can say what it has."""
+        if not self._later:
+            self._clock.call_later(AGAIN_S, self._try_again)
+        self._later.append(publish)
 
-        def try_again() -> None:
+    def _try_again(self) -> None:
+        later, self._later = self._later, []
+        run(self._publish_again(later), lambda result: result())
+
+    async def _publish_again(self, publishes: list[_Publish]) -> None:
+        for publish in publishes:
             if self._ended:
                 return
             queue = self._queue_named(publish.queue)
@@ -147,8 +166,8 @@ class Succession:
                 self._one_is_safe(publish.move)
             else:
                 self._publish(publish, queue)
-
-        self._clock.call_later(AGAIN_S, try_again)
+            self._turns.spend(PUBLISH_US)
+            await self._turns.pause()
 
     def _one_is_safe(self, move: _Move) -> None:
         move.unsafe -= 1

@@ -12,6 +12,7 @@ from bare_vhost import new_vhost
 from manual_clock import ManualClock
 
 from warren.amqp.properties import AmqpContentCodec
+from warren.core import burials
 from warren.core.backing_queue import BackingSpec
 from warren.core.burials import BURIAL_US
 from warren.core.field import Table, long, longstr
@@ -323,6 +324,33 @@ def test_a_hand_over_can_wait_until_all_are_buried(vhost: VirtualHost, clock: Ma
     backing(new).sync()
     clock.settle()
     assert all_buried.happened and backing(old).removed == [b"a"]
+
+
+def test_too_many_that_cannot_get_where_they_go_hold_up_only_those_of_their_queue(
+    vhost: VirtualHost, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(burials, "ON_THE_WAY_MAX", 10)
+    slow, fast = add_queue(vhost, "slow"), add_queue(vhost, "fast")
+    one, other = add_queue(vhost, "one", "slow"), add_queue(vhost, "other", "fast")
+    for number in range(40):
+        publish(one, b"%d" % number)
+        publish(other, b"%d" % number)
+    reject(one, 25)
+    reject(one, 15)
+    reject(other, 40)
+    clock.settle()
+    assert len(slow) == 10 and len(fast) == 10
+    for _ in range(20):
+        backing(fast).sync()
+        clock.settle()
+    assert len(slow) == 10 and backing(other).removed == [b"%d" % number for number in range(40)]
+    for _ in range(20):
+        backing(slow).sync()
+        clock.settle()
+    assert backing(one).removed == [b"%d" % number for number in range(40)]
+    bodies = [m.body for m in iter(lambda: slow.get(True, SOMEBODY), None) if m is not None]
+    assert bodies == [b"%d" % number for number in range(40)]
+    assert vhost.burials.idle
 
 
 def test_a_node_that_stops_leaves_in_the_queue_what_it_did_not_bury(

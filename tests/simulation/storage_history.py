@@ -33,6 +33,7 @@ from warren.core.paging import Pager
 from warren.core.ports import Commit
 from warren.core.settlement import PENDING, SETTLED, PublishConfirms, Settlement
 from warren.core.succession import Succession
+from warren.core.turns import Turns
 from warren.core.variable_queue import BatchSizes, VariableQueue
 from warren.persist import journal
 from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue
@@ -141,7 +142,7 @@ class Node:
     publisher: Publisher = field(default_factory=Publisher)
 
     def __post_init__(self) -> None:
-        self.succession = Succession(self.clock, self.target)
+        self.succession = Succession(self.clock, Turns(self.clock), self.target)
 
     def target(self, name: str) -> Target | None:
         queue_id = int(name, 16)
