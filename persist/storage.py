@@ -381,7 +381,13 @@ class Storage:
         if self._stopping:
             return
         releases = [index.release() for index in doomed]
-        self._in_turns(chain.from_iterable(releases))
+        self._in_turns(self._give_back(doomed, releases))
+
+    def _give_back(
+        self, doomed: list[QueueIndex], releases: list[Iterator[None]]
+    ) -> Iterator[None]:
+        """Segments that are not in memory are read on the way, so their files go last."""
+        yield from chain.from_iterable(releases)
         queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
         directories = [index.directory for index in doomed if index.has_files]
         if not directories:
