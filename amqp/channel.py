@@ -30,7 +30,7 @@ from warren.amqp.publishing import (
     publish_to_many,
     run_head,
 )
-from warren.amqp.settling import LOOKS_PER_US, SETTLED_AT_ONCE, SETTLED_US
+from warren.amqp.settling import SETTLED_AT_ONCE, SETTLED_US
 from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission
 from warren.core.audit import audit
@@ -58,6 +58,9 @@ MESSAGE_SIZE_CAP = 536_870_912
 """No configuration allows larger messages."""
 
 NO_ROUTE = 312
+
+SOURCES_MAX = 64
+"""Queues noted before it is looked which of them are deleted."""
 
 JUDGE_IDS = (60, 120)
 """basic.nack, for an error in what came of it."""
@@ -110,6 +113,8 @@ class Channel:
         "_limited",
         "_lowest_unacked",
         "_size_max",
+        "_sources",
+        "_sources_max",
         "_timeout_timer",
         "_under_way",
         "_unlimited",
@@ -165,6 +170,9 @@ class Channel:
         self._held_cancels: list[Method] | None = None
         # Happens when what goes on though the channel may end is over.
         self._under_way: Event | None = None
+        # The queues of which it may have messages.
+        self._sources: dict[Queue, None] = {}
+        self._sources_max = SOURCES_MAX
         # Modes
         self.confirms: ChannelConfirms | None = None
         self.transaction: Transaction | None = None
@@ -419,6 +427,7 @@ class Channel:
         else:
             self.got += 1
             message.holder = Getter(queue)
+            self.may_have_from(queue)
             self.unacked[self.last_delivery_tag] = message
             self.watch_timeout()
         return self.last_delivery_tag
@@ -585,12 +594,8 @@ class Channel:
     async def _requeue_many(self) -> None:
         """Meanwhile the queues deliver nothing, so that what comes back keeps its place."""
         turns = self.connection.node.turns
-        queues: dict[Queue, None] = {}
+        queues = list(self._sources)
         tags = list(self.unacked)
-        for at in range(0, len(tags), SETTLED_AT_ONCE):
-            queues.update((self.unacked[tag].holder.queue, None) for tag in _slice(tags, at))
-            turns.spend(SETTLED_AT_ONCE // LOOKS_PER_US)
-            await turns.pause()
         for queue in queues:
             queue.pause_delivery()
         for at in range(0, len(tags), SETTLED_AT_ONCE):
@@ -628,11 +633,22 @@ class Channel:
 
     def add_consumer(self, consumer: ChannelConsumer) -> None:
         """A new subscription of the channel."""
+        self.may_have_from(consumer.queue)
         self.consumers[consumer.tag] = consumer
         if consumer.blocked & Blocked.CHANNEL_LIMIT:
             self._limited.append(consumer)
         elif self.limit:
             self._unlimited[consumer] = None
+
+    def may_have_from(self, queue: Queue) -> None:
+        """Note a queue that may hand out messages here; those that are deleted are forgotten."""
+        sources = self._sources
+        if queue in sources:
+            return
+        sources[queue] = None
+        if len(sources) > self._sources_max:
+            self._sources = {source: None for source in sources if not source.deleted}
+            self._sources_max = max(SOURCES_MAX, 2 * len(self._sources))
 
     def count_limited(self, count: int) -> None:
         """Messages were handed to a consumer while the channel has a limit."""

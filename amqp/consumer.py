@@ -156,6 +156,7 @@ class ChannelConsumer(Consumer):
         for message in self._channel.unacked.values():
             if message.holder is self:
                 message.holder = held
+        self._channel.may_have_from(queue)
         self.unacked = 0
         self.blocked &= ~(Blocked.PREFETCH | Blocked.NOT_ACTIVE | Blocked.MOVING)
         self.queue = queue

@@ -38,6 +38,9 @@ other limit so that a client that writes and reads in one thread is not locked o
 LARGE_PART = 4096
 """Average size in octets from which parts are written as they are."""
 
+FLUSHES_WHEN_QUIET = 10
+"""So often a second, or less, something is written by a node that has nothing to do."""
+
 BACKLOG = 4096
 """Connections the kernel may hold while the loop is busy; thousands reconnect at once."""
 
@@ -276,6 +279,7 @@ class Listener:
         self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
         self._protocols: set[AmqpProtocol] = set()
         self._unflushed: list[AmqpProtocol] = []
+        self._flushes = 0
         self._tls: list[TlsFiles] = []
         self._certificate_timer: asyncio.TimerHandle | None = None
 
@@ -356,8 +360,14 @@ class Listener:
             self._loop.call_soon(self._flush)
         self._unflushed.append(protocol)
 
+    def was_busy(self) -> bool:
+        """Whether clients were written to since this was asked last, heartbeats hardly counted."""
+        flushes, self._flushes = self._flushes, 0
+        return flushes > FLUSHES_WHEN_QUIET
+
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []
+        self._flushes += 1
         for protocol in unflushed:
             try:
                 protocol.flush()

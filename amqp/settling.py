@@ -7,6 +7,3 @@ SETTLED_AT_ONCE = 2000
 
 SETTLED_US = 2
 """What one of them costs, as `core/turns.py` counts it."""
-
-LOOKS_PER_US = 8
-"""Messages that can be looked at in a microsecond."""

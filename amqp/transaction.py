@@ -6,6 +6,7 @@ There is no rollback across queues. commit-ok waits for every queue to have ever
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ class Transaction:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._publishes: list[tuple[Route, Envelope, list[str], bytes]] = []
-        self._verdicts: list[tuple[dict[int, Message], Verdict]] = []
+        self._verdicts: deque[tuple[dict[int, Message], Verdict]] = deque()
         self._unsafe = 0
         self._refused = False
         self._on_news: Callable[[], None] | None = None
@@ -60,7 +61,10 @@ class Transaction:
         self._publishes.append((route, envelope, [queue.name for queue in queues], body))
 
     def judge(self, unacked: dict[int, Message], verdict: Verdict) -> None:
-        self._verdicts.append((unacked, verdict))
+        if self._verdicts and self._verdicts[-1][1] is verdict:
+            self._verdicts[-1][0].update(unacked)
+        else:
+            self._verdicts.append((unacked, verdict))
 
     async def commit(self) -> None:
         """Hand everything over, and return when all of it is safe.
@@ -99,7 +103,7 @@ class Transaction:
             unacked, verdict = self._verdicts[0]
             chosen = [unacked.pop(tag) for tag in list(islice(unacked, SETTLED_AT_ONCE))]
             if not unacked:
-                del self._verdicts[0]
+                self._verdicts.popleft()
             self._channel.settle(chosen, verdict)
             turns.spend(SETTLED_US * len(chosen))
             await turns.pause()
@@ -129,7 +133,7 @@ class Transaction:
     def rollback(self) -> None:
         """Forget the publishes; what was judged is outstanding again."""
         self._publishes.clear()
-        verdicts, self._verdicts = self._verdicts, []
+        verdicts, self._verdicts = self._verdicts, deque()
         judged: dict[int, Message] = {}
         for unacked, _ in verdicts:
             judged.update(unacked)

@@ -31,7 +31,7 @@ from warren.core.waiting import Event
 BURIAL_US = 30
 """What a burial costs: headers decoded, a death added, encoded again, routed."""
 
-HEADER_OCTETS_PER_US = 12
+HEADER_OCTETS_PER_US = 8
 """Headers grow with every death, and most of what a burial costs is theirs then."""
 
 DEATH_US = 1

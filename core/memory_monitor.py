@@ -23,10 +23,12 @@ INTERVAL_MAX_S = 1.0
 INTERVAL_MIN_S = 0.1
 # How fast publishers can fill memory: near the watermark a second is too long.
 FAST_BYTES_PER_S = 1_000_000_000
-# When the process has grown or shrunk by so much there may be something to give back, which takes
-# some milliseconds: it is done this often at most.
+# When the process has grown or shrunk by so much there may be something to give back. That takes up
+# to 40 ms, in which nobody is served: seldom while the node has work to do.
 CHANGED_BYTES = 8 << 20
+CHANGED_BYTES_BUSY = 64 << 20
 RELEASE_INTERVAL_S = 5.0
+RELEASE_INTERVAL_BUSY_S = 30.0
 # What is assumed of a system that does not say.
 TOTAL_UNKNOWN_BYTES = 1 << 30
 
@@ -63,7 +65,8 @@ class MemoryMonitor:
 
     `used_bytes` is None as long as the system does not say. `release_free` gives memory that the
     process keeps without need back to the system; it is asked to before the alarm is raised, and
-    now and then when the process has grown or shrunk.
+    now and then when the process has grown or shrunk. `is_busy` answers whether clients have been
+    served since it was asked last.
     """
 
     def __init__(
@@ -80,7 +83,8 @@ class MemoryMonitor:
         self._read_file = read_file
         self._alarms = alarms
         self._release_free = release_free
-        self._released_at = -RELEASE_INTERVAL_S
+        self.is_busy: Callable[[], bool] = lambda: False
+        self._released_at = -RELEASE_INTERVAL_BUSY_S
         self._bytes_then = 0
 
     @property
@@ -114,8 +118,11 @@ class MemoryMonitor:
         """Whether there may be something to give back."""
         if used_bytes > self.limit_bytes:
             return True
-        changed = abs(used_bytes - self._bytes_then) > CHANGED_BYTES
-        return changed and now - self._released_at >= RELEASE_INTERVAL_S
+        busy = self.is_busy()
+        changed_bytes = CHANGED_BYTES_BUSY if busy else CHANGED_BYTES
+        interval_s = RELEASE_INTERVAL_BUSY_S if busy else RELEASE_INTERVAL_S
+        changed = abs(used_bytes - self._bytes_then) > changed_bytes
+        return changed and now - self._released_at >= interval_s
 
 
 def resident_memory(read_file: ReadFile) -> int | None:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from warren.core.message import Message
 from warren.core.ports import Clock
 
 INTERVAL_S = 2.5
@@ -82,6 +83,10 @@ def desired_duration(
     return total_s / count / ratio
 
 
+FREED_AT_ONCE = 5000
+"""Messages that are freed before others have their turn: about a millisecond."""
+
+
 class Pager:
     """One for the node; `Periodic` drives `check`.
 
@@ -129,6 +134,13 @@ class Pager:
             self._waiting.add(queue)
             self._to_reduce.append(queue)
             self._resume_soon()
+
+    def free(self, messages: deque[Message]) -> None:
+        """Let go of messages that nobody needs, in turns: it takes time to free very many."""
+        for _ in range(min(FREED_AT_ONCE, len(messages))):
+            messages.pop()
+        if messages:
+            self._clock.call_soon(lambda: self.free(messages))
 
     def check(self, now: float) -> float:
         """Give every queue its target; returns the seconds until the next time.

@@ -18,8 +18,8 @@ from collections.abc import Callable, Generator
 from warren.core.ports import Clock
 from warren.core.waiting import Awaited
 
-TURN_US = 3000
-"""What one turn may cost: well below the 20 ms that a client may notice, with sockets to serve."""
+TURN_US = 1500
+"""What one turn may cost. A request and its answer take a few turns, together well below 20 ms."""
 
 
 class Turns:

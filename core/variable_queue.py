@@ -34,7 +34,7 @@ from itertools import pairwise
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import PAGED_OUT, Envelope, Message
-from warren.core.paging import SLICE, Pager
+from warren.core.paging import FREED_AT_ONCE, SLICE, Pager
 from warren.core.peeking import FAR, Ahead, list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
 from warren.core.queue_store import QueueStore
@@ -405,6 +405,9 @@ class VariableQueue:
         self._store.close(max(self.undelivered_from, self._store.redelivered_below))
 
     def _forget_ready(self) -> None:
+        if len(self._q4) > FREED_AT_ONCE:
+            self._pager.free(self._q4)
+            self._q4 = deque()
         self._gone += self.length
         self.length = 0
         self.ready_bytes = 0

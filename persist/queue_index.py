@@ -490,10 +490,10 @@ class QueueIndex:
         for number in numbers:
             base = number << SHIFT
             segment = self.segments.get(number)
-            if segment is None or segment.columns is None:
+            if segment is None or (segment.columns is None and not segment.has_shared):
                 yield base, base + SEGMENT_ENTRIES
                 continue
-            for at in range(0, len(segment.columns.places), PIECE):
+            for at in range(0, len(self._columns(segment).places), PIECE):
                 yield base + at, base + at + PIECE
 
     def _cancel(self, position: int) -> bool:

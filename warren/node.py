@@ -280,6 +280,7 @@ class RunningNode:
             connection_max=config.connection_max,
             descriptor_limit=descriptors().clients,
         )
+        memory.is_busy = listener.was_busy
         if messages is not None:
             is_deleted = None
             if cluster is not None:

@@ -113,6 +113,32 @@ def test_a_system_that_does_not_say_leaves_the_alarm_as_it_is(files: Files) -> N
     assert monitor.used_bytes is None and alarms.raised
 
 
+def test_a_node_that_serves_clients_seldom_gives_memory_back(files: Files) -> None:
+    """It holds everybody up for tens of milliseconds."""
+    given_back: list[float] = []
+    now = 0.0
+    monitor = MemoryMonitor(
+        files.read,
+        Alarms("a@host"),
+        Absolute(1000 * MIB),
+        release_free=lambda: given_back.append(now),
+    )
+    busy = True
+    monitor.is_busy = lambda: busy
+    used = 10
+    for second in range(60):
+        now = float(second)
+        used += 9
+        files.use(used)
+        monitor.check(now)
+    assert given_back == [6.0, 36.0]
+    busy = False
+    now = 60.0
+    files.use(used + 9)
+    monitor.check(now)
+    assert given_back == [6.0, 36.0, 60.0]
+
+
 class TestTotalMemory:
     def test_without_any_information_a_gibibyte_is_assumed(self) -> None:
         assert total_memory(Files().read) == 1024 * MIB
