@@ -148,6 +148,10 @@ class MetadataStore(Protocol):
         """All definitions whose key starts with the prefix, in key order."""
         ...
 
+    def keys(self, prefix: Key) -> list[Key]:
+        """Their keys alone, which is quick however many there are."""
+        ...
+
     def transact(
         self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
     ) -> Commit:

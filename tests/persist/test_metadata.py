@@ -184,6 +184,7 @@ class StoreModel(RuleBasedStateMachine):
         assert list(self.store.records(())) == [
             (key, record, version) for key, (record, version) in sorted(self.model.items())
         ]
+        assert self.store.keys(()) == sorted(self.model)
 
     def version(self, key: Key) -> int:
         return self.model[key][1] if key in self.model else 0
