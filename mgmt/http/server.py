@@ -302,6 +302,9 @@ async def _stream(
             if size >= COMPRESSED_FROM * 16:
                 if response is None:
                     response = web.StreamResponse(headers=headers)
+                    if http.method == "HEAD":
+                        # A client takes a body for the next answer.
+                        return response
                     response.enable_compression()
                     await response.prepare(http)
                 await response.write(b"".join(pieces))
