@@ -70,14 +70,15 @@ class DefinitionTable:
 
     def records(self, prefix: Key) -> Iterator[Stored]:
         """All definitions under the prefix in key order, as they were when this was called."""
-        return iter([self._stored[key] for key in self.keys(prefix)])
+        kinds = prefix[:1] or sorted(self._keys_of_kind)
+        found: list[Stored] = []
+        for kind in kinds:
+            keys = self._keys_of_kind.get(kind, [])
+            found += [self._stored[key] for key in _under(prefix, keys)]
+        return iter(found)
 
     def keys(self, prefix: Key) -> list[Key]:
-        """The keys under the prefix in order, as they are now; quick, however many."""
-        found: list[Key] = []
-        for kind in prefix[:1] or sorted(self._keys_of_kind):
-            found += _under(prefix, self._keys_of_kind.get(kind, []))
-        return found
+        return _under(prefix, self._keys_of_kind.get(prefix[0], []))
 
     def snapshot(self) -> tuple[Sequence[Stored], frozenset[Key]]:
         """All definitions as they are now, and which keys do not last; quick, however many."""

@@ -149,7 +149,7 @@ class MetadataStore(Protocol):
         ...
 
     def keys(self, prefix: Key) -> list[Key]:
-        """Their keys alone, which is quick however many there are."""
+        """A copy of the keys under a prefix that names a kind, in order; quick, however many."""
         ...
 
     def transact(
