@@ -77,6 +77,9 @@ class DefinitionTable:
             found += [self._stored[key] for key in _under(prefix, keys)]
         return iter(found)
 
+    def keys(self, prefix: Key) -> list[Key]:
+        return _under(prefix, self._keys_of_kind.get(prefix[0], []))
+
     def snapshot(self) -> tuple[Sequence[Stored], frozenset[Key]]:
         """All definitions as they are now, and which keys do not last; quick, however many."""
         return list(self._stored.values()), frozenset(self._transient)

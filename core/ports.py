@@ -148,6 +148,10 @@ class MetadataStore(Protocol):
         """All definitions whose key starts with the prefix, in key order."""
         ...
 
+    def keys(self, prefix: Key) -> list[Key]:
+        """A copy of the keys under a prefix that names a kind, in order; quick, however many."""
+        ...
+
     def transact(
         self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
     ) -> Commit:

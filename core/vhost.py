@@ -438,6 +438,10 @@ class VirtualHost:
         for exchange in self.exchanges.values():
             yield from exchange.bindings
 
+    def binding(self, key: Key) -> Binding | None:
+        """The binding that has this key in the metadata store."""
+        return self._bindings.get(key)
+
     def bindings_to(self, kind: str, name: str) -> list[Binding]:
         """The bindings that lead to this queue or exchange."""
         return list(self._bindings_to.get((kind, name), ()))

@@ -11,7 +11,7 @@ from aiohttp import web
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.validation_texts import PREFIX, escaped
 from warren.mgmt.definitions.errors import DefinitionsRefused
-from warren.mgmt.definitions.export import export_all, export_vhost
+from warren.mgmt.definitions.export import Document, export_all, export_vhost
 from warren.mgmt.definitions.items import parse
 from warren.mgmt.definitions.load import import_definitions
 from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
@@ -33,7 +33,7 @@ async def get_vhost(request: ApiRequest) -> Reply:
     return _download(request, export_vhost(request.node, request.vhost().name))
 
 
-def _download(request: ApiRequest, exported: dict[str, Any]) -> Reply:
+def _download(request: ApiRequest, exported: Document) -> Reply:
     headers = {}
     wanted = request.query("download")
     if wanted:

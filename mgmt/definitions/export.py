@@ -7,219 +7,237 @@ The two exports of RabbitMQ differ a little. That of its command line (`for_ctl`
 and metadata of virtual hosts and the type of queues, and leaves out internal exchanges and the
 identity of the cluster. One of its differences is not followed: it writes objects in parameters as
 lists of pairs, which RabbitMQ itself refuses to import.
+
+The lists may be of 100,000 bindings, so they are made while they are read, in slices. Which keys
+there are is noted when the export begins, in the order of the metadata store, which is that of the
+names. Each definition is looked up when its turn has come: what has been deleted by then is left
+out, and what has been added since is not in the lists.
 """
 
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Iterable
+from heapq import merge
 from typing import Any, TypeAlias
 
-from warren.core.binding import Binding
-from warren.core.exchange import Exchange
 from warren.core.field import json_text, to_json
 from warren.core.node import Node
 from warren.core.parameters import INTERNAL_CLUSTER_ID
-from warren.core.policy import Policy
-from warren.core.queue import Queue
+from warren.core.ports import Key
 from warren.core.records import (
+    GlobalParameterRecord,
     PermissionRecord,
+    PolicyRecord,
     TopicPermissionRecord,
     UserRecord,
     VirtualHostRecord,
 )
 from warren.core.validation import NoSuchVhost
-from warren.core.vhost import VirtualHost
 from warren.mgmt.definitions.names import IMPORTED_HASH, RESERVED_PREFIX, VERSION
+from warren.mgmt.http.slices import chunks
 
 Item: TypeAlias = dict[str, Any]
 
+Document: TypeAlias = dict[str, str | AsyncIterator[list[Item]]]
+"""What the HTTP server writes as one JSON object. Its lists can be read once."""
 
-def export_all(node: Node, *, for_ctl: bool = False) -> Item:
+Make: TypeAlias = Callable[[Key, object], Item | None]
+"""Makes the item of a definition, given as its key and its record; None leaves it out."""
+
+
+def export_all(node: Node, *, for_ctl: bool = False) -> Document:
     """The definitions of the whole node."""
-    vhosts = [node.vhosts[name] for name in sorted(node.vhosts)]
+    export = _Export(node, for_ctl)
+    keys = node.metadata.keys
     product = {} if for_ctl else {"product_name": "RabbitMQ", "product_version": VERSION}
     return {
         "rabbit_version": VERSION,
         "rabbitmq_version": VERSION,
         **product,
-        "users": [_user(name, user) for name, user in node.access.users()],
-        "vhosts": [_vhost(node, vhost.name, for_ctl) for vhost in vhosts],
-        "permissions": _permissions(node),
-        "topic_permissions": _topic_permissions(node),
-        "parameters": [parameter._asdict() for parameter in node.parameters.all()],
-        "global_parameters": _global_parameters(node, for_ctl),
-        "policies": [_policy(policy) for policy in node.policies.all()],
-        "queues": [item for vhost in vhosts for item in _queues(vhost, for_ctl)],
-        "exchanges": [item for vhost in vhosts for item in _exchanges(vhost, for_ctl)],
-        "bindings": [item for vhost in vhosts for item in _bindings(vhost, for_ctl)],
+        "users": export.items(keys(("user",)), _user),
+        "vhosts": export.items(keys(("vhost",)), export.vhost),
+        "permissions": export.items(keys(("permission",)), _permission),
+        "topic_permissions": export.items(keys(("topic_permission",)), _topic_permission),
+        "parameters": export.items(
+            _parameter_keys(keys(("operator_policy",)), keys(("parameter",))), export.parameter
+        ),
+        "global_parameters": export.items(keys(("global_parameter",)), export.global_parameter),
+        "policies": export.items(keys(("policy",)), _policy),
+        "queues": export.items(keys(("queue",)), export.queue),
+        "exchanges": export.items(keys(("exchange",)), export.exchange),
+        "bindings": export.items(keys(("binding",)), export.binding),
     }
 
 
-def export_vhost(node: Node, vhost: str) -> Item:
+def export_vhost(node: Node, vhost: str) -> Document:
     """The definitions in one virtual host. Raises `NoSuchVhost`."""
     if vhost not in node.vhosts:
         raise NoSuchVhost(f"vhost '{vhost}' does not exist")
-    exported = node.vhosts[vhost]
-    policies = [policy for policy in node.policies.all() if policy.vhost == vhost]
+    export = _Export(node, for_ctl=False)
+    keys = node.metadata.keys
+    parameters = [key for key in keys(("parameter",)) if key[2] == vhost]
     return {
         "rabbit_version": VERSION,
-        "parameters": [parameter._asdict() for parameter in node.parameters.all(vhost=vhost)],
-        "policies": [_policy(policy) for policy in policies],
-        "queues": _without_vhost(_queues(exported, False)),
-        "exchanges": _without_vhost(_exchanges(exported, False)),
-        "bindings": _without_vhost(_bindings(exported, False)),
+        "parameters": export.items(
+            _parameter_keys(keys(("operator_policy", vhost)), parameters), export.parameter
+        ),
+        "policies": export.items(keys(("policy", vhost)), _policy),
+        "queues": export.items(keys(("queue", vhost)), _without_vhost(export.queue)),
+        "exchanges": export.items(keys(("exchange", vhost)), _without_vhost(export.exchange)),
+        "bindings": export.items(keys(("binding", vhost)), _without_vhost(export.binding)),
     }
 
 
-def _without_vhost(items: list[Item]) -> list[Item]:
-    for item in items:
-        del item["vhost"]
-    return items
+def _parameter_keys(operator_policies: list[Key], parameters: list[Key]) -> Iterable[Key]:
+    """Both in the order of component, virtual host and name, which their keys end with."""
+    return merge(operator_policies, parameters, key=lambda key: key[-3:])
 
 
-def _user(name: str, user: UserRecord) -> Item:
+def _without_vhost(make: Make) -> Make:
+    def made(key: Key, record: object) -> Item | None:
+        item = make(key, record)
+        if item is not None:
+            del item["vhost"]
+        return item
+
+    return made
+
+
+class _Export:
+    """Makes the items that need more than their record."""
+
+    def __init__(self, node: Node, for_ctl: bool) -> None:
+        self._node = node
+        self._for_ctl = for_ctl
+
+    async def items(self, keys: Iterable[Key], make: Make) -> AsyncIterator[list[Item]]:
+        """The items of the definitions that are still there, some in each turn of the loop."""
+        store = self._node.metadata
+        async for chunk in chunks(keys):
+            there = [stored for key in chunk if (stored := store.get(key)) is not None]
+            made = [make(stored.key, stored.record) for stored in there]
+            yield [item for item in made if item is not None]
+
+    def vhost(self, key: Key, record: object) -> Item | None:
+        assert isinstance(record, VirtualHostRecord)
+        name = key[1]
+        if name not in self._node.vhosts:
+            return None
+        if not self._for_ctl:
+            return {"name": name}
+        metadata: Item = {"description": record.description, "tags": list(record.tags)}
+        if record.default_queue_type is not None:
+            metadata["default_queue_type"] = record.default_queue_type
+        limits = [list(limit) for limit in self._node.vhost_limits.get(name).items()]
+        return {"name": name, "limits": limits, "metadata": metadata}
+
+    def parameter(self, key: Key, record: object) -> Item:
+        component, vhost, name = key[-3:]
+        value = self._node.parameters.get(component, vhost, name)
+        return {"component": component, "vhost": vhost, "name": name, "value": value}
+
+    def global_parameter(self, key: Key, record: object) -> Item | None:
+        assert isinstance(record, GlobalParameterRecord)
+        name = key[1]
+        if name == IMPORTED_HASH or (self._for_ctl and name == INTERNAL_CLUSTER_ID):
+            return None
+        return {"name": name, "value": record.value}
+
+    # A definition that could not be brought to life is not exported.
+
+    def queue(self, key: Key, record: object) -> Item | None:
+        vhost = self._node.vhosts.get(key[1])
+        queue = vhost.queues.get(key[2]) if vhost is not None else None
+        if queue is None or queue.exclusive_owner is not None:
+            return None
+        kind = {"type": "classic"} if self._for_ctl else {}
+        return {
+            "name": json_text(queue.name),
+            "vhost": key[1],
+            **kind,
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "arguments": to_json(queue.arguments),
+        }
+
+    def exchange(self, key: Key, record: object) -> Item | None:
+        vhost = self._node.vhosts.get(key[1])
+        exchange = vhost.exchanges.get(key[2]) if vhost is not None else None
+        if exchange is None or exchange.name.startswith(RESERVED_PREFIX):
+            return None
+        if self._for_ctl and exchange.internal:
+            return None
+        internal = {} if self._for_ctl else {"internal": exchange.internal}
+        return {
+            "name": json_text(exchange.name),
+            "vhost": key[1],
+            "type": exchange.type,
+            "durable": exchange.durable,
+            "auto_delete": exchange.auto_delete,
+            **internal,
+            "arguments": to_json(exchange.arguments),
+        }
+
+    def binding(self, key: Key, record: object) -> Item | None:
+        vhost = self._node.vhosts.get(key[1])
+        binding = vhost.binding(key) if vhost is not None else None
+        if vhost is None or binding is None:
+            return None
+        if binding.destination_kind == "queue" and not self._for_ctl:
+            queue = vhost.queues.get(binding.destination)
+            if queue is None or queue.exclusive_owner is not None:
+                return None
+        return {
+            "source": json_text(binding.source),
+            "vhost": key[1],
+            "destination": json_text(binding.destination),
+            "destination_type": binding.destination_kind,
+            "routing_key": json_text(binding.routing_key),
+            "arguments": to_json(binding.arguments),
+        }
+
+
+def _user(key: Key, record: object) -> Item:
+    assert isinstance(record, UserRecord)
     return {
-        "name": name,
-        "password_hash": b64encode(user.password_hash).decode("ascii"),
-        "hashing_algorithm": user.hashing_algorithm,
-        "tags": list(user.tags),
-        "limits": dict(user.limits),
+        "name": key[1],
+        "password_hash": b64encode(record.password_hash).decode("ascii"),
+        "hashing_algorithm": record.hashing_algorithm,
+        "tags": list(record.tags),
+        "limits": dict(record.limits),
     }
 
 
-def _vhost(node: Node, name: str, for_ctl: bool) -> Item:
-    if not for_ctl:
-        return {"name": name}
-    stored = node.metadata.get(("vhost", name))
-    assert stored is not None and isinstance(stored.record, VirtualHostRecord)
-    record = stored.record
-    metadata: Item = {"description": record.description, "tags": list(record.tags)}
-    if record.default_queue_type is not None:
-        metadata["default_queue_type"] = record.default_queue_type
-    limits = [list(limit) for limit in node.vhost_limits.get(name).items()]
-    return {"name": name, "limits": limits, "metadata": metadata}
-
-
-def _permissions(node: Node) -> list[Item]:
-    items = []
-    for key, record, _ in node.metadata.records(("permission",)):
-        assert isinstance(record, PermissionRecord)
-        items.append(
-            {
-                "user": key[1],
-                "vhost": key[2],
-                "configure": record.configure,
-                "write": record.write,
-                "read": record.read,
-            }
-        )
-    return items
-
-
-def _topic_permissions(node: Node) -> list[Item]:
-    items = []
-    for key, record, _ in node.metadata.records(("topic_permission",)):
-        assert isinstance(record, TopicPermissionRecord)
-        items.append(
-            {
-                "user": key[1],
-                "vhost": key[2],
-                "exchange": key[3],
-                "write": record.write,
-                "read": record.read,
-            }
-        )
-    return items
-
-
-def _global_parameters(node: Node, for_ctl: bool) -> list[Item]:
-    internal = {INTERNAL_CLUSTER_ID, IMPORTED_HASH} if for_ctl else {IMPORTED_HASH}
-    return [
-        {"name": name, "value": value}
-        for name, value in node.global_parameters.all()
-        if name not in internal
-    ]
-
-
-def _policy(policy: Policy) -> Item:
+def _permission(key: Key, record: object) -> Item:
+    assert isinstance(record, PermissionRecord)
     return {
-        "vhost": policy.vhost,
-        "name": policy.name,
-        "pattern": policy.pattern,
-        "apply-to": policy.apply_to,
-        "definition": dict(policy.definition),
-        "priority": policy.priority,
+        "user": key[1],
+        "vhost": key[2],
+        "configure": record.configure,
+        "write": record.write,
+        "read": record.read,
     }
 
 
-def _queues(vhost: VirtualHost, for_ctl: bool) -> list[Item]:
-    names = sorted(name for name, queue in vhost.queues.items() if queue.exclusive_owner is None)
-    return [_queue(vhost, vhost.queues[name], for_ctl) for name in names]
-
-
-def _queue(vhost: VirtualHost, queue: Queue, for_ctl: bool) -> Item:
-    kind = {"type": "classic"} if for_ctl else {}
+def _topic_permission(key: Key, record: object) -> Item:
+    assert isinstance(record, TopicPermissionRecord)
     return {
-        "name": json_text(queue.name),
-        "vhost": vhost.name,
-        **kind,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "arguments": to_json(queue.arguments),
+        "user": key[1],
+        "vhost": key[2],
+        "exchange": key[3],
+        "write": record.write,
+        "read": record.read,
     }
 
 
-def _exchanges(vhost: VirtualHost, for_ctl: bool) -> list[Item]:
-    return [
-        _exchange(vhost, vhost.exchanges[name], for_ctl)
-        for name in sorted(vhost.exchanges)
-        if name
-        and not name.startswith(RESERVED_PREFIX)
-        and not (for_ctl and vhost.exchanges[name].internal)
-    ]
-
-
-def _exchange(vhost: VirtualHost, exchange: Exchange, for_ctl: bool) -> Item:
-    internal = {} if for_ctl else {"internal": exchange.internal}
+def _policy(key: Key, record: object) -> Item:
+    assert isinstance(record, PolicyRecord)
     return {
-        "name": json_text(exchange.name),
-        "vhost": vhost.name,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        **internal,
-        "arguments": to_json(exchange.arguments),
-    }
-
-
-def _bindings(vhost: VirtualHost, for_ctl: bool) -> list[Item]:
-    bindings = [
-        binding for binding in vhost.bindings() if for_ctl or not _to_exclusive(vhost, binding)
-    ]
-    bindings.sort(
-        key=lambda binding: (
-            binding.source,
-            binding.destination_kind,
-            binding.destination,
-            binding.routing_key,
-            binding.fingerprint,
-        )
-    )
-    return [_binding(vhost, binding) for binding in bindings]
-
-
-def _to_exclusive(vhost: VirtualHost, binding: Binding) -> bool:
-    if binding.destination_kind != "queue":
-        return False
-    return vhost.queues[binding.destination].exclusive_owner is not None
-
-
-def _binding(vhost: VirtualHost, binding: Binding) -> Item:
-    return {
-        "source": json_text(binding.source),
-        "vhost": vhost.name,
-        "destination": json_text(binding.destination),
-        "destination_type": binding.destination_kind,
-        "routing_key": json_text(binding.routing_key),
-        "arguments": to_json(binding.arguments),
+        "vhost": key[1],
+        "name": key[2],
+        "pattern": record.pattern,
+        "apply-to": record.apply_to,
+        "definition": dict(record.definition),
+        "priority": record.priority,
     }

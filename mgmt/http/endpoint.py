@@ -12,7 +12,10 @@ from warren.mgmt.http.errors import OBJECT_CLOSED, NotAuthorised
 from warren.mgmt.http.request import ApiRequest
 
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
-"""Answers with JSON (dicts, lists, an async iterator of lists of rows), `Reply`, or None: 204."""
+"""Answers with JSON (dicts, lists), `Reply`, or None: 204.
+
+A long list may be an async iterator of lists of its rows: the answer itself, or a value of it.
+"""
 
 
 class Right(Enum):

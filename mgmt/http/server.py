@@ -270,7 +270,11 @@ async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> w
         if answer is None:
             return web.Response(status=status, headers=headers)
     if isinstance(answer, AsyncIterator):
-        return await _stream(http, answer, headers)
+        return await _stream(http, _list_pieces(answer), headers)
+    if isinstance(answer, dict) and any(
+        isinstance(value, AsyncIterator) for value in answer.values()
+    ):
+        return await _stream(http, _object_pieces(answer), headers)
     if isinstance(answer, bytes):
         body = answer
         headers.setdefault("Content-Type", "application/octet-stream")
@@ -284,26 +288,26 @@ async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> w
 
 
 async def _stream(
-    http: web.Request, rows: AsyncIterator[list[dict[str, Any]]], headers: dict[str, str]
+    http: web.Request, json: AsyncIterator[bytes], headers: dict[str, str]
 ) -> web.StreamResponse:
-    """A JSON list, sent while it is made; one that is short is sent whole."""
+    """JSON that is sent while it is made; what is short is sent whole."""
     pieces: list[bytes] = []
     size = 0
     headers = {**headers, "Content-Type": "application/json"}
     response: web.StreamResponse | None = None
     try:
-        async for chunk in rows:
-            if not chunk:
-                continue
-            pieces.append(b",".join([encode(row) for row in chunk]))
-            size += len(pieces[-1])
+        async for piece in json:
+            pieces.append(piece)
+            size += len(piece)
             if size >= COMPRESSED_FROM * 16:
-                begins = response is None
                 if response is None:
                     response = web.StreamResponse(headers=headers)
+                    if http.method == "HEAD":
+                        # A client takes a body for the next answer.
+                        return response
                     response.enable_compression()
                     await response.prepare(http)
-                await response.write((b"[" if begins else b",") + b",".join(pieces))
+                await response.write(b"".join(pieces))
                 pieces, size = [], 0
     except Exception as error:
         if response is None or isinstance(error, ConnectionError):
@@ -314,13 +318,36 @@ async def _stream(
             http.transport.abort()
         raise ConnectionResetError from error
     if response is None:
-        whole = web.Response(body=b"[" + b",".join(pieces) + b"]", headers=headers)
+        whole = web.Response(body=b"".join(pieces), headers=headers)
         if size >= COMPRESSED_FROM:
             whole.enable_compression()
         return whole
-    await response.write((b"," if pieces else b"") + b",".join(pieces) + b"]")
-    await response.write_eof()
+    await response.write_eof(b"".join(pieces))
     return response
+
+
+async def _object_pieces(answer: dict[str, Any]) -> AsyncIterator[bytes]:
+    """The JSON of an object, some of whose values are long lists."""
+    before = b"{"
+    for key, value in answer.items():
+        yield before + encode(key) + b":"
+        before = b","
+        if isinstance(value, AsyncIterator):
+            async for piece in _list_pieces(value):
+                yield piece
+        else:
+            yield encode(value)
+    yield b"}"
+
+
+async def _list_pieces(rows: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterator[bytes]:
+    """The JSON of a long list."""
+    before = b"["
+    async for chunk in rows:
+        if chunk:
+            yield before + b",".join([encode(row) for row in chunk])
+            before = b","
+    yield b"]" if before == b"," else b"[]"
 
 
 def _unchallenged(http: web.Request, response: web.Response) -> web.Response:

@@ -16,6 +16,7 @@ from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import Clock, MetadataStore
 from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.mgmt.definitions.export import Document, export_all, export_vhost
 from warren.mgmt.definitions.load import Imported, import_definitions
 
 
@@ -42,6 +43,25 @@ def new_node(
 
 def imports(node: Node, definitions: Any, **options: Any) -> Imported:
     return asyncio.run(import_definitions(node, definitions, **options))
+
+
+def exports(node: Node, *, vhost: str | None = None, for_ctl: bool = False) -> dict[str, Any]:
+    """What a client reads in the end."""
+
+    async def read() -> dict[str, Any]:
+        document: Document
+        if vhost is None:
+            document = export_all(node, for_ctl=for_ctl)
+        else:
+            document = export_vhost(node, vhost)
+        return {
+            name: value
+            if isinstance(value, str)
+            else [item async for items in value for item in items]
+            for name, value in document.items()
+        }
+
+    return asyncio.run(read())
 
 
 def queue_item(name: str, vhost: Any = "/", **changes: Any) -> dict[str, Any]:

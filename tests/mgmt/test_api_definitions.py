@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from api_client import EVERYTHING, NOT_FOUND, VHOST_NOT_FOUND, Answer, ApiClient, reason
 
 from warren import Broker
+from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
+from warren.mgmt.http import server, slices
 
 BOUNDARY = "frontier"
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -42,6 +47,37 @@ def test_what_is_exported_is_imported_again(api: ApiClient) -> None:
     api.delete("/vhosts/v1")
     assert api.post("/definitions", exported) == (204, None)
     assert api.get("/definitions") == (200, exported)
+
+
+@pytest.mark.parametrize(
+    "path", [["definitions"], ["definitions", "/"], ["control", "definitions"]]
+)
+def test_a_long_export_is_encoded_in_many_turns_of_the_loop(
+    path: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = server.encode
+    encoded = [0]
+
+    def counted(value: Any) -> bytes:
+        encoded[-1] += 1
+        return encode(value)
+
+    def turn() -> None:
+        encoded.append(0)
+        asyncio.get_running_loop().call_soon(turn)
+
+    queues = [{**QUEUE, "name": f"q{number:04}", "vhost": "/"} for number in range(2000)]
+    with Broker(data_dir=tmp_path, control_socket=True) as broker:
+        client = ControlClient(LocalTarget(tmp_path))
+        client.post("definitions", body={"queues": queues})
+        monkeypatch.setattr(slices, "SLICE_S", 0.0)
+        monkeypatch.setattr(server, "encode", counted)
+        broker.call(lambda node: turn())
+        exported = client.get(*path)
+        client.close()
+    assert [queue["name"] for queue in exported["queues"]] == [queue["name"] for queue in queues]
+    # A chunk, and at most all names and texts of the document.
+    assert sum(encoded) > 2000 and max(encoded) <= slices.CHUNK + 20
 
 
 def test_columns_choose_sections(api: ApiClient) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from definitions_node import new_node, queue_item
+from definitions_node import exports, new_node, queue_item
 
 from warren.core.node import Node
 from warren.mgmt.definitions.at_start import load_definitions
 from warren.mgmt.definitions.errors import DefinitionsFileRefused
-from warren.mgmt.definitions.export import export_all
 
 
 def write(path: Path, *queues: str, **more: Any) -> None:
@@ -43,7 +42,7 @@ def test_files_of_a_directory_are_loaded_by_name(tmp_path: Path) -> None:
 
 
 def test_a_node_without_anything_gets_all_of_it(tmp_path: Path) -> None:
-    (tmp_path / "all.json").write_text(json.dumps(export_all(new_node())))
+    (tmp_path / "all.json").write_text(json.dumps(exports(new_node())))
     node = new_node(empty=True)
     load(node, tmp_path / "all.json")
     assert node.access.authenticate("guest", "guest", True)
@@ -68,7 +67,7 @@ def test_the_hash_is_not_exported(tmp_path: Path) -> None:
     node = new_node()
     write(tmp_path / "a.json", "one")
     load(node, tmp_path)
-    assert export_all(node)["global_parameters"] == []
+    assert exports(node)["global_parameters"] == []
 
 
 @pytest.mark.parametrize("content", ["{", '{"queues": 5}', '{"vhosts": [{}]}'])

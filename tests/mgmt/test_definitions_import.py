@@ -10,6 +10,7 @@ import pytest
 from definitions_node import (
     binding_item,
     exchange_item,
+    exports,
     imports,
     new_node,
     policy_item,
@@ -28,7 +29,6 @@ from warren.mgmt.definitions.errors import (
     NotDefinitions,
     QueueLimitReached,
 )
-from warren.mgmt.definitions.export import export_all
 from warren.mgmt.definitions.items import parse
 
 PERMISSIONS = {"user": "guest", "vhost": "/", "configure": "a", "write": "b", "read": "c"}
@@ -185,7 +185,7 @@ def test_metadata_of_virtual_hosts_is_overwritten() -> None:
 
 
 def _vhost(node: Node, name: str) -> Any:
-    vhosts = export_all(node, for_ctl=True)["vhosts"]
+    vhosts = exports(node, for_ctl=True)["vhosts"]
     return next(item for item in vhosts if item["name"] == name)
 
 

@@ -12,6 +12,7 @@ from api_client import ApiClient
 
 from warren import Broker
 from warren.core.login_throttle import OF_ADDRESS_MAX, OF_NAME_MAX
+from warren.core.node import Node
 
 
 @pytest.fixture
@@ -110,6 +111,29 @@ def test_large_answers_are_compressed_for_who_wants_it(broker: Broker) -> None:
     assert "Content-Encoding" not in plain.headers
     assert packed.headers["Content-Encoding"] == "gzip"
     assert int(packed.headers["Content-Length"]) < int(plain.headers["Content-Length"]) / 3
+
+
+def test_asking_for_the_head_of_a_long_answer_leaves_the_connection_usable(broker: Broker) -> None:
+    who = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+
+    def declare(node: Node) -> None:
+        for number in range(2000):
+            node.vhosts["/"].declare_queue(
+                f"q{number}", durable=True, exclusive_owner=None, auto_delete=False, arguments={}
+            )
+
+    broker.call(declare)
+    connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=30)
+    for path in ("/api/bindings", "/api/definitions"):
+        for packed in ("identity", "gzip"):
+            connection.request("HEAD", path, headers={**who, "Accept-Encoding": packed})
+            answer = connection.getresponse()
+            assert (answer.status, answer.read()) == (200, b"")
+            assert answer.headers["Content-Type"] == "application/json"
+            connection.request("GET", path, headers=who)
+            answer = connection.getresponse()
+            assert answer.status == 200 and json.loads(answer.read())
+    connection.close()
 
 
 def test_what_is_no_http_harms_nobody(broker: Broker) -> None:

@@ -178,6 +178,7 @@ class StoreModel(RuleBasedStateMachine):
     def look_under_a_prefix(self, user: str) -> None:
         wanted = sorted(key for key in self.model if key[1] == user)
         assert keys(self.store, ("permission", user)) == wanted
+        assert self.store.keys(("permission", user)) == wanted
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
