@@ -343,11 +343,11 @@ class Channel:
         route.exchange.published_out += len(queues)
         if len(queues) != 1:
             turns = connection.node.turns
-            turns.spend(QUEUE_US * len(queues))
             if len(queues) > QUEUES_AT_ONCE:
                 publishing = publish_to_many(queues, envelope, body, confirms, publish_seq, turns)
                 connection.go_through(outliving(publishing), self, PUBLISH_IDS)
                 return None
+            turns.spend(QUEUE_US * len(queues))
             for queue in queues:
                 queue.published += 1
             answers = tuple(

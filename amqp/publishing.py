@@ -54,8 +54,11 @@ KEPT_OCTETS_MAX = 4 * 1024 * 1024
 QUEUE_US = 2
 """What each queue costs that a message is published to, as `core/turns.py` counts it."""
 
-QUEUES_AT_ONCE = 500
-"""Queues that get a message before others have their turn."""
+QUEUES_AT_ONCE = 200
+"""A message for more queues is published in turns."""
+
+QUEUES_BETWEEN_LOOKS = 20
+"""Queues that get it before it is looked whether the turn is over: limits may cost more."""
 
 RUN = 1 << 30
 RUN_BY_RULES = 32
@@ -303,8 +306,8 @@ async def publish_to_many(
     if confirms is not None:
         # Queues may have it safe before the last one gets it.
         confirms.record(publish_seq, (PENDING,) * len(queues))
-    for at in range(0, len(queues), QUEUES_AT_ONCE):
-        for queue in queues[at : at + QUEUES_AT_ONCE]:
+    for at in range(0, len(queues), QUEUES_BETWEEN_LOOKS):
+        for queue in queues[at : at + QUEUES_BETWEEN_LOOKS]:
             # One that is deleted by now is as good as one that has it.
             answer = SETTLED
             if not queue.deleted:
@@ -312,8 +315,8 @@ async def publish_to_many(
                 answer = queue.publish(envelope, body, confirms, publish_seq)
             if confirms is not None and answer is not PENDING:
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+        turns.spend(QUEUE_US * QUEUES_BETWEEN_LOOKS)
         await turns.pause()
-        turns.spend(QUEUE_US * QUEUES_AT_ONCE)
 
 
 def run_head(channel: int, arguments: bytes, header: bytes, body_size: int) -> bytes:
