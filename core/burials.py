@@ -28,11 +28,12 @@ from warren.core.succession import Succession
 from warren.core.turns import Turns
 from warren.core.waiting import Event
 
-BURIAL_US = 30
+BURIAL_US = 10
 """What a burial costs: headers decoded, a death added, encoded again, routed."""
 
+FIRST_DEATH_OCTETS = 200
 HEADER_OCTETS_PER_US = 8
-"""Headers grow with every death, and most of what a burial costs is theirs then."""
+"""Headers grow with every death, and most of what a burial costs is theirs from the second on."""
 
 DEATH_US = 1
 """Who lets messages die makes the line longer, and has to wait while a turn is used up by it."""
@@ -247,7 +248,7 @@ class Burials:
             for target in routes.queues_for(exchange, keys, envelope.header)
             if not dead_letter.goes_in_circles(headers, target.name, reason)
         ]
-        header_us = len(envelope.header) // HEADER_OCTETS_PER_US
+        header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
         self._turns.spend(BURIAL_US + header_us + QUEUE_US * len(targets))
         self._succession.publish(targets, envelope, message.body, done)
 

@@ -24,11 +24,11 @@ INTERVAL_MIN_S = 0.1
 # How fast publishers can fill memory: near the watermark a second is too long.
 FAST_BYTES_PER_S = 1_000_000_000
 # When the process has grown or shrunk by so much there may be something to give back. That takes up
-# to 40 ms, in which nobody is served: seldom while the node has work to do.
+# to 40 ms, in which nobody is served: a node that serves clients does it only when it uses much of
+# what it may.
 CHANGED_BYTES = 8 << 20
-CHANGED_BYTES_BUSY = 64 << 20
 RELEASE_INTERVAL_S = 5.0
-RELEASE_INTERVAL_BUSY_S = 30.0
+MUCH = 0.25
 # What is assumed of a system that does not say.
 TOTAL_UNKNOWN_BYTES = 1 << 30
 
@@ -84,7 +84,7 @@ class MemoryMonitor:
         self._alarms = alarms
         self._release_free = release_free
         self.is_busy: Callable[[], bool] = lambda: False
-        self._released_at = -RELEASE_INTERVAL_BUSY_S
+        self._released_at = -RELEASE_INTERVAL_S
         self._bytes_then = 0
 
     @property
@@ -118,11 +118,10 @@ class MemoryMonitor:
         """Whether there may be something to give back."""
         if used_bytes > self.limit_bytes:
             return True
+        changed = abs(used_bytes - self._bytes_then) > CHANGED_BYTES
+        due = changed and now - self._released_at >= RELEASE_INTERVAL_S
         busy = self.is_busy()
-        changed_bytes = CHANGED_BYTES_BUSY if busy else CHANGED_BYTES
-        interval_s = RELEASE_INTERVAL_BUSY_S if busy else RELEASE_INTERVAL_S
-        changed = abs(used_bytes - self._bytes_then) > changed_bytes
-        return changed and now - self._released_at >= interval_s
+        return due and (not busy or used_bytes > MUCH * self.limit_bytes)
 
 
 def resident_memory(read_file: ReadFile) -> int | None:
