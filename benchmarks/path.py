@@ -44,6 +44,9 @@ class NoSocket:
 
     def close(self) -> None: ...
 
+    def fault(self) -> None:
+        raise
+
     def abort(self) -> None: ...
 
 
