@@ -146,17 +146,23 @@ class Burials:
         return HAPPENED
 
     def queue_ends(self, queue: Queue) -> None:
-        # Bodies that only the store of the queue has are read before that goes.
+        for dead in self._waiting(queue):
+            # Bodies that only the store of the queue has are read before that goes.
+            dead.messages = deque(queue.backing.load(dead.messages))
         self._forget(queue)
-        for dead in (*self._line, *self._stalled.get(queue, ())):
-            if dead.queue is queue and dead.done is None:
-                dead.messages = deque(queue.backing.load(dead.messages))
 
     def queue_moves(self, queue: Queue) -> None:
+        for dead in self._waiting(queue):
+            dead.messages.clear()
+        self._stalled.pop(queue, None)
         self._forget(queue)
-        for dead in (*self._line, *self._stalled.pop(queue, ())):
-            if dead.queue is queue and dead.done is None:
-                dead.messages.clear()
+
+    def _waiting(self, queue: Queue) -> list[_Dead]:
+        """The dead of the queue that are not published yet."""
+        if queue not in self._unburied:
+            return []
+        waiting = (*self._line, *self._stalled.get(queue, ()))
+        return [dead for dead in waiting if dead.queue is queue and dead.done is None]
 
     def hold(self) -> None:
         """Bury nothing until `release`: queues may be missing that are to come, or the node stops.
