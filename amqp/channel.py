@@ -30,7 +30,13 @@ from warren.amqp.publishing import (
     publish_to_many,
     run_head,
 )
-from warren.amqp.settling import SETTLED_AT_ONCE, SETTLED_US
+from warren.amqp.settling import (
+    FEW,
+    LOOKS_PER_US,
+    SETTLED_AT_ONCE,
+    SETTLED_PER_US,
+    SETTLED_US,
+)
 from warren.amqp.verdict import Verdict
 from warren.core.access import Kind, Permission
 from warren.core.audit import audit
@@ -344,7 +350,9 @@ class Channel:
         if len(queues) != 1:
             turns = connection.node.turns
             if len(queues) > QUEUES_AT_ONCE:
-                publishing = publish_to_many(queues, envelope, body, confirms, publish_seq, turns)
+                publishing = publish_to_many(
+                    queues, envelope, body, confirms, publish_seq, routes.vhost
+                )
                 connection.go_through(outliving(publishing), self, PUBLISH_IDS)
                 return None
             turns.spend(QUEUE_US * len(queues))
@@ -467,6 +475,8 @@ class Channel:
         else:
             pop = self.unacked.pop
             messages = [message for tag in tags if (message := pop(tag, None)) is not None]
+            if len(messages) > FEW:
+                self.connection.node.turns.spend(len(messages) // SETTLED_PER_US)
             self.settle(messages, verdict)
 
     async def _judge_many(self, tags: Sequence[int], verdict: Verdict) -> None:
@@ -529,8 +539,8 @@ class Channel:
         """Make messages outstanding again, after a rollback."""
         if not unacked:
             return
-        self.unacked.update(unacked)
-        self.unacked = dict(sorted(self.unacked.items()))
+        merged = {**self.unacked, **unacked}
+        self.unacked = {tag: merged[tag] for tag in sorted(merged)}
         self._lowest_unacked = min(self.unacked, default=self._lowest_unacked)
 
     def settle(self, messages: list[Message], verdict: Verdict) -> None:
@@ -580,15 +590,17 @@ class Channel:
 
     def requeue_all(self) -> Waiting[None] | None:
         """Put all unacknowledged messages back into their queues; many of them in turns."""
-        if len(self.unacked) > SETTLED_AT_ONCE:
+        turns = self.connection.node.turns
+        if len(self.unacked) > SETTLED_AT_ONCE or (self.unacked and turns.over):
             return self.see_through(self._requeue_many())
-        self._requeue(self.unacked)
+        turns.spend(len(self.unacked) * SETTLED_US)
+        self._requeue(list(self.unacked))
         return None
 
-    def _requeue(self, unacked: dict[int, Message]) -> None:
-        messages = list(unacked.values())
-        unacked.clear()
-        self._lowest_unacked = self.last_delivery_tag + 1
+    def _requeue(self, tags: Iterable[int]) -> None:
+        messages = list(self._take(tags).values())
+        # Others may have been delivered meanwhile.
+        self._lowest_unacked = next(iter(self.unacked), self.last_delivery_tag + 1)
         self.settle(messages, Verdict.REQUEUE)
 
     async def _requeue_many(self) -> None:
@@ -599,9 +611,9 @@ class Channel:
         for queue in queues:
             queue.pause_delivery()
         for at in range(0, len(tags), SETTLED_AT_ONCE):
-            self._requeue(self._take(_slice(tags, at)))
-            turns.spend(SETTLED_AT_ONCE * SETTLED_US)
             await turns.pause()
+            self._requeue(_slice(tags, at))
+            turns.spend(SETTLED_AT_ONCE * SETTLED_US)
         for queue in queues:
             queue.resume_delivery()
 
@@ -613,6 +625,7 @@ class Channel:
         What is outstanding now counts, basic.get included; later only what consumers get.
         """
         self.limit = limit
+        self.connection.node.turns.spend(len(self.unacked) // LOOKS_PER_US)
         self.limited_unacked = len(self.unacked)
         for message in self.unacked.values():
             if isinstance(message.holder, Getter):

@@ -11,7 +11,7 @@ from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding
 from warren.core.errors import AccessRefused
 from warren.core.topology_access import check_binding, check_exchange, refuse_default
-from warren.core.waiting import decided, taken
+from warren.core.waiting import decided, outliving, taken
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -70,7 +70,7 @@ async def delete(channel: Channel, method: commands.Exchange.Delete) -> None:
         )
     channel.check("exchange", name, "configure")
     existed = name in vhost.exchanges
-    await vhost.end_exchange(name, if_unused=method.if_unused)
+    await outliving(vhost.end_exchange(name, if_unused=method.if_unused))
     if existed:
         channel.audit("exchange_deleted", exchange=name)
     channel.reply_durably(None if method.nowait else make(commands.Exchange.DeleteOk))

@@ -36,7 +36,6 @@ from warren.core.settlement import (
     PublishConfirms,
     Settlement,
 )
-from warren.core.turns import Turns
 from warren.core.vhost import Topology, VirtualHost
 
 if TYPE_CHECKING:
@@ -300,9 +299,10 @@ async def publish_to_many(
     body: bytes,
     confirms: ChannelConfirms | None,
     publish_seq: int,
-    turns: Turns,
+    vhost: VirtualHost,
 ) -> None:
     """Publish to so many queues that others must have their turn in between."""
+    turns = vhost.turns
     if confirms is not None:
         # Queues may have it safe before the last one gets it.
         confirms.record(publish_seq, (PENDING,) * len(queues))
@@ -310,9 +310,10 @@ async def publish_to_many(
         for queue in queues[at : at + QUEUES_BETWEEN_LOOKS]:
             # One that is deleted by now is as good as one that has it.
             answer = SETTLED
-            if not queue.deleted:
-                queue.published += 1
-                answer = queue.publish(envelope, body, confirms, publish_seq)
+            current = vhost.current(queue) if queue.deleted else queue
+            if current is not None:
+                current.published += 1
+                answer = current.publish(envelope, body, confirms, publish_seq)
             if confirms is not None and answer is not PENDING:
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
         turns.spend(QUEUE_US * QUEUES_BETWEEN_LOOKS)

@@ -13,7 +13,7 @@ from warren.core.errors import NotFound, no_queue
 from warren.core.queue import Queue
 from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.core.topology_access import check_binding, check_queue
-from warren.core.waiting import decided, taken
+from warren.core.waiting import decided, outliving, taken
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -64,7 +64,8 @@ async def delete(channel: Channel, method: commands.Queue.Delete) -> None:
         count = 0
         if queue is not None:
             queue.check_access(channel.connection)
-            await queue.end(if_unused=method.if_unused, if_empty=method.if_empty)
+            # Half of it would be worse than none, or all, if the client is gone meanwhile.
+            await outliving(queue.end(if_unused=method.if_unused, if_empty=method.if_empty))
             count = queue.left_ready
             channel.audit("queue_deleted", queue=name, messages=count)
         if not method.nowait:

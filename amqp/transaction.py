@@ -93,9 +93,10 @@ class Transaction:
             for queue in targets:
                 if turns.left_us <= 0:
                     await turns.pause()
-                if not queue.deleted:
+                current = self._channel.vhost.current(queue) if queue.deleted else queue
+                if current is not None:
                     turns.spend(QUEUE_US)
-                    self._publish(queue, envelope, body)
+                    self._publish(current, envelope, body)
             if not targets:
                 self._channel.unroutable(route, envelope, body)
         while self._verdicts:

@@ -8,11 +8,12 @@ between leaves it with fewer bindings and its messages, and nobody was told that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from warren.core.binding import Binding
-from warren.core.errors import BrokerError
+from warren.core.errors import BrokerError, NotFound
 from warren.core.ports import Commit
 from warren.core.queue import Queue
 from warren.core.turns import Turns
@@ -46,20 +47,31 @@ class Ending:
 
     async def queue(self, queue: Queue, check: Callable[[], None]) -> None:
         """Delete a queue, unless `check` raises, which is called again before it is too late."""
-        definitions = self._definitions
-        check()
-        gone = await self.most_of(definitions.bindings_to("queue", queue.name))
 
         def delete() -> Commit:
             check()
-            return definitions.delete_queues([queue])
+            return self._definitions.delete_queues([queue])
 
+        check()
+        bindings = self._definitions.bindings_to("queue", queue.name)
+        await self._delete(bindings, delete, queue.exclusive_owner)
+
+    async def exchange(self, bindings: Sequence[Binding], delete: Callable[[], Commit]) -> None:
+        """Delete an exchange that has these bindings at either side, unless `delete` raises."""
+        await self._delete(bindings, delete, None)
+
+    async def _delete(
+        self, bindings: Sequence[Binding], delete: Callable[[], Commit], owner: object | None
+    ) -> None:
+        gone = await self.most_of(bindings)
         try:
             await taken(delete)
         except BrokerError:
             # Somebody began to use it meanwhile, and it stays what it was.
             for binding in gone:
-                await taken(partial(definitions.bind, binding, queue.exclusive_owner))
+                # The other end of a binding may have been deleted.
+                with suppress(NotFound):
+                    await taken(partial(self._definitions.bind, binding, owner))
                 await self._turns.pause()
             raise
 
@@ -73,10 +85,16 @@ class Ending:
             await self._turns.pause()
 
     async def most_of(self, bindings: Sequence[Binding]) -> Sequence[Binding]:
-        """Delete all but some of these bindings; returns those that went."""
-        many = len(bindings) - len(bindings) % BINDINGS_AT_ONCE
-        for at in range(0, many, BINDINGS_AT_ONCE):
-            few = bindings[at : at + BINDINGS_AT_ONCE]
+        """Delete these bindings if they are many; returns those that went.
+
+        One of each exchange stays, with which an auto-delete exchange would go.
+        """
+        last = {binding.source: binding for binding in bindings}
+        most = [binding for binding in bindings if last[binding.source] is not binding]
+        if len(most) < BINDINGS_AT_ONCE:
+            return ()
+        for at in range(0, len(most), BINDINGS_AT_ONCE):
+            few = most[at : at + BINDINGS_AT_ONCE]
             await taken(partial(self._definitions.delete_bindings, few))
             await self._turns.pause()
-        return bindings[:many]
+        return most

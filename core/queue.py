@@ -330,7 +330,7 @@ class Queue:
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
         ready = self.ring.top
-        if ready and not backing.length and not self._still:
+        if ready and not backing.length and (not self._still or ttl_ms == 0):
             consumer = ready[0]
             if consumer.no_ack:
                 self._send(consumer, envelope, body, again)

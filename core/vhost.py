@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from random import Random
 from typing import cast
 
@@ -62,7 +63,7 @@ from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, Routed, route
 from warren.core.turns import Turns
-from warren.core.waiting import Waiting, run, taken
+from warren.core.waiting import Waiting, run
 
 log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
@@ -268,10 +269,11 @@ class VirtualHost:
         One that does not exist is no error; raises `PreconditionFailed` for one in use.
         """
         exchange = self.exchanges.get(name)
+        bindings: list[Binding] = []
         if exchange is not None and not (if_unused and exchange.bindings):
             bindings = [*exchange.bindings, *self.bindings_to("exchange", name)]
-            await self.ending.most_of(bindings)
-        await taken(lambda: self.delete_exchange(name, if_unused=if_unused))
+        delete = partial(self.delete_exchange, name, if_unused=if_unused)
+        await self.ending.exchange(bindings, delete)
 
     def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
         """Delete the exchange and its bindings; one that does not exist is no error."""
@@ -387,7 +389,15 @@ class VirtualHost:
     def queue_unused(self, queue: Queue) -> None:
         """`QueueOwner`: an auto-delete or expired queue goes."""
         if not queue.deleted:
-            self._in_background(self.ending.queues([queue]))
+            self._in_background(self._end_unused(queue))
+
+    async def _end_unused(self, queue: Queue) -> None:
+        def check() -> None:
+            queue.check_deletable(if_unused=True, if_empty=False)
+
+        # Whoever uses it again, while it ends in turns, keeps it.
+        with suppress(PreconditionFailed):
+            await self.ending.queue(queue, check)
 
     # Bindings
 
@@ -518,16 +528,21 @@ class VirtualHost:
         self._in_background(self._apply_policies(self._policy_round))
 
     async def _apply_policies(self, policy_round: int) -> None:
-        for exchange in self.exchanges.values():
-            exchange.alternate = self._alternate(exchange)
         turns = self.turns
-        for queue in list(self.queues.values()):
+        exchanges, queues = list(self.exchanges.values()), list(self.queues.values())
+        for exchange in exchanges:
             turns.spend(FOLLOW_US)
-            if turns.left_us <= 0:
-                await turns.pause()
-                if policy_round != self._policy_round:
-                    # Another change was made meanwhile, and all follow that.
-                    return
+            await turns.pause()
+            if policy_round != self._policy_round:
+                # Another change was made meanwhile, and all follow that.
+                return
+            exchange.alternate = self._alternate(exchange)
+        self.topology.generation += 1
+        for queue in queues:
+            turns.spend(FOLLOW_US)
+            await turns.pause()
+            if policy_round != self._policy_round:
+                return
             if not queue.deleted:
                 queue.apply_settings(self._settings(queue.name, queue.arguments))
         self.topology.generation += 1

@@ -173,6 +173,11 @@ class RemoteQueue(Queue):
     def __len__(self) -> int:
         return self.ready
 
+    @property
+    def refuses_when_full(self) -> bool:
+        """Not while its leader is away: what is refused then is refused for that."""
+        return super().refuses_when_full and self._queues.is_up(self.leader)
+
     def is_told_by(self, node: str) -> bool:
         """Whether what that node says is of the leader, as we know each other: what an earlier
         leader says, or this one before it is asked to begin anew, is of other times."""

@@ -1,0 +1,248 @@
+"""What happens while something goes on in turns: queues move, clients vanish, others use it."""
+
+from __future__ import annotations
+
+from pamqp import commands
+from pipe import Broker, Client, content_header, method_frame
+
+from warren.amqp.publishing import QUEUES_AT_ONCE
+from warren.amqp.settling import SETTLED_AT_ONCE
+from warren.core.ending import BINDINGS_AT_ONCE
+from warren.core.message import Envelope
+from warren.core.records import ExchangeRecord
+from warren.core.turns import TURN_US
+
+
+def filled(client: Client, queue: str, count: int) -> None:
+    client.declares(queue)
+    for _ in range(count):
+        client.publishes(queue, b"x")
+
+
+def bound(client: Client, queue: str, exchange: str, count: int) -> None:
+    for number in range(count):
+        client.sends(
+            commands.Queue.Bind,
+            queue=queue,
+            exchange=exchange,
+            routing_key=f"{number}",
+            nowait=True,
+        )
+    client.broker.settle()
+
+
+def test_publish_to_many_reaches_a_queue_that_moved_meanwhile(
+    broker: Broker, client: Client
+) -> None:
+    count = 4 * QUEUES_AT_ONCE
+    for number in range(count):
+        client.sends(commands.Queue.Declare, queue=f"q{number}", nowait=True)
+        client.sends(commands.Queue.Bind, queue=f"q{number}", exchange="amq.fanout", nowait=True)
+    broker.settle()
+    client.selects_confirms()
+    client.publishes("", exchange="amq.fanout")
+    pending = [n for n in range(count) if not len(broker.queue(f"q{n}"))]
+    assert pending
+    name = f"q{pending[-1]}"
+    broker.vhost._placement.move_in = lambda queue, moving: queue.move_in(moving.consumers)
+    broker.vhost.renew_queue(broker.queue(name))
+    assert client.receives(commands.Basic.Ack).delivery_tag == 1
+    assert len(broker.queue(name)) == 1
+
+
+def test_recover_in_turns_keeps_track_of_what_is_delivered_meanwhile(
+    broker: Broker, client: Client
+) -> None:
+    many = 3 * SETTLED_AT_ONCE
+    filled(client, "q", many)
+    client.declares("remote")
+    client.consumes("remote", "r")
+    client.sends(commands.Basic.Consume, queue="q", consumer_tag="c", nowait=True)
+    assert len(client.receives_deliveries()) == many
+    channel = client.connection.channels[1]
+    broker.node.turns.spend(TURN_US)
+    client.sends(commands.Basic.Recover, requeue=True)
+    assert channel._under_way is not None
+    # What a RemoteQueue does (`delivered`): its leader does not know of the pause.
+    queue = broker.queue("remote")
+    message = queue.backing.publish_delivered(
+        Envelope("", "remote", content_header(1), False, 0, None), b"x", None, None, 0
+    )
+    queue.unacked += 1
+    channel.consumers["r"].take(message)
+    tag = channel.last_delivery_tag
+    client.sends(commands.Basic.Cancel, consumer_tag="c", nowait=True)
+    client.frames()
+    assert tag in channel.unacked
+    client.acks(tag, multiple=True)
+    broker.settle()
+    assert tag not in channel.unacked
+
+
+def test_channels_that_end_together_give_back_in_turns(broker: Broker, client: Client) -> None:
+    channels = 50
+    for number in range(2, channels + 2):
+        client.opens_channel(number)
+    for number in range(2, channels + 2):
+        client.sets_prefetch(SETTLED_AT_ONCE, number)
+    filled(client, "q", channels * SETTLED_AT_ONCE)
+    for number in range(2, channels + 2):
+        client.sends(
+            commands.Basic.Consume, number, queue="q", consumer_tag=f"c{number}", nowait=True
+        )
+    broker.settle()
+    assert broker.queue("q").unacked == channels * SETTLED_AT_ONCE
+    turns = broker.node.turns
+    turns.left_us = TURN_US
+    client.pipe.ended = True
+    client.connection.connection_lost()
+    assert broker.queue("q").unacked > 0
+
+
+def test_acknowledging_many_times_some_is_read_in_turns(broker: Broker, client: Client) -> None:
+    count = 40
+    filled(client, "q", count * SETTLED_AT_ONCE)
+    client.consumes("q")
+    assert len(client.receives_deliveries()) == count * SETTLED_AT_ONCE
+    octets = b"".join(
+        method_frame(1, commands.Basic.Ack, delivery_tag=(n + 1) * SETTLED_AT_ONCE, multiple=True)
+        for n in range(count)
+    )
+    broker.node.turns.left_us = TURN_US
+    client.sends_octets(octets)
+    assert broker.queue("q").unacked > 0
+
+
+def test_a_refused_delete_leaves_an_auto_delete_exchange(broker: Broker, client: Client) -> None:
+    client.sends(commands.Exchange.Declare, exchange="x", exchange_type="direct", auto_delete=True)
+    client.receives(commands.Exchange.DeclareOk)
+    client.declares("q")
+    bound(client, "q", "x", 3 * BINDINGS_AT_ONCE)
+    other = broker.connects()
+    other.opens_channel(1)
+    broker.node.turns.left_us = -1
+    client.sends(commands.Queue.Delete, queue="q", if_empty=True)
+    assert "q" in broker.vhost.queues
+    other.publishes("q")
+    close = client.receives(commands.Channel.Close)
+    assert "x" in broker.vhost.exchanges
+    assert len(broker.vhost.bindings_to("queue", "q")) == 3 * BINDINGS_AT_ONCE
+    assert close.reply_code == 406
+
+
+def test_a_delete_whose_client_vanishes_is_whole_or_not_at_all(
+    broker: Broker, client: Client
+) -> None:
+    client.declares("q")
+    bound(client, "q", "amq.direct", 3 * BINDINGS_AT_ONCE)
+    broker.node.turns.left_us = -1
+    client.sends(commands.Queue.Delete, queue="q")
+    assert "q" in broker.vhost.queues
+    client.vanishes()
+    left = len(broker.vhost.bindings_to("queue", "q"))
+    assert ("q" in broker.vhost.queues) == (left > 2 * BINDINGS_AT_ONCE), left
+
+
+def test_a_delete_with_condition_refused_after_the_client_vanished(
+    broker: Broker, client: Client
+) -> None:
+    client.declares("q")
+    bound(client, "q", "amq.direct", 3 * BINDINGS_AT_ONCE)
+    broker.node.turns.left_us = -1
+    client.sends(commands.Queue.Delete, queue="q", if_empty=True)
+    broker.queue("q").publish(Envelope("", "q", content_header(1), False, 0, None), b"x", None, 0)
+    client.vanishes()
+    assert "q" in broker.vhost.queues
+    assert len(broker.vhost.bindings_to("queue", "q")) == 3 * BINDINGS_AT_ONCE
+
+
+def test_an_exchange_in_use_keeps_the_bindings_to_it(broker: Broker, client: Client) -> None:
+    client.sends(commands.Exchange.Declare, exchange="x", exchange_type="direct")
+    client.receives(commands.Exchange.DeclareOk)
+    for number in range(2 * BINDINGS_AT_ONCE):
+        client.sends(
+            commands.Exchange.Bind,
+            source="amq.direct",
+            destination="x",
+            routing_key=f"{number}",
+            nowait=True,
+        )
+    client.declares("q")
+    other = broker.connects()
+    other.opens_channel(1)
+    broker.node.turns.left_us = -1
+    client.sends(commands.Exchange.Delete, exchange="x", if_unused=True)
+    assert "x" in broker.vhost.exchanges
+    other.sends(commands.Queue.Bind, queue="q", exchange="x", routing_key="k")
+    client.receives(commands.Channel.Close)
+    assert len(broker.vhost.bindings_to("exchange", "x")) == 2 * BINDINGS_AT_ONCE
+
+
+def test_an_auto_delete_queue_in_use_again_stays(broker: Broker, client: Client) -> None:
+    client.declares("q", auto_delete=True)
+    bound(client, "q", "amq.direct", 3 * BINDINGS_AT_ONCE)
+    client.consumes("q")
+    other = broker.connects()
+    other.opens_channel(1)
+    broker.node.turns.left_us = -1
+    client.sends(commands.Basic.Cancel, consumer_tag="c")
+    assert "q" in broker.vhost.queues
+    other.sends(commands.Basic.Consume, queue="q", consumer_tag="d")
+    other.receives(commands.Basic.ConsumeOk)
+    other.receives_nothing()
+    assert "q" in broker.vhost.queues
+
+
+def test_ttl_0_reaches_a_waiting_consumer_while_others_recover(
+    broker: Broker, client: Client
+) -> None:
+    many = 3 * SETTLED_AT_ONCE
+    filled(client, "q", many)
+    client.consumes("q")
+    assert len(client.receives_deliveries()) == many
+    other = broker.connects()
+    other.opens_channel(1)
+    channel = client.connection.channels[1]
+    channel.may_have_from(broker.queue("q"))
+    other.declares("live")
+    # The recovering channel got from it once, and has nothing of it any more.
+    channel.may_have_from(broker.queue("live"))
+    other.consumes("live", no_ack=True)
+    broker.node.turns.left_us = -1
+    client.sends(commands.Basic.Recover, requeue=True)
+    assert channel._under_way is not None
+    broker.queue("live").publish(
+        Envelope("", "live", content_header(1), False, 0, 0), b"n", None, 0
+    )
+    assert other.receives_bodies() == [b"n"]
+
+
+def test_a_commit_reaches_a_queue_that_moved_meanwhile(broker: Broker, client: Client) -> None:
+    for number in range(3):
+        client.declares(f"q{number}")
+        client.sends(commands.Queue.Bind, queue=f"q{number}", exchange="amq.fanout", nowait=True)
+    client.sends(commands.Tx.Select)
+    client.receives(commands.Tx.SelectOk)
+    client.publishes("", exchange="amq.fanout")
+    broker.settle()
+    broker.node.turns.left_us = 34  # tx.commit, one publish, one queue
+    client.sends(commands.Tx.Commit)
+    name = next((f"q{n}" for n in range(3) if not len(broker.queue(f"q{n}"))), None)
+    if name is None:
+        raise RuntimeError("commit was at once")
+    broker.vhost._placement.move_in = lambda queue, moving: queue.move_in(moving.consumers)
+    broker.vhost.renew_queue(broker.queue(name))
+    client.receives(commands.Tx.CommitOk)
+    assert [len(broker.queue(f"q{n}")) for n in range(3)] == [1, 1, 1]
+
+
+def test_policies_reach_exchanges_in_turns(broker: Broker) -> None:
+    for number in range(20_000):
+        broker.vhost._add_exchange(
+            f"x{number}", ExchangeRecord("direct", auto_delete=False, internal=False, arguments={})
+        )
+    broker.settle()
+    turns = broker.node.turns
+    turns.left_us = TURN_US
+    broker.vhost.apply_policies()
+    assert turns.left_us < TURN_US - 1000

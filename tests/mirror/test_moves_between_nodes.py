@@ -1,0 +1,79 @@
+"""Moves and turns where a queue is at another node."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from pamqp import commands
+
+from warren.amqp.settling import SETTLED_AT_ONCE
+from warren.core.field import long, longstr
+
+
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("when", ["before", "under way"])
+def test_a_dead_letter_waits_for_a_limited_queue_whose_node_is_away(
+    limited: bool, when: str
+) -> None:
+    cluster = Cluster("a", "b")
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    limits = {"x-max-length": long(1000), "x-overflow": longstr("reject-publish")}
+    a.declares("dead", durable=True, arguments=limits if limited else {})
+    b.declares(
+        "source",
+        durable=True,
+        arguments={
+            "x-dead-letter-exchange": longstr(""),
+            "x-dead-letter-routing-key": longstr("dead"),
+        },
+    )
+    b.publishes("source", b"precious")
+    assert b.gets("source") is not None
+    if when == "before":
+        cluster.cut("a", "b")
+        cluster.settle()
+        b.nacks(1, requeue=False)
+    else:
+        b.nacks(1, requeue=False)
+        cluster.cut("a", "b")
+    cluster.settle()
+    cluster["b"].clock.advance(0.5)
+    cluster.connect("a", "b")
+    for _ in range(5):
+        cluster["b"].clock.advance(1)
+        cluster.settle()
+    assert len(cluster["a"].queue("dead")) >= 1
+
+
+def test_recover_in_turns_with_deliveries_of_another_node() -> None:
+    cluster = Cluster("a", "b")
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("far")
+    b.declares("near")
+    many = 3 * SETTLED_AT_ONCE
+    for _ in range(many):
+        b.publishes("near")
+    b.consumes("far", "f")
+    b.sends(commands.Basic.Consume, queue="near", consumer_tag="n", nowait=True)
+    assert len(b.receives_deliveries()) == many
+    b.sends(commands.Basic.Cancel, consumer_tag="n", nowait=True)
+    a.publishes("far", b"1")
+    cluster["b"].node.turns.left_us = -1
+    b.sends(commands.Basic.Recover, requeue=True)
+    b.frames()
+    channel = b.connection.channels[1]
+    tag = channel.last_delivery_tag
+    assert list(channel.unacked) == [tag]
+    b.acks(tag, multiple=True)
+    cluster.settle()
+    assert not channel.unacked
