@@ -23,7 +23,7 @@ class Resource(StrEnum):
     MEMORY = "memory"
     DISK = "disk"
     FAULT = "internal_error"
-    """The node met an exception nobody expected, and stops."""
+    """The node met an unexpected exception, and stops."""
 
 
 REASONS = {

@@ -296,7 +296,7 @@ class Burials:
                 self._happened(queue)
 
     def _forget(self, queue: Queue) -> None:
-        """Nobody is to be told any more what becomes of the dead of the queue."""
+        """Tell the queue nothing more of its dead: it is gone, or another object stands for it."""
         self._unburied.pop(queue, None)
         self._buried.pop(queue, None)
         self._happened(queue)

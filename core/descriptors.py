@@ -12,7 +12,7 @@ from typing import NamedTuple
 SPARE_MAX = 200
 """Descriptors kept from clients: all open log files of both stores, and what threads open."""
 SPARE_SHARE = 4
-"""Of a low limit, one in so many is kept."""
+"""Where the limit is low, the fraction 1/SPARE_SHARE of it is kept from clients."""
 
 THREADS_FILES = 15
 """Files that the threads, checkpoints and dialled links have open for a moment."""
@@ -23,7 +23,7 @@ LOG_FILES_MAX = 64
 STORES = 2
 
 STRANGERS_SHARE = 4
-"""Of what is kept, one in so many is for strangers."""
+"""The fraction 1/STRANGERS_SHARE of what is kept from clients is for strangers."""
 
 HTTP_SHARE = 5
 HTTP_MAX = 2000

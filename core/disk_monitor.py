@@ -16,7 +16,7 @@ from warren.core.memory_monitor import Absolute, Fraction, Limit, limit_bytes
 
 DEFAULT_LIMIT = Absolute(50_000_000)
 DEFAULT_SNAPSHOT_LIMIT = Fraction(0.2)
-"""Of the disk: what snapshots may keep of what the node has removed."""
+"""The fraction of the disk that snapshots may keep of files the node has removed."""
 INTERVAL_MIN_S = 0.1
 INTERVAL_MAX_S = 10.0
 # The fastest a disk is taken to fill up.

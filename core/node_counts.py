@@ -18,7 +18,10 @@ HTTP = "http"
 
 @dataclass(slots=True)
 class LoginCounts:
-    """The logins of one protocol. `throttled` are those of `failed` whose address has to wait."""
+    """The logins of one protocol.
+
+    `throttled` counts the failed logins whose address has failed too often and has to wait.
+    """
 
     succeeded: int = 0
     failed: int = 0

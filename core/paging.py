@@ -136,7 +136,7 @@ class Pager:
             self._resume_soon()
 
     def free(self, messages: deque[Message]) -> None:
-        """Let go of messages that nobody needs, in turns: it takes time to free very many."""
+        """Free messages in turns: to free very many at once takes tens of milliseconds."""
         for _ in range(min(FREED_AT_ONCE, len(messages))):
             messages.pop()
         if messages:

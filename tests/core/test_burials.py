@@ -121,6 +121,15 @@ def reject(queue: Queue, count: int = 1) -> None:
     queue.reject([m for _ in range(count) if (m := queue.get(False, SOMEBODY)) is not None])
 
 
+def reject_more_than_a_turn_holds(queue: Queue) -> int:
+    """Publish messages and reject them; returns how many."""
+    many = 2 * TURN_US // BURIAL_US
+    for number in range(many):
+        publish(queue, b"%d" % number)
+    reject(queue, many)
+    return many
+
+
 def test_a_rejected_message_leaves_when_its_dead_letter_is_safe(
     vhost: VirtualHost, clock: ManualClock
 ) -> None:
@@ -280,10 +289,7 @@ def test_a_dead_letter_dies_with_the_queue_it_was_for(
 
 def test_the_dead_of_a_deleted_queue_are_buried(vhost: VirtualHost, clock: ManualClock) -> None:
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
-    many = 2 * TURN_US // BURIAL_US
-    for number in range(many):
-        publish(old, b"%d" % number)
-    reject(old, many)
+    many = reject_more_than_a_turn_holds(old)
     vhost.delete_queue(old)
     assert len(new) < many
     clock.settle()
@@ -357,10 +363,7 @@ def test_a_node_that_stops_leaves_in_the_queue_what_it_did_not_bury(
     vhost: VirtualHost, clock: ManualClock
 ) -> None:
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
-    many = 2 * TURN_US // BURIAL_US
-    for number in range(many):
-        publish(old, b"%d" % number)
-    reject(old, many)
+    many = reject_more_than_a_turn_holds(old)
     vhost.burials.hold()
     clock.settle()
     buried = len(new)
@@ -374,10 +377,7 @@ def test_what_another_object_of_the_queue_has_dies_again_there(
     vhost: VirtualHost, clock: ManualClock
 ) -> None:
     new, old = add_queue(vhost, "new"), add_queue(vhost, "old", "new")
-    many = 2 * TURN_US // BURIAL_US
-    for number in range(many):
-        publish(old, b"%d" % number)
-    reject(old, many)
+    reject_more_than_a_turn_holds(old)
     old.move_out()
     buried = len(new)
     clock.settle()
