@@ -37,7 +37,12 @@ from warren.core.turns import Turns
 from warren.core.variable_queue import BatchSizes, VariableQueue
 from warren.persist import journal
 from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue
-from warren.persist.format import SEGMENT_ENTRIES, SHARED
+from warren.persist.format import (
+    FRAME_HEADER_BYTES,
+    SEGMENT_ENTRIES,
+    SEGMENT_HEADER_BYTES,
+    SHARED,
+)
 from warren.persist.queue_index import QueueIndex
 from warren.persist.recovery import Recovery
 from warren.persist.storage import Limits, Storage, empty_transient
@@ -66,6 +71,12 @@ BATCH_BYTES_MAX = 2000
 
 MOVES_FROM = 7_000_000
 """Histories of lower seeds move no messages: those that once failed stay what they were."""
+
+INDEX_BYTES_A_MESSAGE = 2 * FRAME_HEADER_BYTES + 26 + 6 + 4 + 4
+"""Of the file of a segment: a frame with its entry, one with its removal, both filled up to 8."""
+
+LEFT_BYTES_MAX = 2000
+"""What an emptied storage keeps beside the segments its queues are at."""
 
 STEPS = 60
 CHECK_EVERY = 5
@@ -611,8 +622,15 @@ class History:
             node.clock.advance(1.2)
             node.jobs.run_all()
         assert node.storage.persistent.live_bytes == 0
-        used = self.disk.used_bytes()
-        assert used <= 6000, f"S12: {used} bytes left: {self.disk.files()}"
+        files = self.disk.files()
+        segments = [segment for index in node.indexes for segment in index.segments.values()]
+        # The segment a queue is at keeps its file: an entry and a removal for each message.
+        paths = {segment.path(segment.index.directory): segment.written for segment in segments}
+        for path, written in paths.items():
+            most = SEGMENT_HEADER_BYTES + written * INDEX_BYTES_A_MESSAGE
+            assert files.get(path, 0) <= most, f"S12: {path}, {written} messages: {files}"
+        rest = sum(octets for path, octets in files.items() if path not in paths)
+        assert rest <= LEFT_BYTES_MAX, f"S12: {rest} bytes left: {files}"
 
 
 def verify_accounts(storage: Storage, indexes: list[QueueIndex], *, deleted: bool) -> None:
