@@ -624,10 +624,11 @@ class History:
         assert node.storage.persistent.live_bytes == 0
         files = self.disk.files()
         segments = [segment for index in node.indexes for segment in index.segments.values()]
-        # The segment a queue is at keeps its file: an entry and a removal for each message.
+        # The segment a queue is at keeps its file: an entry and a removal for each message, and
+        # a frame in which hardly anything stands for each start.
         paths = {segment.path(segment.index.directory): segment.written for segment in segments}
         for path, written in paths.items():
-            most = SEGMENT_HEADER_BYTES + written * INDEX_BYTES_A_MESSAGE
+            most = SEGMENT_HEADER_BYTES + (written + LIVES) * INDEX_BYTES_A_MESSAGE
             assert files.get(path, 0) <= most, f"S12: {path}, {written} messages: {files}"
         rest = sum(octets for path, octets in files.items() if path not in paths)
         assert rest <= LEFT_BYTES_MAX, f"S12: {rest} bytes left: {files}"
