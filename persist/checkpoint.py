@@ -157,7 +157,7 @@ class Checkpointer:
             else:
                 self._flush_journal()
         self._remove_dead()
-        self._watch_idleness()
+        self.watch_idleness()
 
     def request(self) -> None:
         """Take a checkpoint as soon as may be."""
@@ -289,7 +289,8 @@ class Checkpointer:
 
         self._run(job)
 
-    def _watch_idleness(self) -> None:
+    def watch_idleness(self) -> None:
+        """Something was written, or is not needed any more: tidy up when nothing else happens."""
         if self._idle_timer is None and not self._closed:
             self._written_seen = self._written_bytes
             self._idle_timer = self._call_later(IDLE_S, self._look_idle)
@@ -297,13 +298,16 @@ class Checkpointer:
     def _look_idle(self) -> None:
         self._idle_timer = None
         if self._written_bytes != self._written_seen:
-            self._watch_idleness()
+            self.watch_idleness()
             return
         current = self._persistent.current
         if current is not None and not current.live_count and current.size > self._tidy_bytes:
             self._persistent.seal()
-        if self._persistent.dead_before(ALL_FILES) and not self._running:
-            self.request()
+        if self._persistent.dead_before(ALL_FILES):
+            if self._running:
+                self.watch_idleness()
+            else:
+                self.request()
 
     def close(self) -> None:
         self._closed = True

@@ -390,6 +390,7 @@ class Storage:
     ) -> Iterator[None]:
         """Give places back, for which segments may have to be read, and then remove the files."""
         yield from chain.from_iterable(releases)
+        self.checkpointer.watch_idleness()
         if not directories:
             self._without_files(queue_ids)
             return
