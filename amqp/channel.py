@@ -44,7 +44,7 @@ from warren.core.consumers import Blocked
 from warren.core.erlang_text import binary_text
 from warren.core.errors import CommandInvalid, PreconditionFailed
 from warren.core.firehose import TracedClient
-from warren.core.message import Envelope, Holder, Message
+from warren.core.message import NOBODY, Envelope, Holder, Message
 from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
@@ -569,7 +569,7 @@ class Channel:
             if verdict is Verdict.REQUEUE:
                 # A ready message must not keep the connection alive that once held it.
                 for message in of_queue:
-                    del message.holder
+                    message.holder = NOBODY
                 queue.requeue(of_queue)
                 continue
             if verdict is ACK:

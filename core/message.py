@@ -11,7 +11,9 @@ to queue.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from warren.core.queue import Queue
@@ -32,8 +34,12 @@ class Holder(Protocol):
         ...
 
 
-class Envelope:
-    """The immutable part of a publish that is not its body.
+NOBODY: Final = cast("Holder", None)
+"""Holds what is ready."""
+
+
+class Envelope(Struct, eq=False, gc=False):
+    """The part of a publish that is not its body, and that nobody changes.
 
     `header` is the payload of the content header frame: class, weight, body size (u64), flags
     word and property bytes. It is for exactly one body size. `copies` are the further routing keys
@@ -41,80 +47,44 @@ class Envelope:
     envelope as it is written, and the checksum of that.
     """
 
-    __slots__ = (
-        "copies",
-        "exchange",
-        "expiration_ms",
-        "header",
-        "persistent",
-        "priority",
-        "routing_key",
-        "stored",
-    )
-
-    def __init__(
-        self,
-        exchange: str,
-        routing_key: str,
-        header: bytes,
-        persistent: bool,
-        priority: int,
-        expiration_ms: int | None,
-        copies: tuple[str, ...] = (),
-    ) -> None:
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.header = header
-        self.persistent = persistent
-        self.priority = priority
-        self.expiration_ms = expiration_ms
-        self.copies = copies
-        self.stored: tuple[bytes, int] | None = None
+    exchange: str
+    routing_key: str
+    header: bytes
+    persistent: bool
+    priority: int
+    expiration_ms: int | None
+    copies: tuple[str, ...] = ()
+    stored: tuple[bytes, int] | None = None
 
 
-class Message:
+class Message(Struct, eq=False, gc=False):
     """A message in one queue.
 
     `position` is its place in that queue for ever: requeueing puts it back there.
     `expires_at` is on the clock of the node, or None. `holder` is who got it and has not settled
-    it yet; it has no meaning while the message is ready. Whoever keeps a message for long must
-    expect its body to be paged out, and `BackingQueue.load` it before use.
+    it yet, or `NOBODY`. Whoever keeps a message for long must expect its body to be paged out, and
+    `BackingQueue.load` it before use.
+
+    The collector does not look at messages, of which there may be millions: who ends lets go of
+    what it holds, so that no cycle is left.
     """
 
-    __slots__ = (
-        "_paged_bytes",
-        "body",
-        "envelope",
-        "expires_at",
-        "holder",
-        "position",
-        "redelivered",
-    )
-
-    holder: Holder
-    _paged_bytes: int
-
-    def __init__(
-        self,
-        envelope: Envelope,
-        body: bytes,
-        position: int,
-        expires_at: float | None,
-    ) -> None:
-        self.envelope = envelope
-        self.body = body
-        self.position = position
-        self.expires_at = expires_at
-        self.redelivered = False
+    envelope: Envelope
+    body: bytes
+    position: int
+    expires_at: float | None = None
+    redelivered: bool = False
+    holder: Holder = NOBODY
+    paged_bytes: int = 0
 
     @property
     def body_bytes(self) -> int:
         """The size of the body, wherever it is."""
         body = self.body
-        return self._paged_bytes if body is PAGED_OUT else len(body)
+        return self.paged_bytes if body is PAGED_OUT else len(body)
 
     def page_out(self) -> None:
         """Let go of the body, which a store has."""
         assert self.body is not PAGED_OUT, self.position
-        self._paged_bytes = len(self.body)
+        self.paged_bytes = len(self.body)
         self.body = PAGED_OUT

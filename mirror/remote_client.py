@@ -15,7 +15,7 @@ from typing import Any
 from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table, from_plain
 from warren.core.firehose import TracedClient
-from warren.core.message import Envelope, Message
+from warren.core.message import NOBODY, Envelope, Message
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
 from warren.mirror.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
@@ -280,7 +280,7 @@ class RemoteClient:
             queue.reject(messages)
         else:
             for message in messages:
-                del message.holder
+                message.holder = NOBODY
             queue.requeue(messages, delivered=verdict is Verdict.REQUEUE)
             return
         if queue.backing.length:
