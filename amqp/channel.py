@@ -19,16 +19,16 @@ from pamqp import commands
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.consumer import ChannelConsumer, delivery_frames
 from warren.amqp.errors import NO_IDS, PUBLISH_IDS, FrameError, UnexpectedFrame
-from warren.amqp.frames import OVERHEAD
+from warren.amqp.frames import BODY as BODY_FRAME
+from warren.amqp.frames import END, FrameHeads
+from warren.amqp.frames import HEADER as HEADER_FRAME
 from warren.amqp.handlers import HANDLERS
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import (
     QUEUE_US,
     QUEUES_AT_ONCE,
-    PublishRun,
     Route,
     publish_to_many,
-    run_head,
 )
 from warren.amqp.settling import (
     FEW,
@@ -48,6 +48,7 @@ from warren.core.message import NOBODY, Envelope, Holder, Message
 from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
+from warren.core.settlement import Settlement
 from warren.core.topology_access import Asking
 from warren.core.waiting import Event, Waiting, outliving, run
 
@@ -108,16 +109,15 @@ class Channel:
     """The state machine of one open channel."""
 
     __slots__ = (
-        "_arguments",
         "_body",
         "_body_left",
         "_body_size",
         "_handed_out",
         "_header",
         "_held_cancels",
-        "_last_envelope",
         "_limited",
         "_lowest_unacked",
+        "_method",
         "_size_max",
         "_sources",
         "_sources_max",
@@ -125,6 +125,7 @@ class Channel:
         "_under_way",
         "_unlimited",
         "acked",
+        "body_heads",
         "confirms",
         "connection",
         "consumers",
@@ -134,6 +135,7 @@ class Channel:
         "got",
         "got_no_ack",
         "got_nothing",
+        "header_heads",
         "last_delivery_tag",
         "last_queue",
         "limit",
@@ -153,13 +155,15 @@ class Channel:
         self.number = number
         # Content on its way in
         self.expects = METHOD
-        self._arguments = b""
+        self._method = b""
         self._header = b""
         self._body_size = 0
         self._body_left = 0
         self._body = bytearray()
-        self._last_envelope: Envelope | None = None
         self._size_max = min(connection.settings.max_message_size, MESSAGE_SIZE_CAP)
+        # Heads of frames of its content, with the end of the frame before.
+        self.header_heads = FrameHeads(HEADER_FRAME, number, before=END)
+        self.body_heads = FrameHeads(BODY_FRAME, number, before=END)
         # Deliveries
         self.consumers: dict[str, ChannelConsumer] = {}
         self.unacked: dict[int, Message] = {}
@@ -263,9 +267,14 @@ class Channel:
             "expected content body, got non content body frame instead", PUBLISH_IDS
         )
 
-    def begin_publish(self, arguments: bytes) -> None:
-        """The method frame of a publish: these are its argument octets."""
-        self._arguments = arguments
+    @property
+    def takes_publishes(self) -> bool:
+        """Whether a publish may come next, and goes to its queues at once."""
+        return self.expects is METHOD and self.transaction is None
+
+    def begin_publish(self, method: bytes) -> None:
+        """The whole method frame of a publish."""
+        self._method = method
         self.expects = HEADER
 
     def content_header(self, header: bytes) -> None:
@@ -285,10 +294,9 @@ class Channel:
             self.expects = BODY
         else:
             self.expects = METHOD
-            self.publish(self._arguments, header, b"")
+            self.publish(self._method, header, b"")
 
-    def content_body(self, payload: bytes) -> PublishRun | None:
-        """A body frame. Returns the run this publish may be the start of."""
+    def content_body(self, payload: bytes) -> None:
         if self.expects is not BODY:
             raise self._unexpected_content()
         self._body_left -= len(payload)
@@ -296,7 +304,7 @@ class Channel:
             # What is too large is refused when it is complete, but not kept until then.
             if payload and self._body_size <= self._size_max:
                 self._body += payload
-            return None
+            return
         if self._body_left < 0:
             raise UnexpectedFrame(
                 "expected content body, got non content body frame instead", PUBLISH_IDS
@@ -308,54 +316,67 @@ class Channel:
             payload, self._body = cast(bytes, self._body), bytearray()
         if self._body_size > self._size_max:
             raise self._too_large(self._body_size)
-        return self.publish(self._arguments, self._header, payload)
+        self.publish(self._method, self._header, payload)
 
     def _unexpected_content(self) -> UnexpectedFrame:
         if self.expects is METHOD:
             return UnexpectedFrame("expected method frame, got non method frame instead", NO_IDS)
         return self.unexpected_method()
 
-    def publish(self, arguments: bytes, header: bytes, body: bytes) -> PublishRun | None:
-        """A whole publish. Returns the run it may be the start of."""
-        connection = self.connection
-        routes = connection.routes
+    @property
+    def body_size_max(self) -> int:
+        """Larger messages are refused."""
+        return self._size_max
+
+    def publish(self, method: bytes, header: bytes, body: bytes) -> None:
+        """A publish: the whole method frame, the payload of the content header, and the body."""
+        routes = self.connection.routes
         assert routes is not None
         if len(body) > self._size_max:
             raise self._too_large(len(body))
-        route = routes.route(arguments)
-        envelope = route.envelopes.get(header)
-        repeated = envelope is not None and envelope is self._last_envelope
-        if envelope is None:
-            replies = self.reply_consumer
-            address = replies.address_octets if replies is not None else None
-            envelope = routes.envelope(route, header, address)
+        route = routes.route(method)
+        replies = self.reply_consumer
+        address = replies.address_octets if replies is not None else None
+        envelope = routes.envelope(route, header, address)
+        queues = route.queues
+        if queues is None or envelope.copies:
+            queues = routes.queues_for(route, envelope)
+        self.hand_over(route, queues, envelope, body)
+
+    def hand_over(
+        self, route: Route, queues: tuple[Queue, ...], envelope: Envelope, body: bytes
+    ) -> None:
+        """Publish to these queues."""
+        connection = self.connection
+        routes = connection.routes
+        assert routes is not None
         confirms = self.confirms
         publish_seq = confirms.number() if confirms is not None else 0
         self.published += 1
         route.exchange.published_in += 1
-        queues = route.queues
-        if queues is None or envelope.copies:
-            queues = routes.queues_for(route, envelope)
-            repeated = False
         firehose = routes.vhost.firehose
         if firehose is not None:
             firehose.published(self.traced_as(), envelope, body, queues)
-            repeated = False
         if route.is_reply or envelope.copies:
             self._reply(route, envelope, body)
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
-            return None
+            return
         route.exchange.published_out += len(queues)
-        if len(queues) != 1:
-            turns = connection.node.turns
-            if len(queues) > QUEUES_AT_ONCE:
-                publishing = publish_to_many(
-                    queues, envelope, body, confirms, publish_seq, routes.vhost
-                )
-                connection.go_through(outliving(publishing), self, PUBLISH_IDS)
-                return None
-            turns.spend(QUEUE_US * len(queues))
+        if len(queues) == 1:
+            (queue,) = queues
+            queue.published += 1
+            answers: tuple[Settlement, ...] = (
+                queue.publish(envelope, body, confirms, publish_seq),
+            )
+        elif len(queues) > QUEUES_AT_ONCE:
+            publishing = publish_to_many(
+                queues, envelope, body, confirms, publish_seq, routes.vhost
+            )
+            connection.go_through(outliving(publishing), self, PUBLISH_IDS)
+            return
+        else:
+            connection.node.turns.spend(QUEUE_US * len(queues))
             for queue in queues:
                 queue.published += 1
             answers = tuple(
@@ -363,23 +384,8 @@ class Channel:
             )
             if not queues:
                 self.unroutable(route, envelope, body)
-            if confirms is not None:
-                confirms.record(publish_seq, answers)
-            return None
-        (queue,) = queues
-        queue.published += 1
-        answer = queue.publish(envelope, body, confirms, publish_seq)
         if confirms is not None:
-            confirms.record(publish_seq, (answer,))
-        if not repeated:
-            self._last_envelope = envelope
-        elif 0 < len(body) <= connection.frame_max - OVERHEAD:
-            head = run_head(self.number, arguments, header, len(body))
-            topology = routes.vhost.topology
-            return PublishRun(
-                head, len(body), envelope, self, route.exchange, queue, confirms, topology
-            )
-        return None
+            confirms.record(publish_seq, answers)
 
     def _too_large(self, size: int) -> PreconditionFailed:
         configured = "configured " if self._size_max < MESSAGE_SIZE_CAP else ""

@@ -8,7 +8,8 @@ still open goes out as one acknowledgement, what is settled above it one by one
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from warren.amqp.frames import END
 from warren.core.settlement import PENDING, REJECTED, Settlement
@@ -55,6 +56,12 @@ class ChannelConfirms:
         self.issued += 1
         return self.issued
 
+    def number_many(self, count: int) -> int:
+        """The number of the first of so many publishes."""
+        first = self.issued + 1
+        self.issued += count
+        return first
+
     @property
     def confirmed(self) -> int:
         """How many were acknowledged, or are about to be."""
@@ -82,6 +89,20 @@ class ChannelConfirms:
         elif not self.undisturbed:
             self._settled.append(publish_seq)
         self.on_news()
+
+    def record_many(self, first_seq: int, answers: Sequence[Sequence[Settlement]]) -> None:
+        """`record` for publishes numbered from here on, with what each of their queues answered."""
+        (answered, *others) = answers
+        if not others:
+            count = len(answered)
+            if PENDING not in answered and REJECTED not in answered and self.undisturbed:
+                self.on_news()
+                return
+            if answered.count(PENDING) == count:
+                self._open.update(zip(range(first_seq, first_seq + count), repeat(1)))
+                return
+        for publish_seq, of_publish in enumerate(zip(*answers, strict=True), first_seq):
+            self.record(publish_seq, of_publish)
 
     def settle(self, publish_seq: int) -> None:
         """One more queue has this publish safe."""

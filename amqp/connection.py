@@ -7,9 +7,9 @@ channel mean is `channel.py`'s; sockets are `server.py`'s.
 The shell calls `receive_data`, `connection_lost` and `writable`; the connection calls the shell
 to be flushed, paused or cut. `receive_data` never raises for what a peer did.
 
-Reading is one loop over one buffer. Three kinds of frames are recognised by their octets: the
-publish that repeats the last one on the connection (`PublishRun`), other publishes with their
-content, and basic.ack. Everything else goes through pamqp's methods.
+Reading is one loop over one buffer. Two kinds of frames are recognised by their octets: publishes
+that are there with all their content, which go many at a time (`publish_stream.py`), and basic.ack.
+Everything else goes through pamqp's methods.
 
 Durable definitions: a reply that promises durability holds the output of the connection until
 the commit is on disk (`hold_output`); what is written later stands behind it.
@@ -66,7 +66,8 @@ from warren.amqp.methods import (
     make,
 )
 from warren.amqp.peer import CAPABILITIES, ConnectionSettings, Peer, client_name
-from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes, PublishRun
+from warren.amqp.publish_stream import PublishStream
+from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
 from warren.amqp.state import HANDLERS, State
 from warren.core.access import LoginRefused, User
 from warren.core.erlang_text import binary_text
@@ -109,12 +110,7 @@ milliseconds even of queue.declare."""
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC_ACK = 60 << 16 | 80
 _CHANNEL_OPEN = 20 << 16 | 10
-_pack_head = HEAD.pack
 _LONG = struct.Struct(">I")
-_CONTENT_HEADER = struct.Struct(">BHIHHQ")
-"""Frame head, class, weight and body size of a content header frame."""
-_CONTENT_MIN = _CONTENT_HEADER.size + 2 + 1 + OVERHEAD
-"""Octets of a content header frame without properties and an empty body frame."""
 _TAG_AND_BITS = struct.Struct(">QB")
 
 
@@ -160,7 +156,7 @@ class Connection:
         "_frame_size_max",
         "_held",
         "_pauses",
-        "_run",
+        "_publishes",
         "_sasl",
         "_shell",
         "_waiting",
@@ -221,7 +217,7 @@ class Connection:
         self._buffer = b""
         self._frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
-        self._run: PublishRun | None = None
+        self._publishes = PublishStream(self)
         self._waiting: Waiting[None] | None = None
         self._sasl: sasl.Exchange | None = None
         # Writing
@@ -332,15 +328,6 @@ class Connection:
         left_us = turns.left_us
         methods_left = METHODS_A_TURN
         while True:
-            run = self._run
-            if run is not None and data.startswith(run.head, pos):
-                if run.generation == run.topology.generation:
-                    pos = self._repeat(run, data, pos, min(end, pos + run.octets_at_once))
-                    if turns.left_us <= 0 and turns.left_us < left_us:
-                        self.wait_for_turn()
-                        return pos
-                else:
-                    self._run = None
             if end - pos < HEAD.size:
                 return pos
             kind, number, size = HEAD.unpack_from(data, pos)
@@ -362,28 +349,23 @@ class Connection:
                         raise channel.unexpected_method()
                     index = _LONG.unpack_from(data, pos + 7)[0] if size >= 4 else 0
                     if index == _BASIC_PUBLISH:
-                        whole = self._whole_publish(channel, data, pos, stop, end)
-                        if whole:
-                            pos = whole
+                        behind = self._publishes.serve(data, pos, end)
+                        if behind > pos:
+                            pos = behind
                             if turns.left_us <= 0 and turns.left_us < left_us:
                                 self.wait_for_turn()
                                 return pos
                             continue
-                        # A run goes by the octets alone, and what is due now is a header.
-                        self._run = None
-                        channel.begin_publish(data[pos + 11 : stop])
+                        channel.begin_publish(data[pos : stop + 1])
                     elif index == _BASIC_ACK and size == 13:
                         delivery_tag, bits = _TAG_AND_BITS.unpack_from(data, pos + 11)
                         channel.ack(delivery_tag, bits & 1 == 1)
                     else:
-                        self._run = None
                         self._channel_method(channel, data[pos + 7 : stop])
                 elif kind == BODY:
                     if self.node.alarms.raised:
                         self._block()
-                    run = channel.content_body(data[pos + 7 : stop])
-                    if run is not None:
-                        self._run = run
+                    channel.content_body(data[pos + 7 : stop])
                 elif kind == HEADER:
                     if self.node.alarms.raised:
                         self._block()
@@ -401,79 +383,6 @@ class Connection:
                 self.wait_for_turn()
             if self._pauses:
                 return pos
-
-    def _whole_publish(
-        self, channel: Channel, data: bytes, pos: int, method_end: int, end: int
-    ) -> int:
-        """Serve a publish whose content follows in the same buffer, in one body frame.
-
-        Returns where the next frame begins; 0, having done nothing, if the content comes otherwise.
-        """
-        start = method_end + 1
-        if end - start < _CONTENT_MIN or self.node.alarms.raised:
-            return 0
-        kind, number, size, class_id, _, body_size = _CONTENT_HEADER.unpack_from(data, start)
-        header_end = start + 7 + size
-        body_start = header_end + OVERHEAD
-        body_end: int = body_start + body_size
-        if (
-            body_end >= end
-            or kind != HEADER
-            or number != channel.number
-            or class_id != 60
-            or size < 14
-            or not body_size
-            or size > self._frame_size_max
-            or body_size > self._frame_size_max
-            or data[header_end] != FRAME_END
-            or not data.startswith(_pack_head(BODY, number, body_size), header_end + 1)
-            or data[body_end] != FRAME_END
-        ):
-            return 0
-        run = channel.publish(
-            data[pos + 11 : method_end],
-            data[start + 7 : header_end],
-            data[body_start:body_end],
-        )
-        if run is not None:
-            self._run = run
-        return body_end + 1
-
-    def _repeat(self, run: PublishRun, data: bytes, pos: int, end: int) -> int:
-        """Serve publishes that differ from the last one in nothing but the body.
-
-        Their method frame, header frame and body frame head are one constant prefix.
-        """
-        head = run.head
-        head_size = len(head)
-        body_size = run.body_size
-        envelope = run.envelope
-        publish = run.publish
-        confirms = run.confirms
-        first = pos
-        if confirms is None:
-            while data.startswith(head, pos):
-                start = pos + head_size
-                stop = start + body_size
-                if stop >= end or data[stop] != FRAME_END:
-                    break
-                publish(envelope, data[start:stop], None, 0)
-                pos = stop + 1
-            run.count((pos - first) // (head_size + body_size + 1))
-            return pos
-        while data.startswith(head, pos):
-            start = pos + head_size
-            stop = start + body_size
-            if stop >= end or data[stop] != FRAME_END:
-                break
-            confirms.issued = seq = confirms.issued + 1
-            settlement = publish(envelope, data[start:stop], confirms, seq)
-            if settlement or not confirms.undisturbed:
-                confirms.record(seq, (settlement,))
-            pos = stop + 1
-        run.count((pos - first) // (head_size + body_size + 1))
-        confirms.on_news()
-        return pos
 
     def _frame(self, kind: int, number: int, payload: bytes) -> None:
         """A frame that no open channel takes."""
@@ -590,7 +499,6 @@ class Connection:
 
     def _refuse(self, number: int, error: BrokerError, method: tuple[int, int]) -> None:
         """Answer an error with the close it calls for."""
-        self._run = None
         ids = offender(error, method)
         if isinstance(error, ChannelFault):
             self.close_channel(number, error, ids)
@@ -604,7 +512,6 @@ class Connection:
         channel = self.channels.pop(number, None)
         if channel is None:
             return
-        self._run = None
         channel.end()
         self._closing_channels.add(number)
         code, text = reply_to(error)
@@ -639,7 +546,6 @@ class Connection:
     def _close(self, error: BrokerError, ids: tuple[int, int]) -> None:
         self._end_channels()
         self.state = State.CLOSING
-        self._run = None
         code, text = reply_to(error)
         level = logging.INFO if isinstance(error, ConnectionForced) else logging.WARNING
         self._note(log, level, "connection_closed", by="broker", code=code, reason=text)
@@ -881,7 +787,6 @@ class Connection:
             channel.end()
         self.channels.clear()
         self._closing_channels.clear()
-        self._run = None
         if self.vhost is not None:
             if self in self.node.clients:
                 self.vhost.connection_ended(self.received_octets, self.sent_octets)
@@ -1049,7 +954,6 @@ class Connection:
 
     def alarms_changed(self) -> None:
         """An alarm was raised or cleared somewhere."""
-        self._run = None
         alarms = self.node.alarms
         if alarms.reason():
             if "alarm" in self._pauses:

@@ -1,16 +1,18 @@
 """Deliveries: a consumer that writes what it is handed to its connection.
 
-A delivery is three frames. All but the delivery tag and the body depend only on the envelope, so
-they are kept for the envelope last delivered; a run of messages that share an envelope costs one
-`struct.pack` and one list extension each.
+A delivery is three frames, written in parts: what depends on exchange and routing key, and the
+heads of frames, are kept from delivery to delivery. Where messages share an envelope, all but the
+delivery tag and the body is one part.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
-from warren.amqp.frames import BODY, END, FRAME_END, HEAD, HEADER, METHOD, OVERHEAD, content_frames
+from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
 from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table
 from warren.core.firehose import TracedClient
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 
 _BASIC_DELIVER = struct.pack(">HH", 60, 60)
 _pack_tag = struct.Struct(">Q").pack
-_pack_next_head = struct.Struct(">BBHI").pack
-"""The end of one frame and the head of the next."""
+_pack_tag_and_bit = struct.Struct(">Q?").pack
+"""The delivery tag, and whether the message is redelivered."""
+TAG_AND_BIT_OCTETS = 9
 _PREFETCH = Blocked.PREFETCH
 
 
@@ -51,13 +54,11 @@ class ChannelConsumer(Consumer):
     __slots__ = (
         "_channel",
         "_envelope",
-        "_exchange",
         "_head",
+        "_heads",
         "_last_envelope",
-        "_method_tails",
         "_output",
-        "_routing_key",
-        "_tag_octets",
+        "_room",
         "_tail",
     )
 
@@ -75,13 +76,12 @@ class ChannelConsumer(Consumer):
         super().__init__(queue, tag, no_ack, exclusive, priority, prefetch, arguments)
         self._channel = channel
         self._output = channel.connection.output
-        self._tag_octets = short_string(tag)
+        self._room = channel.connection.frame_max - OVERHEAD
+        start = _BASIC_DELIVER + short_string(tag)
+        self._heads = FrameHeads(METHOD, channel.number, after=start, more=TAG_AND_BIT_OCTETS)
         self._envelope: Envelope | None = None
         self._last_envelope: Envelope | None = None
-        self._exchange: str | None = None
-        self._routing_key: str | None = None
         self._head = b""
-        self._method_tails = (b"", b"")
         self._tail = b""
 
     @property
@@ -119,24 +119,36 @@ class ChannelConsumer(Consumer):
 
     def take_many(self, messages: list[Message]) -> None:
         channel = self._channel
-        unacked = channel.unacked
-        output = self._output
-        delivery_tag = channel.last_delivery_tag
-        for message in messages:
-            delivery_tag += 1
-            unacked[delivery_tag] = message
+        output, write = self._output, self._write
+        first_tag = channel.last_delivery_tag + 1
+        channel.last_delivery_tag += len(messages)
+        channel.unacked.update(zip(count(first_tag), messages, strict=False))
+        for delivery_tag, message in enumerate(messages, first_tag):
             message.holder = self
             envelope = message.envelope
             if envelope is self._envelope and not message.redelivered:
                 output += (self._head, _pack_tag(delivery_tag), self._tail, message.body, END)
             else:
-                self._write(delivery_tag, envelope, message.body, message.redelivered)
-        channel.last_delivery_tag = delivery_tag
+                write(delivery_tag, envelope, message.body, message.redelivered)
         self.unacked += len(messages)
         if self.unacked >= self.prefetch:
             self.block(_PREFETCH)
         if channel.limit:
             channel.count_limited(len(messages))
+        if not channel.connection.flush_requested:
+            channel.connection.request_flush()
+
+    def send_many(self, envelopes: Sequence[Envelope], bodies: Sequence[bytes]) -> None:
+        channel = self._channel
+        output, write = self._output, self._write
+        delivery_tag = channel.last_delivery_tag
+        for envelope, body in zip(envelopes, bodies, strict=True):
+            delivery_tag += 1
+            if envelope is self._envelope:
+                output += (self._head, _pack_tag(delivery_tag), self._tail, body, END)
+            else:
+                write(delivery_tag, envelope, body, False)
+        channel.last_delivery_tag = delivery_tag
         if not channel.connection.flush_requested:
             channel.connection.request_flush()
 
@@ -163,39 +175,41 @@ class ChannelConsumer(Consumer):
 
     def _write(self, delivery_tag: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         """Write a delivery; when its envelope comes a second time, keep what does not change."""
-        if envelope.exchange is not self._exchange or envelope.routing_key is not self._routing_key:
-            self._address(envelope)
         channel = self._channel
         if redelivered:
             channel.redelivered += 1
             self.queue.redelivered += 1
-        number = channel.number
+        address = envelope.address or _address(envelope)
+        head = self._heads[len(address)]
+        tag_and_bit = _pack_tag_and_bit(delivery_tag, redelivered)
         header = envelope.header
-        method_tail = self._method_tails[redelivered]
-        frame_max = channel.connection.frame_max
-        if not body or len(body) > frame_max - OVERHEAD:
-            self._output += (self._head, _pack_tag(delivery_tag), method_tail)
-            self._output += content_frames(number, header, body, frame_max)
+        size = len(body)
+        if not 0 < size <= self._room:
+            self._output += (head, tag_and_bit, address, END)
+            frame_max = channel.connection.frame_max
+            self._output += content_frames(channel.number, header, body, frame_max)
             return
-        header_head = HEAD.pack(HEADER, number, len(header))
-        body_head = _pack_next_head(FRAME_END, BODY, number, len(body))
-        tag = _pack_tag(delivery_tag)
-        self._output += (self._head, tag, method_tail, header_head, header, body_head, body, END)
-        if envelope is self._last_envelope and not redelivered:
+        header_head = channel.header_heads[len(header)]
+        body_head = channel.body_heads[size]
+        self._output += (
+            head,
+            tag_and_bit,
+            address,
+            header_head,
+            header,
+            body_head,
+            body,
+            END,
+        )
+        if envelope is self._last_envelope:
             self._envelope = envelope
-            self._tail = b"".join((method_tail, header_head, header, body_head))
+            self._head = head
+            self._tail = b"".join((b"\x00", address, header_head, header, body_head))
         self._last_envelope = envelope
 
-    def _address(self, envelope: Envelope) -> None:
-        """Prepare the method frame for this exchange and routing key."""
-        self._envelope = None
-        self._exchange = envelope.exchange
-        self._routing_key = envelope.routing_key
-        names = short_string(envelope.exchange) + short_string(envelope.routing_key)
-        start = _BASIC_DELIVER + self._tag_octets
-        size = len(start) + 8 + 1 + len(names)
-        self._head = HEAD.pack(METHOD, self._channel.number, size) + start
-        self._method_tails = (b"\x00" + names + END, b"\x01" + names + END)
+
+def _address(envelope: Envelope) -> bytes:
+    return short_string(envelope.exchange) + short_string(envelope.routing_key)
 
 
 def delivery_frames(

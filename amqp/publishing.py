@@ -1,23 +1,22 @@
 """What a publish resolves to, found once and kept while nothing changes.
 
-The argument octets of basic.publish are the key of a cache for each connection: permission,
-exchange, routing key and target queues follow from them alone. Under each route, the octets of
-the content header are the key of a second cache for what follows from the properties. A change
-of topology or permissions (`Topology.generation`) empties both.
+The octets of the method frame are the key of a cache for each connection: permission, exchange,
+routing key and target queues follow from them alone. A change of topology or permissions
+(`Topology.generation`) empties it.
 
 The order of the checks is that of amqp_semantics.md section 5.3.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
 
 from warren.amqp import properties
 from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.errors import FrameError
-from warren.amqp.frames import BODY, HEAD, HEADER, METHOD, frame
+from warren.amqp.frames import HEAD
 from warren.amqp.names import clean_name
 from warren.core.access import User
 from warren.core.dead_letter import carbon_copies
@@ -33,22 +32,14 @@ from warren.core.settlement import (
     PENDING,
     REJECTED,
     SETTLED,
-    PublishConfirms,
-    Settlement,
 )
-from warren.core.vhost import Topology, VirtualHost
-
-if TYPE_CHECKING:
-    from warren.amqp.channel import Channel
+from warren.core.vhost import VirtualHost
 
 ROUTES_MAX = 4096
 """Routes kept per connection; a publisher of more distinct routing keys starts anew."""
 
-ENVELOPES_MAX = 512
-"""Content headers kept per route; bodies of many sizes have as many headers."""
-
-KEPT_OCTETS_MAX = 4 * 1024 * 1024
-"""Octets of content headers kept per connection, their objects included."""
+SOURCES_MAX = 256
+"""The same of exchanges."""
 
 QUEUE_US = 2
 """What each queue costs that a message is published to, as `core/turns.py` counts it."""
@@ -59,15 +50,8 @@ QUEUES_AT_ONCE = 200
 QUEUES_BETWEEN_LOOKS = 20
 """Queues that get it before it is looked whether the turn is over: limits may cost more."""
 
-RUN = 1 << 30
-RUN_BY_RULES = 32
-"""Publishes of a run that are served at once, to a queue with rules and to any other."""
-
-_ENVELOPE_OCTETS = 300
-"""What an envelope costs besides its header."""
-
-_PER_MESSAGE_PROPERTIES = 0x0400 | 0x0080 | 0x0040
-"""Correlation id, message id, timestamp: who sets them hardly sends the same header twice."""
+ARGUMENTS_AT = HEAD.size + 4
+"""Where the arguments of a method begin in its frame."""
 
 MALFORMED_TEXT = "Malformed UTF-8 in shortstr"
 
@@ -75,101 +59,38 @@ _MANDATORY = 1
 _IMMEDIATE = 2
 
 
-class Route:
+class Route(Struct, frozen=True, eq=False):
     """Where publishes with the same arguments go.
 
     `queues` is None when more than the routing key decides, and every message is routed for
-    itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `envelopes` are those of
-    content headers seen before.
+    itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `address` is what stands in
+    methods for exchange and routing key.
     """
 
-    __slots__ = (
-        "envelopes",
-        "exchange",
-        "exchange_name",
-        "is_reply",
-        "mandatory",
-        "queues",
-        "routing_key",
-    )
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        exchange_name: str,
-        routing_key: str,
-        mandatory: bool,
-        queues: tuple[Queue, ...] | None,
-    ) -> None:
-        self.exchange = exchange
-        self.exchange_name = exchange_name
-        self.routing_key = routing_key
-        self.mandatory = mandatory
-        self.queues = queues
-        self.is_reply = not exchange_name and routing_key.startswith(REPLY_TO_PREFIX)
-        self.envelopes: dict[bytes, Envelope] = {}
+    exchange: Exchange
+    exchange_name: str
+    routing_key: str
+    mandatory: bool
+    queues: tuple[Queue, ...] | None
+    is_reply: bool
+    address: bytes
 
 
-class PublishRun:
-    """A publish that can be repeated by comparing octets: one queue, one body frame.
+class _Source(Struct, frozen=True, eq=False):
+    """An exchange to which the user may publish, as a connection named it.
 
-    `head` is the method frame, the header frame and the head of the body frame. Of a run to a
-    queue where a publish may be the cause of other work, such as dead letters, `octets_at_once`
-    are served before somebody looks whether the turn is over.
+    `by_key`: each routing key needs a permission of its own.
     """
 
-    __slots__ = (
-        "body_size",
-        "channel",
-        "confirms",
-        "envelope",
-        "exchange",
-        "generation",
-        "head",
-        "octets_at_once",
-        "publish",
-        "queue",
-        "topology",
-    )
-
-    def __init__(
-        self,
-        head: bytes,
-        body_size: int,
-        envelope: Envelope,
-        channel: Channel,
-        exchange: Exchange,
-        queue: Queue,
-        confirms: ChannelConfirms | None,
-        topology: Topology,
-    ) -> None:
-        self.head = head
-        self.body_size = body_size
-        self.envelope = envelope
-        self.channel = channel
-        self.exchange = exchange
-        self.queue = queue
-        self.publish: Callable[[Envelope, bytes, PublishConfirms | None, int], Settlement] = (
-            queue.publish
-        )
-        self.confirms = confirms
-        self.topology = topology
-        self.generation = topology.generation
-        publishes = RUN_BY_RULES if queue.has_rules else RUN
-        self.octets_at_once = publishes * (len(head) + body_size + 1) + 1
-
-    def count(self, publishes: int) -> None:
-        """So many repetitions were served."""
-        self.channel.published += publishes
-        self.exchange.published_in += publishes
-        self.exchange.published_out += publishes
-        self.queue.published += publishes
+    exchange: Exchange
+    name: str
+    by_key: bool
 
 
 class PublishRoutes:
-    """The caches of one connection."""
+    """The routes of one connection, by the octets of whole method frames."""
 
-    __slots__ = ("_generation", "_kept_octets", "_node", "_routes", "_topology", "_user", "vhost")
+    __slots__ = ("_generation", "_node", "_routes", "_sources", "_topology", "_user", "vhost")
 
     def __init__(self, node: Node, vhost: VirtualHost, user: User) -> None:
         self._node = node
@@ -178,26 +99,31 @@ class PublishRoutes:
         self._topology = vhost.topology
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}
-        self._kept_octets = 0
+        self._sources: dict[bytes, _Source] = {}
 
-    def route(self, arguments: bytes) -> Route:
-        """The route for the argument octets of a basic.publish.
+    def known(self) -> Mapping[bytes, Route]:
+        """The routes that are good until the topology changes."""
+        if self._generation != self._topology.generation:
+            self._routes.clear()
+            self._sources.clear()
+            self._generation = self._topology.generation
+        return self._routes
+
+    def route(self, method: bytes) -> Route:
+        """The route of a basic.publish, given as its whole frame.
 
         Raises what the client is to be told: no permission, no such exchange.
         """
-        if self._generation != self._topology.generation:
-            self._routes.clear()
-            self._generation = self._topology.generation
-        route = self._routes.get(arguments)
+        route = self.known().get(method)
         if route is None:
-            route = self._resolve(arguments)
+            route = self._resolve(method[ARGUMENTS_AT:-1])
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
-            self._routes[arguments] = route
+            self._routes[method] = route
         return route
 
     def envelope(self, route: Route, header: bytes, reply_address: bytes | None) -> Envelope:
-        """The envelope for a content header that `route.envelopes` does not have.
+        """The envelope for a content header.
 
         `reply_address` stands in for the pseudo queue amq.rabbitmq.reply-to. Raises
         `PreconditionFailed` for properties that cannot be.
@@ -206,25 +132,12 @@ class PublishRoutes:
             facts = properties.scan(header)
         except properties.MalformedProperties as error:
             raise FrameError(f"cannot decode {binary_text(header)}") from error
-        if facts is properties.NO_FACTS:
-            envelope = Envelope(route.exchange_name, route.routing_key, header, False, 0, None)
-        elif facts.reply_to == REPLY_TO:
+        if facts.reply_to == REPLY_TO:
             if reply_address is None:
                 raise PreconditionFailed("fast reply consumer does not exist")
-            addressed = properties.replace(header, reply_to=reply_address)
-            return self._with_facts(route, addressed, properties.scan(addressed))
-        else:
-            envelope = self._with_facts(route, header, facts)
-        if not (header[12] << 8 | header[13]) & _PER_MESSAGE_PROPERTIES:
-            if len(route.envelopes) >= ENVELOPES_MAX:
-                route.envelopes.clear()
-            self._kept_octets += len(header) + _ENVELOPE_OCTETS
-            if self._kept_octets > KEPT_OCTETS_MAX:
-                for kept in self._routes.values():
-                    kept.envelopes.clear()
-                self._kept_octets = 0
-            route.envelopes[header] = envelope
-        return envelope
+            header = properties.replace(header, reply_to=reply_address)
+            facts = properties.scan(header)
+        return self._with_facts(route, header, facts)
 
     def queues_for(self, route: Route, envelope: Envelope) -> tuple[Queue, ...]:
         """The queues for a publish whose queues do not follow from its routing key alone."""
@@ -232,20 +145,49 @@ class PublishRoutes:
         return self.vhost.queues_for(route.exchange, keys, envelope.header)
 
     def _resolve(self, arguments: bytes) -> Route:
-        exchange_name, routing_key, bits = _decode(arguments)
+        try:
+            at = 3 + arguments[2]
+            end = at + 1 + arguments[at]
+            bits = arguments[end]
+        except IndexError as error:
+            raise FrameError(f"cannot decode {binary_text(arguments)}") from error
+        if end + 1 != len(arguments):
+            raise FrameError(f"cannot decode {binary_text(arguments)}")
+        try:
+            routing_key = arguments[at + 1 : end].decode()
+        except UnicodeDecodeError as error:
+            raise FrameError(MALFORMED_TEXT) from error
         if bits & _IMMEDIATE:
             raise Unsupported("immediate=true")
+        source = self._sources.get(arguments[3:at]) or self._source(arguments[3:at])
+        exchange, name = source.exchange, source.name
+        if source.by_key:
+            self._node.access.check_topic(self._user, self.vhost.name, name, routing_key, "write")
+        queues = self.vhost.queues_by_key(exchange, routing_key)
+        is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
+        # Behind the reserved short, before the bits.
+        address = arguments[2:end]
+        mandatory = bool(bits & _MANDATORY)
+        return Route(exchange, name, routing_key, mandatory, queues, is_reply, address)
+
+    def _source(self, octets: bytes) -> _Source:
+        """The exchange of that name, with what may be said of all publishes to it."""
+        try:
+            name = clean_name(octets.decode())
+        except UnicodeDecodeError as error:
+            raise FrameError(MALFORMED_TEXT) from error
         vhost, user, access = self.vhost, self._user, self._node.access
-        access.check_resource(user, vhost.name, "exchange", exchange_name, "write")
-        exchange = vhost.exchange(exchange_name)
+        access.check_resource(user, vhost.name, "exchange", name, "write")
+        exchange = vhost.exchange(name)
         if exchange.internal:
             raise AccessRefused(
-                f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'"
+                f"cannot publish to internal exchange '{name}' in vhost '{vhost.name}'"
             )
-        if exchange.type == "topic":
-            access.check_topic(user, vhost.name, exchange_name, routing_key, "write")
-        queues = vhost.queues_by_key(exchange, routing_key)
-        return Route(exchange, exchange_name, routing_key, bool(bits & _MANDATORY), queues)
+        by_key = exchange.type == "topic" and access.has_topic_permission(user, vhost.name, name)
+        if len(self._sources) >= SOURCES_MAX:
+            self._sources.clear()
+        source = self._sources[octets] = _Source(exchange, name, by_key)
+        return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:
         """Check the properties, in RabbitMQ's order, and take the routing keys out of them."""
@@ -259,14 +201,9 @@ class PublishRoutes:
                 f"invalid message: {{delivery_mode_unknown,{facts.delivery_mode}}}"
             )
         copies: tuple[str, ...] = ()
-        if facts.headers is not None:
-            # A name in a table is its length and its octets: most tables need not be decoded.
-            # (`find`: `in` raises and drops an error first, to learn that this is no number.)
-            start, size = facts.headers
-            end = start + size
-            if header.find(b"\x02CC", start, end) > 0 or header.find(b"\x03BCC", start, end) > 0:
-                header, copies = _copies(header)
-                self._check_copies(route, copies)
+        if properties.may_have_copies(header, facts):
+            header, copies = _copies(header)
+            self._check_copies(route, copies)
         return Envelope(
             route.exchange_name,
             route.routing_key,
@@ -275,6 +212,7 @@ class PublishRoutes:
             facts.priority or 0,
             expiration_ms,
             copies,
+            route.address,
         )
 
     def _check_copies(self, route: Route, copies: tuple[str, ...]) -> None:
@@ -318,33 +256,6 @@ async def publish_to_many(
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
         turns.spend(QUEUE_US * QUEUES_BETWEEN_LOOKS)
         await turns.pause()
-
-
-def run_head(channel: int, arguments: bytes, header: bytes, body_size: int) -> bytes:
-    """The octets every repetition of this publish starts with."""
-    return (
-        frame(METHOD, channel, struct.pack(">HH", 60, 40) + arguments)
-        + frame(HEADER, channel, header)
-        + HEAD.pack(BODY, channel, body_size)
-    )
-
-
-def _decode(arguments: bytes) -> tuple[str, str, int]:
-    """Exchange, routing key and bits."""
-    try:
-        at = 3 + arguments[2]
-        exchange = arguments[3:at]
-        end = at + 1 + arguments[at]
-        routing_key = arguments[at + 1 : end]
-        bits = arguments[end]
-    except IndexError as error:
-        raise FrameError(f"cannot decode {binary_text(arguments)}") from error
-    if end + 1 != len(arguments):
-        raise FrameError(f"cannot decode {binary_text(arguments)}")
-    try:
-        return clean_name(exchange.decode()), routing_key.decode(), bits
-    except UnicodeDecodeError as error:
-        raise FrameError(MALFORMED_TEXT) from error
 
 
 def _expiration_ms(raw: bytes) -> int:

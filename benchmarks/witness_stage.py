@@ -19,7 +19,7 @@ from pathlib import Path
 from amqp_socket import AmqpSocket, Refused
 
 VIRTUAL_HOST = "costly"
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """How long a scenario waits for one thing; then it has failed."""
 ASK_EVERY_S = 0.02
 

@@ -139,6 +139,10 @@ class AccessControl:
                 f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user.name}'"
             )
 
+    def has_topic_permission(self, user: User, vhost: str, exchange: str) -> bool:
+        """Whether there is one for the exchange, so that `check_topic` may refuse a key."""
+        return (user.name, vhost, exchange) in self._topic_permissions
+
     def check_topic(
         self, user: User, vhost: str, exchange: str, routing_key: str, permission: TopicPermission
     ) -> None:

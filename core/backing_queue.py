@@ -13,7 +13,8 @@ than `length` promised, and `length` is right afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -166,6 +167,27 @@ class BackingQueue(Protocol):
         """
         ...
 
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        """`publish` each of these messages, of which none expires. They are numbered from
+        `first_seq` on."""
+        ...
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        """`publish_delivered` each of these messages, of which none expires."""
+        ...
+
     def fetch(self) -> Message | None:
         """Make the first ready message pending and return it."""
         ...
@@ -216,6 +238,54 @@ class BackingQueue(Protocol):
     def delete(self) -> None:
         """The queue is gone: forget everything, ready and pending."""
         ...
+
+
+class OneByOne(ABC):
+    """Many publishes for a backing queue to which each is one of its own."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None: ...
+
+    @abstractmethod
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message: ...
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq):
+            self.publish(envelope, body, None, confirms, seq)
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        return [
+            self.publish_delivered(envelope, body, None, confirms, seq)
+            for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq)
+        ]
 
 
 class MirroredLevel(BackingQueue, Protocol):

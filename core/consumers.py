@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
@@ -89,6 +89,11 @@ class Consumer(ABC):
     @abstractmethod
     def take_many(self, messages: list[Message]) -> None:
         """`take` each of these; there are no more than `capacity`."""
+
+    def send_many(self, envelopes: Sequence[Envelope], bodies: Sequence[bytes]) -> None:
+        """`send` each of these, which were not delivered before."""
+        for envelope, body in zip(envelopes, bodies, strict=True):
+            self.send(envelope, body, False)
 
     @abstractmethod
     def capacity(self) -> int:

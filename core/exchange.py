@@ -8,7 +8,7 @@ and declaration rules are the virtual host's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import ClassVar, TypeAlias
 
@@ -102,7 +102,7 @@ class Exchange:
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
-    ) -> Iterable[Binding]:
+    ) -> Collection[Binding]:
         """The bindings that take a message, in an order that depends on nothing but the history
         of bindings. Several may name one destination."""
         raise NotImplementedError
@@ -125,7 +125,7 @@ class DirectExchange(Exchange):
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
-    ) -> Iterable[Binding]:
+    ) -> Collection[Binding]:
         return self._by_key.get(routing_key, ())
 
     def _prepare(self) -> None:
@@ -148,7 +148,7 @@ class FanoutExchange(Exchange):
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
-    ) -> Iterable[Binding]:
+    ) -> Collection[Binding]:
         return self._bindings
 
 
@@ -160,7 +160,7 @@ class TopicExchange(Exchange):
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
-    ) -> Iterable[Binding]:
+    ) -> Collection[Binding]:
         return self._trie.match(routing_key)
 
     def _prepare(self) -> None:
@@ -189,7 +189,7 @@ class HeadersExchange(Exchange):
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
-    ) -> Iterable[Binding]:
+    ) -> Collection[Binding]:
         return self._rules.match(headers())
 
     def _prepare(self) -> None:
@@ -215,7 +215,7 @@ class ConsistentHashExchange(Exchange):
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
-    ) -> Iterable[Binding]:
+    ) -> Collection[Binding]:
         chosen = self._ring.choose(self._hashed(routing_key, headers, property_text))
         return () if chosen is None else (chosen,)
 
@@ -246,7 +246,7 @@ class RandomExchange(Exchange):
 
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
-    ) -> Iterable[Binding]:
+    ) -> Collection[Binding]:
         return (self._random.choice(self._candidates),) if self._candidates else ()
 
     def _prepare(self) -> None:

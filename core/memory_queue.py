@@ -8,7 +8,7 @@ returned, each costs the logarithm of how many are. The head is the lower of the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
@@ -66,6 +66,28 @@ class MemoryQueue:
         position = self._next_position
         self._next_position = position + 1
         return Message(envelope, body, position, expires_at)
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        self._ready += self.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        self.length += len(bodies)
+        self.ready_bytes += sum(map(len, bodies))
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        first = self._next_position
+        self._next_position = end = first + len(bodies)
+        return list(map(Message, envelopes, bodies, range(first, end)))
 
     def fetch(self) -> Message | None:
         if not self.length:

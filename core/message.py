@@ -43,8 +43,9 @@ class Envelope(Struct, eq=False, gc=False):
 
     `header` is the payload of the content header frame: class, weight, body size (u64), flags
     word and property bytes. It is for exactly one body size. `copies` are the further routing keys
-    of the CC and BCC headers; BCC is no longer in `header`. `stored` is for the storage: the
-    envelope as it is written, and the checksum of that.
+    of the CC and BCC headers; BCC is no longer in `header`. `address` are exchange and routing
+    key as they stand in methods, if they were met there. `stored` is for the storage: the envelope
+    as it is written, and the checksum of that.
     """
 
     exchange: str
@@ -54,6 +55,7 @@ class Envelope(Struct, eq=False, gc=False):
     priority: int
     expiration_ms: int | None
     copies: tuple[str, ...] = ()
+    address: bytes = b""
     stored: tuple[bytes, int] | None = None
 
 

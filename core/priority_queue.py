@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from warren.core.backing_queue import BackingQueue, BackingQueueStatus
+from warren.core.backing_queue import BackingQueue, BackingQueueStatus, OneByOne
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
 
 
-class PriorityQueue:
+class PriorityQueue(OneByOne):
     """Implements `BackingQueue` over one backing queue for each of 0..max_priority."""
 
     def __init__(self, max_priority: int, new_level: Callable[[int], BackingQueue]) -> None:

@@ -289,6 +289,54 @@ class Queue:
                 return PENDING
         return SETTLED
 
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        """`publish` each of these messages, none of which has an expiration, to a queue without
+        rules. They are numbered from `first_seq` on; without `confirms` nothing is answered.
+        """
+        backing = self.backing
+        ready = self.ring.top
+        count = len(bodies)
+        if not ready or backing.length:
+            backing.publish_many(envelopes, bodies, confirms, first_seq)
+            return self._answers(envelopes, confirms)
+        if len(ready) > 1:
+            each = zip(envelopes, bodies, range(first_seq, first_seq + count), strict=True)
+            answers = [self.publish(envelope, body, confirms, seq) for envelope, body, seq in each]
+            return () if confirms is None else answers
+        consumer = ready[0]
+        if consumer.no_ack:
+            consumer.send_many(envelopes, bodies)
+            return () if confirms is None else (SETTLED,) * count
+        room = consumer.capacity()
+        if room < count:
+            first = self.publish_many(envelopes[:room], bodies[:room], confirms, first_seq)
+            rest_seq = first_seq + room
+            rest = self.publish_many(envelopes[room:], bodies[room:], confirms, rest_seq)
+            return (*first, *rest)
+        messages = backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        self.unacked += count
+        consumer.take_many(messages)
+        return self._answers(envelopes, confirms)
+
+    def _answers(
+        self, envelopes: Sequence[Envelope], confirms: PublishConfirms | None
+    ) -> Sequence[Settlement]:
+        """What the backing queue answers to these publishes."""
+        if confirms is None:
+            return ()
+        backing = self.backing
+        if not backing.defers_confirms:
+            return (SETTLED,) * len(envelopes)
+        if backing.defers_transient:
+            return (PENDING,) * len(envelopes)
+        return [PENDING if envelope.persistent else SETTLED for envelope in envelopes]
+
     def publish_again(
         self,
         envelope: Envelope,

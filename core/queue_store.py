@@ -78,6 +78,15 @@ class QueueStore(Protocol):
         """
         ...
 
+    def write_many(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms | None,
+        publish_seqs: Iterable[int],
+    ) -> None:
+        """`write` each of these messages, with its number."""
+        ...
+
     def page(self, messages: Sequence[Message]) -> None:
         """Keep messages that were not written, given in order; a restart loses them."""
         ...

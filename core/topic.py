@@ -4,17 +4,25 @@ A routing key and a binding key are words separated by dots; the empty key has n
 binding key the word `*` stands for exactly one word, which may be empty, and the word `#` for any
 number of them; every other word stands for itself (amqp_semantics.md section 3).
 
-Matching walks the routing key once and keeps the set of nodes that its words so far lead to. What
-a publish costs depends on those nodes and not on how many bindings there are, and patterns with
-many `#` cannot make it explode: a node is in the set once, however many ways lead to it.
+Matching walks the routing key once. Words lead from one `Reached` to the next: the set of nodes
+that the words so far lead to, in which a node is once, however many ways lead to it. So patterns
+with many `#` cannot make it explode. Each set is worked out when words first lead there, and kept
+until a binding changes: a key costs a look into a table for each of its words, whatever the
+bindings are. All words that no node of a set knows lead to the same place, so what is kept grows
+with the bindings and not with the keys that are published.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from warren.core.binding import Binding
 
 ONE_WORD = "*"
 ANY_WORDS = "#"
+
+KEPT_MAX = 1_000_000
+"""Sets, nodes and bindings that are kept of what words lead to; beyond that it begins anew."""
 
 
 class _Node:
@@ -61,16 +69,32 @@ class _Node:
             del self.words[word]
 
 
+class Reached:
+    """The nodes that some words lead to, and the bindings that end there."""
+
+    __slots__ = ("_after", "_after_others", "_nodes", "bindings")
+
+    def __init__(self, nodes: tuple[_Node, ...]) -> None:
+        self._nodes = nodes
+        self._after: dict[str, Reached] = {}
+        self._after_others: Reached | None = None
+        self.bindings = tuple([binding for node in nodes for binding in node.bindings])
+
+
 class TopicTrie:
     """Bindings by the pattern in their routing key."""
 
     def __init__(self) -> None:
         self._root = _Node(loops=False)
+        self._start: Reached | None = None
+        self._reached: dict[tuple[_Node, ...], Reached] = {}
+        self._kept = 0
 
     def __bool__(self) -> bool:
         return not self._root.is_empty()
 
     def add(self, binding: Binding) -> None:
+        self._forget()
         node = self._root
         for word in words_of(binding.routing_key):
             node = node.grow(word)
@@ -78,6 +102,7 @@ class TopicTrie:
 
     def remove(self, binding: Binding) -> None:
         """Forget a binding, and the nodes that lead to no other. Nothing happens without it."""
+        self._forget()
         words = words_of(binding.routing_key)
         path = [self._root]
         for word in words:
@@ -91,13 +116,53 @@ class TopicTrie:
                 return
             path[-1].prune(word)
 
-    def match(self, routing_key: str) -> list[Binding]:
-        """The bindings whose pattern the routing key fits, each once."""
-        reached: dict[_Node, None] = {}
-        _reach(self._root, reached)
+    def match(self, routing_key: str) -> tuple[Binding, ...]:
+        """The bindings whose pattern the routing key fits, each once.
+
+        Until a binding changes, keys that fit the same patterns in the same way get one tuple.
+        """
+        reached = self._start
+        if reached is None:
+            reached = self._start = self._begin()
         for word in words_of(routing_key):
-            reached = _step(reached, word)
-        return [binding for node in reached for binding in node.bindings]
+            reached = reached._after.get(word) or self._follow(reached, word)
+        return reached.bindings
+
+    def _begin(self) -> Reached:
+        nodes: dict[_Node, None] = {}
+        _reach(self._root, nodes)
+        return self._keep(nodes)
+
+    def _follow(self, reached: Reached, word: str) -> Reached:
+        """Where a word leads that was not met there before."""
+        known = any([word in node.words for node in reached._nodes])
+        if not known and reached._after_others is not None:
+            return reached._after_others
+        following = self._keep(_step(reached._nodes, word))
+        if known:
+            reached._after[word] = following
+            self._kept += 1
+        else:
+            reached._after_others = following
+        return following
+
+    def _keep(self, nodes: dict[_Node, None]) -> Reached:
+        """What is kept for these nodes."""
+        key = tuple(nodes)
+        reached = self._reached.get(key)
+        if reached is None:
+            reached = Reached(key)
+            self._kept += 1 + len(key) + len(reached.bindings)
+            if self._kept > KEPT_MAX:
+                self._forget()
+            self._reached[key] = reached
+        return reached
+
+    def _forget(self) -> None:
+        if self._start is not None or self._reached:
+            self._start = None
+            self._reached = {}
+            self._kept = 0
 
 
 def words_of(key: str) -> list[str]:
@@ -105,7 +170,7 @@ def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-def _step(reached: dict[_Node, None], word: str) -> dict[_Node, None]:
+def _step(reached: Iterable[_Node], word: str) -> dict[_Node, None]:
     following: dict[_Node, None] = {}
     for node in reached:
         if node.loops:

@@ -27,10 +27,10 @@ to a small batch, or at the next tick of the pager (storage_internals.md section
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import PAGED_OUT, Envelope, Message
@@ -206,6 +206,56 @@ class VariableQueue:
         if position >= self._look_at:
             self._look(0)
         return message
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        messages = self._take_in(envelopes, bodies, confirms, first_seq)
+        body_bytes = sum(map(len, bodies))
+        self._tail += messages
+        self.length += len(messages)
+        self.ready_bytes += body_bytes
+        if self._next_position > self._look_at:
+            self._look(body_bytes)
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        messages = self._take_in(envelopes, bodies, confirms, first_seq)
+        if self._joined:
+            self._pending.update(dict.fromkeys(messages))
+        if self._next_position > self._look_at:
+            self._look(0)
+        return messages
+
+    def _take_in(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        """Give messages their positions, and to the store those that it has to keep."""
+        first = self._next_position
+        self._next_position = end = first + len(bodies)
+        messages = list(map(Message, envelopes, bodies, range(first, end)))
+        if self._durable:
+            persistent = [envelope.persistent for envelope in envelopes]
+            if any(persistent):
+                seqs = range(first_seq, first_seq + len(messages))
+                self._stored = True
+                self._store.write_many(
+                    list(compress(messages, persistent)), confirms, compress(seqs, persistent)
+                )
+        return messages
 
     # Fetching
 

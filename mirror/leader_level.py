@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, Peeked
+from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, OneByOne, Peeked
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
 from warren.mirror.instructions import Op
@@ -49,7 +49,7 @@ class Journal(Protocol):
         ...
 
 
-class LeaderLevel:
+class LeaderLevel(OneByOne):
     """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
 
     `_again` are the positions of messages that count as delivered though nobody here has

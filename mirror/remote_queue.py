@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
@@ -208,6 +208,17 @@ class RemoteQueue(Queue):
         else:
             self._queues.flush_soon(self)
         return PENDING if confirms is not None else SETTLED
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        each = enumerate(zip(envelopes, bodies, strict=True), first_seq)
+        answers = [self.publish(envelope, body, confirms, seq) for seq, (envelope, body) in each]
+        return () if confirms is None else answers
 
     def answered(self, report: PublishedReport) -> None:
         """The leader says what became of publishes: all up to a number were dealt with."""

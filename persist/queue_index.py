@@ -252,11 +252,16 @@ class QueueIndex:
             journal.last_mark,
             octets,
         )
+        journal.noted_bytes += octets if octets > MARK_BYTES_MIN else MARK_BYTES_MIN
+        journal.unwritten_bytes += octets
+        self._noted_in_journal(confirms)
+
+    def _noted_in_journal(self, confirms: PublishConfirms | None) -> None:
+        """The journal is to ask for what was noted, the sooner if somebody waits for it."""
+        journal = self._journal
         if not self._noted:
             self._noted = True
             journal.noted.append(self)
-        journal.noted_bytes += octets if octets > MARK_BYTES_MIN else MARK_BYTES_MIN
-        journal.unwritten_bytes += octets
         if confirms is None:
             if not journal.closing:
                 journal.close_later()
@@ -264,6 +269,28 @@ class QueueIndex:
             journal.close_soon()
         if journal.unwritten_bytes >= journal.much_bytes:
             journal.much_noted()
+
+    def write_many(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms | None,
+        publish_seqs: Iterable[int],
+    ) -> None:
+        """No other queue has these messages too: what several queues get comes one by one."""
+        journal = self._journal
+        unwritten = self._unwritten
+        mark = journal.noted_bytes
+        total = 0
+        for message, publish_seq in zip(messages, publish_seqs, strict=True):
+            body = message.body
+            octets = RECORD_BYTES + len(body) + len(message.envelope.header)
+            unwritten[message.position] = (message, body, confirms, publish_seq, mark, octets)
+            mark += octets if octets > MARK_BYTES_MIN else MARK_BYTES_MIN
+            total += octets
+        journal.last_body = journal.last_envelope = None
+        journal.noted_bytes = mark
+        journal.unwritten_bytes += total
+        self._noted_in_journal(confirms)
 
     def first_mark(self) -> int | None:
         """The mark of the first message that is to be written."""

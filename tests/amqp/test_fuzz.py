@@ -273,16 +273,3 @@ def test_body_frames_without_octets_are_not_kept() -> None:
     peer.sends_octets(Frame(2, 1, struct.pack(">HHQH", 60, 0, 10, 0)).octets)
     peer.sends_octets(Frame(3, 1, b"").octets * 5000)
     assert len(peer.connection.channels[1]._body) == 0
-
-
-def test_headers_of_a_publisher_are_kept_up_to_a_limit() -> None:
-    """A publisher whose headers all differ must not fill the memory of the node with them."""
-    stage = Stage()
-    peer = stage.peer()
-    for number in range(4000):
-        headers = {"n": Field("S", b"%d" % number + b"x" * 2000)}
-        peer.sends_octets(publish_frames(1, "", "q0", b"x", headers=headers))
-    routes = peer.connection.routes
-    assert routes is not None
-    kept = sum(len(header) for route in routes._routes.values() for header in route.envelopes)
-    assert 0 < kept <= 4 * 1024 * 1024

@@ -94,6 +94,15 @@ class FakeQueueStore:
     def first_position(self) -> int:
         return self._first_position
 
+    def write_many(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms | None,
+        publish_seqs: Iterable[int],
+    ) -> None:
+        for message, publish_seq in zip(messages, publish_seqs, strict=True):
+            self.write(message, confirms, publish_seq)
+
     def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
         assert self.durable and message.envelope.persistent
         assert message.position >= self._next_position, "positions only grow"

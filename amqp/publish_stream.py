@@ -1,0 +1,247 @@
+"""Publishes that come with all their content, one behind the other: the path most messages take.
+
+A publish is three frames: the method, the content header, the body. Where all of it is in the
+buffer, and nothing about it is unusual, it is recognised by its octets, without decoding a method:
+
+- the octets of the method frame name the route, which was found when they came first;
+- the content header is stepped through once, for what publishing has to know of it; one that is
+  the same as the last one is not looked at again;
+- then the body is cut out, and the publish is gathered with those before it.
+
+What was gathered goes to the queues when the next publish goes elsewhere, when nothing more can be
+taken, or when there is enough. So a queue and its consumers have many messages at a time to deal
+with, which costs each of them less.
+
+Whatever else there may be is left alone, before anything of it was done, and goes the general way
+(`Connection`, `Channel.publish`), where it is answered as it should be: what is not whole, not
+allowed, malformed or too large; bodies of several frames or of none; headers that route; CC and
+BCC, user ids, expirations and direct replies; transactions, tracing and alarms.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
+from warren.amqp.properties import PERSISTENT, PRIORITY, UNUSUAL, ordinary
+from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route
+from warren.core.errors import BrokerError
+from warren.core.message import Envelope
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+    from warren.amqp.connection import Connection
+
+GATHERED_MAX = 512
+"""Publishes that are gathered before their queue gets them."""
+
+SHARED_MAX = 256
+RULED_MAX = 32
+"""The same for publishes to several queues, counted in each, and to queues with rules: afterwards
+it is looked whether the turn is over."""
+
+_METHOD_HEAD = struct.Struct(">BHII")
+"""Type, channel, payload size; class and method."""
+
+_CONTENT_HEAD = struct.Struct(">BHIIQH")
+"""Type, channel, payload size; class and weight, body size, the first flags word."""
+
+_CONTENT_MIN = _CONTENT_HEAD.size + 1 + OVERHEAD + 1
+"""Octets of a content header frame without properties, and of a body frame with one octet."""
+
+_BASIC_PUBLISH = 60 << 16 | 40
+_BASIC = 60 << 16
+_HEADER_MIN = 14
+
+
+class PublishStream:
+    """The publishes of one connection."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def serve(self, data: bytes, pos: int, end: int) -> int:
+        """Serve publishes from `pos` on; returns where the first begins that is left.
+
+        It may leave off because the turn is over. If it returns `pos`, the general way is to go
+        on with one frame.
+        """
+        connection = self._connection
+        routes = connection.routes
+        assert routes is not None
+        if connection.node.alarms.raised or routes.vhost.firehose is not None:
+            return pos
+        known = routes.known()
+        unpack_head = _CONTENT_HEAD.unpack_from
+        frame_room = connection.frame_max - OVERHEAD
+        channel: Channel | None = None
+        route: Route | None = None
+        envelopes: list[Envelope] = []
+        bodies: list[bytes] = []
+        while True:
+            recognised = self._recognise(data, pos, end, known)
+            if recognised is None:
+                break
+            method, its_channel, its_route = recognised
+            if (
+                channel is not its_channel
+                or route is None
+                or (
+                    route.queues is not its_route.queues
+                    and (route.exchange, route.queues) != (its_route.exchange, its_route.queues)
+                )
+            ):
+                if bodies:
+                    assert channel is not None and route is not None
+                    if not self._hand_over(channel, route, envelopes, bodies):
+                        return pos
+                    envelopes, bodies = [], []
+                channel = its_channel
+                number, body_heads = channel.number, channel.body_heads
+                body_max = min(frame_room, channel.body_size_max)
+                room = _room(its_route)
+            route = its_route
+            header_at = len(method)
+            last_header = b""
+            while data.startswith(method, pos):
+                at = pos + header_at
+                if end - at < _CONTENT_MIN:
+                    break
+                kind, its_number, size, class_and_weight, body_size, flags = unpack_head(data, at)
+                body_at = at + size + 2 * OVERHEAD - 1
+                stop = body_at + body_size
+                if (
+                    stop >= end
+                    or kind != HEADER
+                    or its_number != number
+                    or class_and_weight != _BASIC
+                    or not _HEADER_MIN <= size <= frame_room
+                    or not 0 < body_size <= body_max
+                    or data[stop] != FRAME_END
+                    or not data.startswith(body_heads[body_size], body_at - OVERHEAD)
+                ):
+                    break
+                header = data[at + OVERHEAD - 1 : body_at - OVERHEAD]
+                if header != last_header:
+                    found = ordinary(header, flags)
+                    if found == UNUSUAL:
+                        break
+                    envelope = Envelope(
+                        route.exchange_name,
+                        route.routing_key,
+                        header,
+                        found >= PERSISTENT,
+                        found & PRIORITY,
+                        None,
+                        (),
+                        route.address,
+                    )
+                    last_header = header
+                    envelopes.append(envelope)
+                    bodies.append(data[body_at:stop])
+                    pos = stop + 1
+                else:
+                    # Who sends the same header twice may send it many times.
+                    head = data[pos:body_at]
+                    head_size = len(head)
+                    first = len(bodies)
+                    while len(bodies) < room and data.startswith(head, pos):
+                        body_at = pos + head_size
+                        stop = body_at + body_size
+                        if stop >= end or data[stop] != FRAME_END:
+                            break
+                        bodies.append(data[body_at:stop])
+                        pos = stop + 1
+                    envelopes += [envelope] * (len(bodies) - first)
+                if len(bodies) >= room:
+                    if not self._hand_over(channel, route, envelopes, bodies):
+                        return pos
+                    envelopes, bodies = [], []
+            else:
+                continue
+            break
+        if bodies:
+            assert channel is not None and route is not None
+            self._hand_over(channel, route, envelopes, bodies)
+        return pos
+
+    def _recognise(
+        self, data: bytes, pos: int, end: int, known: Mapping[bytes, Route]
+    ) -> tuple[bytes, Channel, Route] | None:
+        """The method frame there, its channel and its route; None unless it begins a publish that
+        may be served here."""
+        if end - pos < _METHOD_HEAD.size:
+            return None
+        kind, number, size, index = _METHOD_HEAD.unpack_from(data, pos)
+        stop = pos + OVERHEAD - 1 + size
+        if index != _BASIC_PUBLISH or kind != METHOD or stop >= end or data[stop] != FRAME_END:
+            return None
+        channel = self._connection.channels.get(number)
+        if channel is None or not channel.takes_publishes:
+            return None
+        method = data[pos : stop + 1]
+        route = known.get(method)
+        if route is None:
+            assert self._connection.routes is not None
+            try:
+                route = self._connection.routes.route(method)
+            except BrokerError:
+                # It is raised once more where it is answered.
+                return None
+        if not route.queues or route.is_reply or len(route.queues) > QUEUES_AT_ONCE:
+            return None
+        return method, channel, route
+
+    def _hand_over(
+        self,
+        channel: Channel,
+        route: Route,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+    ) -> bool:
+        """Publish what was gathered, by any of its routes. Returns whether there may be more.
+
+        A message for several queues that is kept on disk is there once, for which they have to
+        get it one after the other.
+        """
+        turns, topology = self._connection.node.turns, channel.vhost.topology
+        generation = topology.generation
+        queues, exchange = route.queues, route.exchange
+        assert queues
+        count = len(bodies)
+        shared = len(queues) > 1
+        if (
+            count == 1
+            or any([queue.has_rules for queue in queues])
+            or (shared and any([envelope.persistent for envelope in envelopes]))
+        ):
+            for envelope, body in zip(envelopes, bodies, strict=True):
+                channel.hand_over(route, queues, envelope, body)
+            return not turns.over and topology.generation == generation
+        channel.published += count
+        exchange.published_in += count
+        exchange.published_out += count * len(queues)
+        confirms = channel.confirms
+        first_seq = confirms.number_many(count) if confirms is not None else 0
+        if shared:
+            turns.spend(QUEUE_US * count * len(queues))
+        answers = []
+        for queue in queues:
+            queue.published += count
+            answers.append(queue.publish_many(envelopes, bodies, confirms, first_seq))
+        if confirms is not None:
+            confirms.record_many(first_seq, answers)
+        return not turns.over and topology.generation == generation
+
+
+def _room(route: Route) -> int:
+    """How many publishes are gathered that go this way."""
+    queues = route.queues
+    assert queues
+    if any([queue.has_rules for queue in queues]):
+        return max(1, RULED_MAX // len(queues))
+    return GATHERED_MAX if len(queues) == 1 else max(1, SHARED_MAX // len(queues))

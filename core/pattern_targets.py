@@ -1,0 +1,68 @@
+"""The queues behind the patterns of topic exchanges, found once for each set of patterns.
+
+Routing keys may all be different, but what they fit are few sets of bindings, for each of which a
+topic exchange answers one and the same object until a binding changes (`TopicTrie.match`). So the
+queues that follow are kept by that object. Where bindings lead to other exchanges, which look at
+the key for themselves, nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
+
+from warren.core.binding import Binding
+from warren.core.exchange import Exchange
+from warren.core.queue import Queue
+
+KEPT_MAX = 10_000
+"""Sets of bindings of which the queues are kept; beyond that it begins anew."""
+
+Queues = tuple[Queue, ...] | None
+"""None where more than the routing key decides."""
+
+
+class _Kept(NamedTuple):
+    exchange: Exchange
+    bindings: Iterable[Binding]
+    queues: Queues
+
+
+class PatternTargets:
+    """Those of one virtual host. `route` finds the queues for a key in the general way."""
+
+    def __init__(self, route: Callable[[Exchange, str], Queues]) -> None:
+        self._route = route
+        self._generation = 0
+        # By the identity of the bindings, which are kept, so that nothing else can have it.
+        self._kept: dict[int, _Kept] = {}
+
+    def queues(self, exchange: Exchange, routing_key: str, generation: int) -> Queues:
+        """The queues for a key of a topic exchange; for the same bindings, the same object.
+
+        `generation` changes with everything that the answer depends on (`Topology`).
+        """
+        if generation != self._generation:
+            self._kept.clear()
+            self._generation = generation
+        bindings = exchange.destinations(routing_key, dict, _no_property)
+        kept = self._kept.get(id(bindings))
+        if kept is not None and kept.exchange is exchange:
+            return kept.queues
+        queues = self._route(exchange, routing_key)
+        if _decide_alone(exchange, bindings):
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            self._kept[id(bindings)] = _Kept(exchange, bindings, queues)
+        return queues
+
+
+def _decide_alone(exchange: Exchange, bindings: Collection[Binding]) -> bool:
+    """Whether the queues follow from these bindings and nothing else."""
+    if not bindings:
+        return exchange.alternate is None
+    return all([binding.destination_kind == "queue" for binding in bindings])
+
+
+def _no_property(name: str) -> bytes | None:
+    return None
