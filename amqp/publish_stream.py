@@ -188,7 +188,7 @@ class PublishStream:
         if route is None:
             assert self._connection.routes is not None
             try:
-                route = self._connection.routes.route(method)
+                route = self._connection.routes.resolve(method)
             except BrokerError:
                 # It is raised once more where it is answered.
                 return None

@@ -9,7 +9,8 @@ The order of the checks is that of amqp_semantics.md section 5.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -26,6 +27,7 @@ from warren.core.exchange import Exchange
 from warren.core.field import KIND_NAMES, to_text
 from warren.core.message import Envelope
 from warren.core.node import Node
+from warren.core.pattern_targets import PatternTargets
 from warren.core.queue import Queue
 from warren.core.reply_to import REPLY_TO, REPLY_TO_PREFIX
 from warren.core.settlement import (
@@ -79,12 +81,13 @@ class Route(Struct, frozen=True, eq=False):
 class _Source(Struct, frozen=True, eq=False):
     """An exchange to which the user may publish, as a connection named it.
 
-    `by_key`: each routing key needs a permission of its own.
+    `by_key`: each routing key needs a permission of its own. `queues` are those for a routing key.
     """
 
     exchange: Exchange
     name: str
     by_key: bool
+    queues: Callable[[str], tuple[Queue, ...] | None]
 
 
 class PublishRoutes:
@@ -114,12 +117,14 @@ class PublishRoutes:
 
         Raises what the client is to be told: no permission, no such exchange.
         """
-        route = self.known().get(method)
-        if route is None:
-            route = self._resolve(method[ARGUMENTS_AT:-1])
-            if len(self._routes) >= ROUTES_MAX:
-                self._routes.clear()
-            self._routes[method] = route
+        return self.known().get(method) or self.resolve(method)
+
+    def resolve(self, method: bytes) -> Route:
+        """`route` for one that is not `known`."""
+        route = self._resolve(method[ARGUMENTS_AT:-1])
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[method] = route
         return route
 
     def envelope(self, route: Route, header: bytes, reply_address: bytes | None) -> Envelope:
@@ -163,7 +168,7 @@ class PublishRoutes:
         exchange, name = source.exchange, source.name
         if source.by_key:
             self._node.access.check_topic(self._user, self.vhost.name, name, routing_key, "write")
-        queues = self.vhost.queues_by_key(exchange, routing_key)
+        queues = source.queues(routing_key)
         is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
         # Behind the reserved short, before the bits.
         address = arguments[2:end]
@@ -183,10 +188,14 @@ class PublishRoutes:
             raise AccessRefused(
                 f"cannot publish to internal exchange '{name}' in vhost '{vhost.name}'"
             )
-        by_key = exchange.type == "topic" and access.has_topic_permission(user, vhost.name, name)
+        queues: Callable[[str], tuple[Queue, ...] | None] = partial(vhost.queues_by_key, exchange)
+        by_key = False
+        if exchange.type == "topic":
+            by_key = access.has_topic_permission(user, vhost.name, name)
+            queues = PatternTargets(exchange, vhost.queues_by_key).queues
         if len(self._sources) >= SOURCES_MAX:
             self._sources.clear()
-        source = self._sources[octets] = _Source(exchange, name, by_key)
+        source = self._sources[octets] = _Source(exchange, name, by_key, queues)
         return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:

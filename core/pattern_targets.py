@@ -8,8 +8,7 @@ the key for themselves, nothing is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Collection
 
 from warren.core.binding import Binding
 from warren.core.exchange import Exchange
@@ -22,38 +21,31 @@ Queues = tuple[Queue, ...] | None
 """None where more than the routing key decides."""
 
 
-class _Kept(NamedTuple):
-    exchange: Exchange
-    bindings: Iterable[Binding]
-    queues: Queues
-
-
 class PatternTargets:
-    """Those of one virtual host. `route` finds the queues for a key in the general way."""
+    """Those of one exchange. Good until anything changes that a publish depends on (`Topology`).
 
-    def __init__(self, route: Callable[[Exchange, str], Queues]) -> None:
+    `route` finds the queues for a routing key in the general way.
+    """
+
+    __slots__ = ("_exchange", "_kept", "_route")
+
+    def __init__(self, exchange: Exchange, route: Callable[[Exchange, str], Queues]) -> None:
+        self._exchange = exchange
         self._route = route
-        self._generation = 0
         # By the identity of the bindings, which are kept, so that nothing else can have it.
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, tuple[Collection[Binding], Queues]] = {}
 
-    def queues(self, exchange: Exchange, routing_key: str, generation: int) -> Queues:
-        """The queues for a key of a topic exchange; for the same bindings, the same object.
-
-        `generation` changes with everything that the answer depends on (`Topology`).
-        """
-        if generation != self._generation:
-            self._kept.clear()
-            self._generation = generation
-        bindings = exchange.destinations(routing_key, dict, _no_property)
+    def queues(self, routing_key: str) -> Queues:
+        """The queues for a key; for the same bindings, the same object."""
+        bindings = self._exchange.destinations(routing_key, dict, _no_property)
         kept = self._kept.get(id(bindings))
-        if kept is not None and kept.exchange is exchange:
-            return kept.queues
-        queues = self._route(exchange, routing_key)
-        if _decide_alone(exchange, bindings):
+        if kept is not None:
+            return kept[1]
+        queues = self._route(self._exchange, routing_key)
+        if _decide_alone(self._exchange, bindings):
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            self._kept[id(bindings)] = _Kept(exchange, bindings, queues)
+            self._kept[id(bindings)] = (bindings, queues)
         return queues
 
 

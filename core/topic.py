@@ -70,14 +70,19 @@ class _Node:
 
 
 class Reached:
-    """The nodes that some words lead to, and the bindings that end there."""
+    """The nodes that some words lead to, and the bindings that end there.
 
-    __slots__ = ("_after", "_after_others", "_nodes", "bindings")
+    `after` says where further words lead, as far as they were met: words that a node knows, and
+    all others together. `after_any`: no node knows a word, and every word leads there.
+    """
+
+    __slots__ = ("after", "after_any", "after_others", "bindings", "nodes")
 
     def __init__(self, nodes: tuple[_Node, ...]) -> None:
-        self._nodes = nodes
-        self._after: dict[str, Reached] = {}
-        self._after_others: Reached | None = None
+        self.nodes = nodes
+        self.after: dict[str, Reached] = {}
+        self.after_others: Reached | None = None
+        self.after_any: Reached | None = None
         self.bindings = tuple([binding for node in nodes for binding in node.bindings])
 
 
@@ -124,8 +129,11 @@ class TopicTrie:
         reached = self._start
         if reached is None:
             reached = self._start = self._begin()
-        for word in words_of(routing_key):
-            reached = reached._after.get(word) or self._follow(reached, word)
+        if routing_key:
+            for word in routing_key.split("."):
+                reached = (
+                    reached.after_any or reached.after.get(word) or self._follow(reached, word)
+                )
         return reached.bindings
 
     def _begin(self) -> Reached:
@@ -135,15 +143,17 @@ class TopicTrie:
 
     def _follow(self, reached: Reached, word: str) -> Reached:
         """Where a word leads that was not met there before."""
-        known = any([word in node.words for node in reached._nodes])
-        if not known and reached._after_others is not None:
-            return reached._after_others
-        following = self._keep(_step(reached._nodes, word))
+        known = any([word in node.words for node in reached.nodes])
+        if not known and reached.after_others is not None:
+            return reached.after_others
+        following = self._keep(_step(reached.nodes, word))
         if known:
-            reached._after[word] = following
+            reached.after[word] = following
             self._kept += 1
         else:
-            reached._after_others = following
+            reached.after_others = following
+            if not any([node.words for node in reached.nodes]):
+                reached.after_any = following
         return following
 
     def _keep(self, nodes: dict[_Node, None]) -> Reached:

@@ -44,7 +44,6 @@ from warren.core.log_line import log_event
 from warren.core.message import Envelope
 from warren.core.message_stats import NOTHING, MessageStats
 from warren.core.node_counts import NodeCounts
-from warren.core.pattern_targets import PatternTargets
 from warren.core.placement import Placement
 from warren.core.policy import Policies
 from warren.core.ports import (
@@ -137,7 +136,6 @@ class VirtualHost:
         self.clock = clock
         self.turns = turns
         self.topology = Topology()
-        self._targets = PatternTargets(self._routed_by_key)
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.firehose: Firehose | None = None
@@ -462,11 +460,6 @@ class VirtualHost:
 
     def queues_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None:
         """The queues for this key, or None when the message decides too."""
-        if exchange.type == "topic":
-            return self._targets.queues(exchange, routing_key, self.topology.generation)
-        return self._routed_by_key(exchange, routing_key)
-
-    def _routed_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None:
         routed = route(
             self.exchanges.get,
             exchange,

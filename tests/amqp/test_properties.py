@@ -14,18 +14,24 @@ from warren.amqp.field_table import encode_table
 from warren.amqp.properties import (
     EXPIRATION_MS_MAX,
     NO_FACTS,
+    PERSISTENT,
+    PRIORITY,
     PROPERTIES,
+    UNUSUAL,
     AmqpContentCodec,
     Facts,
     InvalidExpiration,
     MalformedProperties,
     headers,
+    may_have_copies,
+    ordinary,
     parse_expiration,
     property_bytes,
     replace,
     scan,
 )
 from warren.core.field import Field, Table, longstr
+from warren.core.reply_to import REPLY_TO
 
 FLAGS = {name: flag for name, flag, _ in PROPERTIES}
 TYPES = {name: wire_type for name, _, wire_type in PROPERTIES}
@@ -81,6 +87,65 @@ def test_the_scan_finds_what_is_there(properties: dict[str, bytes]) -> None:
     else:
         assert facts.headers is None
         assert headers(raw) == {}
+
+
+tables_with_copies = st.dictionaries(
+    st.sampled_from(["CC", "BCC", "C", "cC", "ACC", "x"]),
+    st.sampled_from([Field("S", b"CC"), Field("A", [longstr("k")]), Field("S", b"\x02CC")]),
+    max_size=3,
+).map(encode_table)
+publishable_properties = st.fixed_dictionaries(
+    {},
+    optional={
+        **{name: STRATEGIES[wire_type] for name, wire_type in TYPES.items()},
+        "delivery_mode": st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x03"]),
+        "headers": st.one_of(STRATEGIES["table"], tables_with_copies),
+        "reply_to": st.one_of(STRATEGIES["shortstr"], st.just(b"\x15amq.rabbitmq.reply-to")),
+    },
+)
+
+
+@given(publishable_properties, st.integers(0, 3), st.booleans())
+def test_what_is_ordinary_is_what_the_scan_finds(
+    properties: dict[str, bytes], cut: int, more_flags: bool
+) -> None:
+    raw = content_header(properties, more_flags=(0,) if more_flags else ())
+    raw = raw[: max(14, len(raw) - cut)]
+    found = ordinary(raw, int.from_bytes(raw[12:14], "big"))
+    try:
+        facts = scan(raw)
+    except MalformedProperties:
+        assert found == UNUSUAL
+        return
+    if found == UNUSUAL:
+        # Nothing but what may need a closer look takes the longer way.
+        assert (
+            more_flags
+            or facts.expiration is not None
+            or facts.user_id is not None
+            or (facts.reply_to is not None and len(facts.reply_to) == len(REPLY_TO))
+            or facts.delivery_mode not in (None, 1, 2)
+            or may_have_copies(raw, facts)
+        )
+        return
+    assert not more_flags
+    assert found & PRIORITY == (facts.priority or 0)
+    assert (found & PERSISTENT > 0) == (facts.delivery_mode == 2)
+    assert facts.delivery_mode in (None, 1, 2)
+    assert facts.expiration is None and facts.user_id is None and facts.reply_to != REPLY_TO
+    try:
+        assert not headers(raw).keys() & {"CC", "BCC"}
+    except MalformedProperties:
+        assert facts.headers is not None
+
+
+@given(st.binary(max_size=80), st.integers(0, 0xFFFF))
+def test_nothing_is_ordinary_that_the_scan_refuses(octets: bytes, flags: int) -> None:
+    raw = struct.pack(">HHQH", 60, 0, 1, flags) + octets
+    try:
+        scan(raw)
+    except MalformedProperties:
+        assert ordinary(raw, flags) == UNUSUAL
 
 
 @given(encoded_properties)

@@ -57,7 +57,8 @@ class Owner:
         return self
 
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
-        self.dead += [(message.body, reason.value) for message in messages]
+        loaded = queue.backing.load(messages)
+        self.dead += [(message.body, reason.value) for message in loaded]
         queue.buried(list(messages))
 
     def bury_unkept(
@@ -377,6 +378,22 @@ class QueueMachine(RuleBasedStateMachine):
             expected = self.model.publish(body, priority, ttl_ms)
             assert answer is (REJECTED if expected == "rejected" else SETTLED)
             self.settle()
+
+    @precondition(lambda self: not self.queue.has_rules)
+    @rule(
+        count=st.sampled_from((1, 2, 3, 7)),
+        size=st.sampled_from((5, 30)),
+        priority=st.integers(0, 4),
+    )
+    def publish_many(self, count: int, size: int, priority: int) -> None:
+        envelopes, bodies = [], []
+        for _ in range(count):
+            persistent = self.model.published % 3 == 0
+            envelopes.append(Envelope("", "q", b"", persistent, priority, None))
+            bodies.append((b"%d" % self.model.published).ljust(size, b"."))
+            self.model.publish(bodies[-1], priority, None)
+        assert not self.queue.publish_many(envelopes, bodies, None, 0)
+        self.settle()
 
     # Consuming
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.core import topic
 from warren.core.binding import Binding
 from warren.core.topic import TopicTrie, words_of
 
@@ -42,6 +43,42 @@ def test_the_trie_matches_what_the_plain_matcher_matches(
         matched = [found.routing_key for found in trie.match(routing_key)]
         expected = {p for p in bound if fits(words_of(p), words_of(routing_key))}
         assert sorted(matched) == sorted(expected)
+
+
+@given(st.lists(patterns, max_size=12), st.lists(routing_keys, min_size=1, max_size=12))
+def test_it_matches_the_same_when_hardly_anything_is_kept(
+    bound: list[str], published: list[str]
+) -> None:
+    trie = TopicTrie()
+    for pattern in bound:
+        trie.add(binding(pattern))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "KEPT_MAX", 2)
+        for routing_key in published:
+            matched = [found.routing_key for found in trie.match(routing_key)]
+            expected = {p for p in bound if fits(words_of(p), words_of(routing_key))}
+            assert sorted(matched) == sorted(expected)
+
+
+def test_what_is_kept_grows_with_the_bindings_and_not_with_the_keys() -> None:
+    trie = TopicTrie()
+    for pattern in ("orders.#", "orders.*.created", "#.urgent", "a.b.c"):
+        trie.add(binding(pattern))
+    for number in range(5000):
+        assert len(trie.match(f"orders.{number}.created")) == 2
+        assert len(trie.match(f"{number}.{number}.urgent")) == 1
+        assert not trie.match(f"a.{number}.c")
+    assert len(trie._reached) < 30
+    assert sum(len(reached.after) for reached in trie._reached.values()) < 30
+
+
+def test_keys_that_fit_the_same_patterns_get_the_same_answer() -> None:
+    trie = TopicTrie()
+    trie.add(binding("orders.#"))
+    first = trie.match("orders.1.created")
+    assert trie.match("orders.2.deleted") is first
+    trie.add(binding("orders.*.created"))
+    assert len(trie.match("orders.1.created")) == 2
 
 
 @given(st.lists(patterns, unique=True, max_size=12), st.data())

@@ -113,6 +113,29 @@ class VariableQueueMachine(RuleBasedStateMachine):
         entry = self.new_entry(size, persistent, None)
         self.deliver(entry, self.queue.publish_delivered(*self.arguments(entry)))
 
+    @rule(
+        size=st.sampled_from(SIZES),
+        persistent=st.lists(st.booleans(), min_size=1, max_size=9),
+        delivered=st.booleans(),
+    )
+    def publish_many(self, size: int, persistent: list[bool], delivered: bool) -> None:
+        self.forget_reported()
+        first = self.queue._next_position
+        entries = [self.new_entry(size, each, None) for each in persistent]
+        for position, entry in enumerate(entries, first):
+            entry.position = position
+        each = [self.arguments(entry) for entry in entries]
+        envelopes, bodies = [one[0] for one in each], [one[1] for one in each]
+        if delivered and not self.queue.length:
+            messages = self.queue.publish_many_delivered(
+                envelopes, bodies, self.confirms, entries[0].seq
+            )
+            for entry, message in zip(entries, messages, strict=True):
+                self.deliver(entry, message)
+        else:
+            self.queue.publish_many(envelopes, bodies, self.confirms, entries[0].seq)
+            self.ready += entries
+
     def new_entry(self, size: int, persistent: bool, ttl_s: float | None) -> Entry:
         seq = self.published
         self.published += 1
