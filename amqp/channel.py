@@ -630,6 +630,8 @@ class Channel:
 
         What is outstanding now counts, basic.get included; later only what consumers get.
         """
+        if not limit and not self.limit:
+            return
         self.limit = limit
         self.connection.node.turns.spend(len(self.unacked) // LOOKS_PER_US)
         self.limited_unacked = len(self.unacked)
@@ -713,7 +715,7 @@ class Channel:
         """Too much waits for a commit to be written, or no longer so."""
         self._block_all(Blocked.COMMITS, held_back)
 
-    def _block_all(self, reason: Blocked, blocked: bool) -> None:
+    def _block_all(self, reason: int, blocked: bool) -> None:
         if blocked:
             for consumer in self.consumers.values():
                 consumer.block(reason)
@@ -831,6 +833,7 @@ class Channel:
             by_queue.setdefault(consumer.queue, []).append(consumer)
         for queue, of_queue in by_queue.items():
             queue.remove_consumers(of_queue)
+        self.connection.node.turns.let_go(consumers)
         self.connection.confirms_forgotten(self)
         if self.confirms is not None:
             self.confirms.close()

@@ -913,7 +913,7 @@ class Connection:
         """The turn is over (`core/turns.py`): read on when it is this connection's again."""
         if not self._pauses:
             self.pause("work")
-            self.node.turns.soon(self.clock.guarded(self._go_on_working))
+            self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))
 
     def _go_on_working(self) -> None:
         self._pauses.discard("work")

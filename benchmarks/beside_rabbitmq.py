@@ -26,7 +26,36 @@ class Row(NamedTuple):
     """What fills the queue first, unmeasured."""
 
 
+TASK = "-s 200 --vary task --ack 50 --prefetch 200"
+TOPIC = "--exchange tx --exchange-type topic --routing-key orders.#"
+FANOUT = "--exchange fx --exchange-type fanout --queues 10 -C 0"
+
 ROWS = [
+    Row("ids and times, acks", "-s 100 --vary id --ack 50 --prefetch 200".split(), 300_000),
+    Row("tasks, acks", TASK.split(), 250_000),
+    Row("tasks, 4 x 4 x 4", f"{TASK} -P 4 -C 4 --queues 4".split(), 300_000),
+    Row("tasks, persistent, confirms", f"{TASK} --persistent --confirm 500".split(), 150_000),
+    Row(
+        "tasks, persistent, only published", "-s 200 --vary task --persistent -C 0".split(), 200_000
+    ),
+    Row(
+        "topic, every key another",
+        f"-s 100 --vary key --ack 50 --prefetch 200 {TOPIC}".split(),
+        250_000,
+    ),
+    Row("fanout to 10 queues, ids and times", f"-s 100 --vary id {FANOUT}".split(), 40_000),
+    Row(
+        "one at a time, persistent, confirmed",
+        "-s 200 --vary task --persistent --confirm 1 --batch 1 --ack 1 --prefetch 1".split(),
+        5_000,
+    ),
+    Row("prefetch 10, an ack each", "-s 100 --vary id --ack 1 --prefetch 10".split(), 100_000),
+    Row("prefetch 1, an ack each", "-s 100 --vary id --ack 1 --prefetch 1".split(), 30_000),
+    Row(
+        "50 consumers of a queue",
+        "-s 100 --vary id -C 50 --ack 5 --prefetch 20".split(),
+        200_000,
+    ),
     Row("auto-ack 12 B", "-s 12".split(), 400_000),
     Row("manual ack 100 B", "-s 100 --ack 50 --prefetch 200".split(), 300_000),
     Row("4 x 4 x 4, acks", "-P 4 -C 4 --queues 4 --ack 50 --prefetch 200".split(), 400_000),

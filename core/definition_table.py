@@ -80,7 +80,7 @@ class DefinitionTable:
     def keys(self, prefix: Key) -> list[Key]:
         return _under(prefix, self._keys_of_kind.get(prefix[0], []))
 
-    def snapshot(self) -> tuple[Sequence[Stored], frozenset[Key]]:
+    def snapshot(self) -> tuple[list[Stored], frozenset[Key]]:
         """All definitions as they are now, and which keys do not last; quick, however many."""
         return list(self._stored.values()), frozenset(self._transient)
 

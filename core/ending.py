@@ -22,6 +22,10 @@ from warren.core.waiting import taken
 BINDINGS_AT_ONCE = 100
 """Bindings deleted in one transaction: two milliseconds."""
 
+LOOKED_AT_ONCE = 5000
+LOOKED_US = 1000
+"""Bindings that are looked at before others have their turn, and what that costs."""
+
 QUEUES_AT_ONCE = 20
 """Queues deleted in one transaction."""
 
@@ -74,25 +78,36 @@ class Ending:
                     await taken(partial(self._definitions.bind, binding, owner))
                 await self._turns.pause()
             raise
+        self._turns.let_go(gone)
 
-    async def queues(self, queues: Sequence[Queue]) -> None:
-        """Delete queues whatever is in them, the first few at once."""
+    async def queues(self, queues: list[Queue]) -> None:
+        """Delete queues whatever is in them, the first few at once. The list is emptied."""
         for at in range(0, len(queues), QUEUES_AT_ONCE):
             few = queues[at : at + QUEUES_AT_ONCE]
             for queue in few:
                 await self.most_of(self._definitions.bindings_to("queue", queue.name))
             await taken(partial(self._definitions.delete_queues, few))
             await self._turns.pause()
+        self._turns.let_go(queues)
 
-    async def most_of(self, bindings: Sequence[Binding]) -> Sequence[Binding]:
+    async def most_of(self, bindings: Sequence[Binding]) -> list[Binding]:
         """Delete these bindings if they are many; returns those that went.
 
         One of each exchange stays, with which an auto-delete exchange would go.
         """
-        last = {binding.source: binding for binding in bindings}
-        most = [binding for binding in bindings if last[binding.source] is not binding]
-        if len(most) < BINDINGS_AT_ONCE:
-            return ()
+        most: list[Binding] = []
+        if len(bindings) < BINDINGS_AT_ONCE:
+            return most
+        last: set[str] = set()
+        for at in range(len(bindings), 0, -LOOKED_AT_ONCE):
+            for binding in reversed(bindings[max(0, at - LOOKED_AT_ONCE) : at]):
+                if binding.source in last:
+                    most.append(binding)
+                else:
+                    last.add(binding.source)
+            self._turns.spend(LOOKED_US)
+            await self._turns.pause()
+        most.reverse()
         for at in range(0, len(most), BINDINGS_AT_ONCE):
             few = most[at : at + BINDINGS_AT_ONCE]
             await taken(partial(self._definitions.delete_bindings, few))

@@ -414,7 +414,8 @@ class Queue:
 
         The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
         """
-        in_exclusive_use = any(other.exclusive for other in self.consumers)
+        # Who is exclusive is alone.
+        in_exclusive_use = bool(self.consumers) and self.consumers[0].exclusive
         wants_all = consumer.exclusive and (self.consumers or self.settings.single_active_consumer)
         if in_exclusive_use or wants_all:
             raise AccessRefused(

@@ -562,7 +562,7 @@ class VirtualHost:
     async def empty(self) -> None:
         """Delete most of what is in it, because all of it is to go."""
         await self.ending.queues(list(self.queues.values())[FEW:])
-        await self.ending.most_of(list(self.bindings()))
+        self.turns.let_go(await self.ending.most_of(list(self.bindings())))
 
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""

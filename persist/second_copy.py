@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -143,7 +143,7 @@ class SecondCopy:
         if self._changed:
             self._wait()
 
-    def _attempt(self, stored: Sequence[Stored], transient: frozenset[Key]) -> None:
+    def _attempt(self, stored: list[Stored], transient: frozenset[Key]) -> None:
         """Write the copy; in another thread, but for the last one."""
         before = self._measure()
         try:
@@ -186,15 +186,19 @@ class SecondCopy:
         self._filesystem.sync_directory(self._path.parent)
 
 
-def _slices(stored: Sequence[Stored], transient: frozenset[Key]) -> Iterator[bytes]:
-    for start in range(0, len(stored), SLICE_ENTRIES):
+def _slices(stored: list[Stored], transient: frozenset[Key]) -> Iterator[bytes]:
+    """What is written, with pauses. `stored` is emptied: by now nobody else may have these
+    records, and to let go of a hundred thousand at once takes tens of milliseconds."""
+    stored.reverse()
+    while stored:
         data = bytearray()
-        for one in stored[start : start + SLICE_ENTRIES]:
+        for one in reversed(stored[-SLICE_ENTRIES:]):
             if one.key not in transient:
                 key, value = encode_definition(one)
                 data += ENTRY.pack(len(key), len(value))
                 data += key
                 data += value
+        del stored[-SLICE_ENTRIES:]
         yield bytes(data)
 
 
