@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from manual_clock import ManualClock
 
-from warren.core.turns import TURN_US, Turns
+from warren.core.turns import LET_GO_AT_ONCE, TURN_US, Turns
 from warren.core.waiting import run
 
 
@@ -89,3 +89,37 @@ def test_a_coroutine_pauses_only_when_the_turn_is_over(turns: Turns, clock: Manu
     assert done == [0, 1, 2]
     clock.settle()
     assert done == [0, 1, 2, 3]
+
+
+def test_what_clients_sent_goes_first_and_of_the_rest_one_step_at_least(
+    turns: Turns, clock: ManualClock
+) -> None:
+    done: list[str] = []
+
+    def step(name: str) -> None:
+        done.append(name)
+        turns.spend(TURN_US)
+
+    for number in range(3):
+        turns.soon(lambda number=number: step(f"work {number}"))
+    for number in range(2):
+        turns.soon_for_client(lambda number=number: step(f"client {number}"))
+    clock.turn()
+    assert done == ["client 0", "work 0"]
+    clock.turn()
+    assert done == ["client 0", "work 0", "client 1", "work 1"]
+    clock.settle()
+    assert done[4:] == ["work 2"]
+
+
+def test_many_objects_are_let_go_in_turns(turns: Turns, clock: ManualClock) -> None:
+    few = [object()] * LET_GO_AT_ONCE
+    turns.let_go(few)
+    assert not few
+    many = [object() for _ in range(10 * LET_GO_AT_ONCE)]
+    turns.let_go(many)
+    left = []
+    while many:
+        left.append(len(many))
+        clock.turn()
+    assert len(left) > 5 and left == sorted(left, reverse=True)
