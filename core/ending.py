@@ -23,8 +23,8 @@ BINDINGS_AT_ONCE = 100
 """Bindings deleted in one transaction: two milliseconds."""
 
 LOOKED_AT_ONCE = 5000
-LOOKED_US = 1000
-"""Bindings that are looked at before others have their turn, and what that costs."""
+LOOKED_PER_US = 5
+"""Bindings that are looked at before others have their turn, and how many in a microsecond."""
 
 QUEUES_AT_ONCE = 20
 """Queues deleted in one transaction."""
@@ -100,12 +100,13 @@ class Ending:
             return most
         last: set[str] = set()
         for at in range(len(bindings), 0, -LOOKED_AT_ONCE):
-            for binding in reversed(bindings[max(0, at - LOOKED_AT_ONCE) : at]):
+            some = bindings[max(0, at - LOOKED_AT_ONCE) : at]
+            for binding in reversed(some):
                 if binding.source in last:
                     most.append(binding)
                 else:
                     last.add(binding.source)
-            self._turns.spend(LOOKED_US)
+            self._turns.spend(len(some) // LOOKED_PER_US)
             await self._turns.pause()
         most.reverse()
         for at in range(0, len(most), BINDINGS_AT_ONCE):
