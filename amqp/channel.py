@@ -269,8 +269,8 @@ class Channel:
 
     @property
     def takes_publishes(self) -> bool:
-        """Whether a publish may come next, and goes to its queues at once."""
-        return self.expects is METHOD and self.transaction is None
+        """Whether a publish may come next."""
+        return self.expects is METHOD
 
     def begin_publish(self, method: bytes) -> None:
         """The whole method frame of a publish."""

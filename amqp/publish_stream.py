@@ -15,7 +15,7 @@ with, which costs each of them less.
 Whatever else there may be is left alone, before anything of it was done, and goes the general way
 (`Connection`, `Channel.publish`), where it is answered as it should be: what is not whole, not
 allowed, malformed or too large; bodies of several frames or of none; headers that route; CC and
-BCC, user ids, expirations and direct replies; transactions, tracing and alarms.
+BCC, user ids, expirations and direct replies; tracing and alarms.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class PublishStream:
                 channel = its_channel
                 number, body_heads = channel.number, channel.body_heads
                 body_max = min(frame_room, channel.body_size_max)
-                room = _room(its_route)
+                room = 1 if channel.transaction is not None else _room(its_route)
             route = its_route
             header_at = len(method)
             last_header = b""

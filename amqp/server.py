@@ -71,7 +71,15 @@ class TlsFiles(NamedTuple):
 class AmqpProtocol(asyncio.Protocol):
     """One socket; the `Shell` of its connection."""
 
-    __slots__ = ("_connection", "_header", "_header_timer", "_listener", "_tls", "_transport")
+    __slots__ = (
+        "_connection",
+        "_header",
+        "_header_timer",
+        "_listener",
+        "_receiving",
+        "_tls",
+        "_transport",
+    )
 
     def __init__(self, listener: Listener, tls: bool) -> None:
         self._listener = listener
@@ -80,6 +88,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._connection: Connection | None = None
         self._header = b""
         self._header_timer: asyncio.TimerHandle | None = None
+        self._receiving = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -104,10 +113,15 @@ class AmqpProtocol(asyncio.Protocol):
             return
         connection.received_octets += len(data)
         connection.received_count += 1
+        self._receiving = True
         try:
             connection.receive_data(data)
         except Exception:
             self.fault()
+        self._receiving = False
+        if connection.flush_requested:
+            # An answer need not wait for the end of the turn.
+            self._listener.flush_now(self)
         if len(data) >= READ_TURN:
             connection.yield_turn()
 
@@ -133,7 +147,8 @@ class AmqpProtocol(asyncio.Protocol):
     # Shell
 
     def request_flush(self) -> None:
-        self._listener.flush_soon(self)
+        if not self._receiving:
+            self._listener.flush_soon(self)
 
     def pause_reading(self) -> None:
         if not self._transport.is_closing():
@@ -360,6 +375,14 @@ class Listener:
             self._loop.call_soon(self._flush)
         self._unflushed.append(protocol)
 
+    def flush_now(self, protocol: AmqpProtocol) -> None:
+        self._flushes += 1
+        try:
+            protocol.flush()
+        except Exception:
+            log_fault(log, "connection_write_failed")
+            protocol.abort()
+
     def was_busy(self) -> bool:
         """Whether clients were written to since this was asked last, heartbeats hardly counted."""
         flushes, self._flushes = self._flushes, 0
@@ -367,13 +390,8 @@ class Listener:
 
     def _flush(self) -> None:
         unflushed, self._unflushed = self._unflushed, []
-        self._flushes += 1
         for protocol in unflushed:
-            try:
-                protocol.flush()
-            except Exception:
-                log_fault(log, "connection_write_failed")
-                protocol.abort()
+            self.flush_now(protocol)
 
     def _watch_certificates(self, seen: float) -> None:
         if self._certificate_timer is not None:
