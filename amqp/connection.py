@@ -354,6 +354,7 @@ class Connection:
                             pos = behind
                             if turns.left_us <= 0 and turns.left_us < left_us:
                                 self.wait_for_turn()
+                            if self._pauses:
                                 return pos
                             continue
                         channel.begin_publish(data[pos : stop + 1])

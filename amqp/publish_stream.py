@@ -39,8 +39,8 @@ GATHERED_MAX = 512
 
 SHARED_MAX = 256
 RULED_MAX = 32
-"""The same for publishes to several queues, counted in each, and to queues with rules: afterwards
-it is looked whether the turn is over."""
+"""The same for publishes to several queues, counted in each, and to queues that take them one by
+one: afterwards it is looked whether the turn is over."""
 
 _METHOD_HEAD = struct.Struct(">BHII")
 """Type, channel, payload size; class and method."""
@@ -216,7 +216,7 @@ class PublishStream:
         shared = len(queues) > 1
         if (
             count == 1
-            or any([queue.has_rules for queue in queues])
+            or any([queue.one_by_one for queue in queues])
             or (shared and any([envelope.persistent for envelope in envelopes]))
         ):
             for envelope, body in zip(envelopes, bodies, strict=True):
@@ -242,6 +242,6 @@ def _room(route: Route) -> int:
     """How many publishes are gathered that go this way."""
     queues = route.queues
     assert queues
-    if any([queue.has_rules for queue in queues]):
+    if any([queue.one_by_one for queue in queues]):
         return max(1, RULED_MAX // len(queues))
     return GATHERED_MAX if len(queues) == 1 else max(1, SHARED_MAX // len(queues))

@@ -249,9 +249,10 @@ class Queue:
         return self.durable and self.exclusive_owner is None
 
     @property
-    def has_rules(self) -> bool:
-        """Whether a publish may be the cause of more than keeping or delivering it."""
-        return self._rules
+    def one_by_one(self) -> bool:
+        """Whether `publish_many` is not for it: there are rules, or other nodes have a part in it
+        and may confirm a message while the next one is published."""
+        return self._rules or self.backing.defers_transient
 
     # Publishing
 
@@ -296,8 +297,9 @@ class Queue:
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        """`publish` each of these messages, none of which has an expiration, to a queue without
-        rules. They are numbered from `first_seq` on; without `confirms` nothing is answered.
+        """`publish` each of these messages, none of which has an expiration, unless the queue takes
+        them `one_by_one`. They are numbered from `first_seq` on; without `confirms` nothing is
+        answered.
         """
         backing = self.backing
         ready = self.ring.top

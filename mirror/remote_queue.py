@@ -209,6 +209,10 @@ class RemoteQueue(Queue):
             self._queues.flush_soon(self)
         return PENDING if confirms is not None else SETTLED
 
+    @property
+    def one_by_one(self) -> bool:
+        return True
+
     def publish_many(
         self,
         envelopes: Sequence[Envelope],

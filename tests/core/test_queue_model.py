@@ -379,7 +379,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert answer is (REJECTED if expected == "rejected" else SETTLED)
             self.settle()
 
-    @precondition(lambda self: not self.queue.has_rules)
+    @precondition(lambda self: not self.queue.one_by_one)
     @rule(
         count=st.sampled_from((1, 2, 3, 7)),
         size=st.sampled_from((5, 30)),

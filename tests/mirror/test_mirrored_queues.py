@@ -11,7 +11,7 @@ sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from cluster import Cluster, ClusterNode
 from pamqp import commands
-from pipe import Client
+from pipe import Client, publish_frames
 
 from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing_queue import BackingSpec
@@ -103,6 +103,22 @@ def test_a_message_that_fills_a_batch_is_confirmed(cluster: Cluster, node: str) 
     client.publishes("ha", bytes(2 * BATCH_BYTES_MAX))
     cluster.clock.advance(1)
     assert client.receives(commands.Basic.Ack).delivery_tag == 1
+
+
+@pytest.mark.parametrize("lost", ["", "bc"])
+def test_many_publishes_that_come_at_once_are_confirmed(cluster: Cluster, lost: str) -> None:
+    """A leader without mirrors may confirm the first of them before it has taken the last."""
+    mirrored(cluster, "ha")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.selects_confirms()
+    for name in lost:
+        cluster.kill(name)
+    cluster.clock.advance(30)
+    count = 3 * BATCH_BYTES_MAX // 4000
+    client.sends_octets(publish_frames(1, "", "ha", bytes(4000)) * count)
+    cluster.clock.advance(1)
+    assert client.receives(commands.Basic.Ack).delivery_tag == count
 
 
 def test_messages_pass_through_a_mirrored_queue(cluster: Cluster) -> None:
