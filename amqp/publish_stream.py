@@ -105,6 +105,11 @@ class PublishStream:
                 body_max = min(frame_room, channel.body_size_max)
                 room = 1 if channel.transaction is not None else _room(its_route)
             route = its_route
+            exchange_name, routing_key, address = (
+                route.exchange_name,
+                route.routing_key,
+                route.address,
+            )
             header_at = len(method)
             last_header = b""
             while data.startswith(method, pos):
@@ -131,14 +136,14 @@ class PublishStream:
                     if found == UNUSUAL:
                         break
                     envelope = Envelope(
-                        route.exchange_name,
-                        route.routing_key,
+                        exchange_name,
+                        routing_key,
                         header,
                         found >= PERSISTENT,
                         found & PRIORITY,
                         None,
                         (),
-                        route.address,
+                        address,
                     )
                     last_header = header
                     envelopes.append(envelope)

@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import compress, pairwise
+from operator import attrgetter
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import PAGED_OUT, Envelope, Message
@@ -39,6 +40,8 @@ from warren.core.peeking import FAR, Ahead, list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
 from warren.core.queue_store import QueueStore
 from warren.core.settlement import PublishConfirms
+
+_is_persistent = attrgetter("persistent")
 
 DEFAULT_MODE = "default"
 LAZY_MODE = "lazy"
@@ -248,7 +251,7 @@ class VariableQueue:
         self._next_position = end = first + len(bodies)
         messages = list(map(Message, envelopes, bodies, range(first, end)))
         if self._durable:
-            persistent = [envelope.persistent for envelope in envelopes]
+            persistent = list(map(_is_persistent, envelopes))
             if any(persistent):
                 seqs = range(first_seq, first_seq + len(messages))
                 self._stored = True
