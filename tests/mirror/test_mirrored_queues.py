@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cluster import Cluster, ClusterNode
 from pamqp import commands
 from pipe import Client, publish_frames
 
+from warren.amqp.consumer import ChannelConsumer
 from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing_queue import BackingSpec
 from warren.core.field import Field
@@ -1283,3 +1285,26 @@ def test_messages_expire_at_whoever_leads(
     assert (b.counts("ha"), b.counts("dead")) == ((1, 0), (0, 0))
     cluster.clock.advance(11)
     assert (b.counts("ha"), b.counts("dead")) == ((0, 0), (1, 0))
+
+
+def test_a_deleted_queue_is_let_go_though_messages_were_out(cluster: Cluster) -> None:
+    """The collector does not look at messages: what leads in a circle through them stays."""
+    mirrored(cluster, "ha")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.consumes("ha")
+    client.publishes("ha")
+    cluster.clock.advance(1)
+    tag = client.receives_content().method.delivery_tag
+    deletes = cluster["a"].connects()
+    deletes.opens_channel(1)
+    deletes.sends(commands.Queue.Delete, queue="ha")
+    cluster.clock.advance(1)
+    client.acks(tag)
+    cluster.clock.advance(1)
+    client.vanishes()
+    deletes.vanishes()
+    cluster.clock.advance(60)
+    gc.collect()
+    kept = [one for one in gc.get_objects() if type(one) is ChannelConsumer and one.queue.deleted]
+    assert not kept
