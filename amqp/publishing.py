@@ -170,8 +170,9 @@ class PublishRoutes:
             self._node.access.check_topic(self._user, self.vhost.name, name, routing_key, "write")
         queues = source.queues(routing_key)
         is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
-        # Behind the reserved short, before the bits.
-        address = arguments[2:end]
+        # Behind the reserved short, before the bits; unless the name stands there as it is not.
+        clean = len(name.encode()) == arguments[2]
+        address = arguments[2:end] if clean else b""
         mandatory = bool(bits & _MANDATORY)
         return Route(exchange, name, routing_key, mandatory, queues, is_reply, address)
 

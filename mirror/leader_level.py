@@ -179,6 +179,8 @@ class LeaderLevel(OneByOne):
         self.inner.stop()
 
     def delete(self) -> None:
+        # They lead back to the queue, and the collector does not look at messages.
+        self.pending.clear()
         self.inner.delete()
 
     def unwrapped(self) -> MirroredLevel:

@@ -282,6 +282,7 @@ class QueueHost:
             session = sessions.pop(queue.queue_id, None)
             if session is not None:
                 self._to_flush.pop(session, None)
+                session.let_go()
 
     # Sessions
 

@@ -322,6 +322,10 @@ class RemoteClient:
 
     # Ending
 
+    def let_go(self) -> None:
+        """The queue is gone. Messages that are out lead back here, past the collector."""
+        self._unacked.clear()
+
     def end(self) -> None:
         """The other node is gone: its consumers leave, and what they had goes back.
 

@@ -45,6 +45,17 @@ class SlowBackingQueue(MemoryQueue):
         self._remember(envelope, confirms, publish_seq)
         return super().publish_delivered(envelope, body, expires_at, confirms, publish_seq)
 
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        for publish_seq, envelope in enumerate(envelopes, first_seq):
+            self._remember(envelope, confirms, publish_seq)
+        return super().publish_many_delivered(envelopes, bodies, confirms, first_seq)
+
     def _remember(
         self, envelope: Envelope, confirms: PublishConfirms | None, publish_seq: int
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
-from pipe import Broker, Client, cut_frames
+from pipe import Broker, Client, cut_frames, publish_frames
 from stores import SlowBackingQueue, SlowQueues
 
 from warren.amqp.confirms import ChannelConfirms
@@ -199,3 +199,16 @@ def test_a_channel_reopened_under_its_number_hears_nothing_of_the_old_ones_publi
     assert client.receives(commands.Basic.Ack).delivery_tag == 1
     client.receives_nothing()
     assert isinstance(queues.made[0], SlowBackingQueue)
+
+
+def test_slow_queues_settle_many_publishes_of_one_read() -> None:
+    queues = SlowQueues()
+    client = Broker(new_backing_queue=queues.new).connects()
+    client.opens_channel(1)
+    client.declares("q", durable=True)
+    client.selects_confirms()
+    client.sends_octets(publish_frames(1, "", "q", b"x", delivery_mode=2) * 3)
+    client.receives_nothing()
+    for _ in range(3):
+        queues.settle()
+    assert client.receives(commands.Basic.Ack).delivery_tag == 3

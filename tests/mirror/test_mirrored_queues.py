@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pipe import Client, publish_frames
 
 from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing_queue import BackingSpec
+from warren.core.consumers import Consumer
 from warren.core.field import Field
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope
@@ -1283,3 +1285,35 @@ def test_messages_expire_at_whoever_leads(
     assert (b.counts("ha"), b.counts("dead")) == ((1, 0), (0, 0))
     cluster.clock.advance(11)
     assert (b.counts("ha"), b.counts("dead")) == ((0, 0), (1, 0))
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+@pytest.mark.parametrize("queue", ["ha", "plain"])
+def test_a_deleted_queue_is_let_go_though_messages_were_out(
+    cluster: Cluster, queue: str, node: str
+) -> None:
+    """The collector does not look at messages: what leads in a circle through them stays."""
+    before = {id(one) for one in gc.get_objects() if isinstance(one, Consumer)}
+    deletes = cluster["a"].connects()
+    deletes.opens_channel(1)
+    deletes.sends(commands.Queue.Declare, queue=queue, durable=True)
+    cluster.clock.advance(3)
+    deletes.receives(commands.Queue.DeclareOk)
+    client = cluster[node].connects()
+    client.opens_channel(1)
+    client.sends(commands.Basic.Consume, queue=queue, consumer_tag="c")
+    cluster.clock.advance(1)
+    client.receives(commands.Basic.ConsumeOk)
+    deletes.publishes(queue)
+    cluster.clock.advance(1)
+    tag = client.receives_content().method.delivery_tag
+    deletes.sends(commands.Queue.Delete, queue=queue)
+    cluster.clock.advance(1)
+    client.acks(tag)
+    cluster.clock.advance(1)
+    client.vanishes()
+    deletes.vanishes()
+    cluster.clock.advance(60)
+    gc.collect()
+    consumers = [one for one in gc.get_objects() if isinstance(one, Consumer)]
+    assert not [one for one in consumers if one.queue.deleted and id(one) not in before]
