@@ -66,7 +66,7 @@ from warren.amqp.methods import (
     make,
 )
 from warren.amqp.peer import CAPABILITIES, ConnectionSettings, Peer, client_name
-from warren.amqp.publish_stream import PublishStream
+from warren.amqp.publish_stream import serve_publishes
 from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
 from warren.amqp.state import HANDLERS, State
 from warren.core.access import LoginRefused, User
@@ -156,7 +156,6 @@ class Connection:
         "_frame_size_max",
         "_held",
         "_pauses",
-        "_publishes",
         "_sasl",
         "_shell",
         "_waiting",
@@ -217,7 +216,6 @@ class Connection:
         self._buffer = b""
         self._frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
-        self._publishes = PublishStream(self)
         self._waiting: Waiting[None] | None = None
         self._sasl: sasl.Exchange | None = None
         # Writing
@@ -349,7 +347,7 @@ class Connection:
                         raise channel.unexpected_method()
                     index = _LONG.unpack_from(data, pos + 7)[0] if size >= 4 else 0
                     if index == _BASIC_PUBLISH:
-                        behind = self._publishes.serve(data, pos, end)
+                        behind = serve_publishes(self, data, pos, end)
                         if behind > pos:
                             pos = behind
                             if turns.left_us <= 0 and turns.left_us < left_us:

@@ -56,191 +56,183 @@ _BASIC = 60 << 16
 _HEADER_MIN = 14
 
 
-class PublishStream:
-    """The publishes of one connection."""
+def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> int:
+    """Serve publishes from `pos` on; returns where the first begins that is left.
 
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def serve(self, data: bytes, pos: int, end: int) -> int:
-        """Serve publishes from `pos` on; returns where the first begins that is left.
-
-        It may leave off because the turn is over. If it returns `pos`, the general way is to go
-        on with one frame.
-        """
-        connection = self._connection
-        routes = connection.routes
-        assert routes is not None
-        if connection.node.alarms.raised or routes.vhost.firehose is not None:
-            return pos
-        known = routes.known()
-        unpack_head = _CONTENT_HEAD.unpack_from
-        frame_room = connection.frame_max - OVERHEAD
-        channel: Channel | None = None
-        route: Route | None = None
-        envelopes: list[Envelope] = []
-        bodies: list[bytes] = []
-        while True:
-            recognised = self._recognise(data, pos, end, known)
-            if recognised is None:
-                break
-            method, its_channel, its_route = recognised
-            if (
-                channel is not its_channel
-                or route is None
-                or (
-                    route.queues is not its_route.queues
-                    and (route.exchange, route.queues) != (its_route.exchange, its_route.queues)
-                )
-            ):
-                if bodies:
-                    assert channel is not None and route is not None
-                    if not self._hand_over(channel, route, envelopes, bodies):
-                        return pos
-                    envelopes, bodies = [], []
-                channel = its_channel
-                number, body_heads = channel.number, channel.body_heads
-                body_max = min(frame_room, channel.body_size_max)
-                room = 1 if channel.transaction is not None else _room(its_route)
-            route = its_route
-            exchange_name, routing_key, address = (
-                route.exchange_name,
-                route.routing_key,
-                route.address,
+    It may leave off because the turn is over. If it returns `pos`, the general way is to go
+    on with one frame.
+    """
+    routes = connection.routes
+    assert routes is not None
+    if connection.node.alarms.raised or routes.vhost.firehose is not None:
+        return pos
+    known = routes.known()
+    unpack_head = _CONTENT_HEAD.unpack_from
+    frame_room = connection.frame_max - OVERHEAD
+    channel: Channel | None = None
+    route: Route | None = None
+    envelopes: list[Envelope] = []
+    bodies: list[bytes] = []
+    while True:
+        recognised = _recognise(connection, data, pos, end, known)
+        if recognised is None:
+            break
+        method, its_channel, its_route = recognised
+        if (
+            channel is not its_channel
+            or route is None
+            or (
+                route.queues is not its_route.queues
+                and (route.exchange, route.queues) != (its_route.exchange, its_route.queues)
             )
-            header_at = len(method)
-            last_header = b""
-            while data.startswith(method, pos):
-                at = pos + header_at
-                if end - at < _CONTENT_MIN:
+        ):
+            if bodies:
+                assert channel is not None and route is not None
+                if not _hand_over(channel, route, envelopes, bodies):
+                    return pos
+                envelopes, bodies = [], []
+            channel = its_channel
+            number, body_heads = channel.number, channel.body_heads
+            body_max = min(frame_room, channel.body_size_max)
+            room = 1 if channel.transaction is not None else _room(its_route)
+        route = its_route
+        exchange_name, routing_key, address = (
+            route.exchange_name,
+            route.routing_key,
+            route.address,
+        )
+        header_at = len(method)
+        last_header = b""
+        while data.startswith(method, pos):
+            at = pos + header_at
+            if end - at < _CONTENT_MIN:
+                break
+            kind, its_number, size, class_and_weight, body_size, flags = unpack_head(data, at)
+            body_at = at + size + 2 * OVERHEAD - 1
+            stop = body_at + body_size
+            if (
+                stop >= end
+                or kind != HEADER
+                or its_number != number
+                or class_and_weight != _BASIC
+                or not _HEADER_MIN <= size <= frame_room
+                or not 0 < body_size <= body_max
+                or data[stop] != FRAME_END
+                or not data.startswith(body_heads[body_size], body_at - OVERHEAD)
+            ):
+                break
+            header = data[at + OVERHEAD - 1 : body_at - OVERHEAD]
+            if header != last_header:
+                found = ordinary(header, flags)
+                if found == UNUSUAL:
                     break
-                kind, its_number, size, class_and_weight, body_size, flags = unpack_head(data, at)
-                body_at = at + size + 2 * OVERHEAD - 1
-                stop = body_at + body_size
-                if (
-                    stop >= end
-                    or kind != HEADER
-                    or its_number != number
-                    or class_and_weight != _BASIC
-                    or not _HEADER_MIN <= size <= frame_room
-                    or not 0 < body_size <= body_max
-                    or data[stop] != FRAME_END
-                    or not data.startswith(body_heads[body_size], body_at - OVERHEAD)
-                ):
-                    break
-                header = data[at + OVERHEAD - 1 : body_at - OVERHEAD]
-                if header != last_header:
-                    found = ordinary(header, flags)
-                    if found == UNUSUAL:
+                envelope = Envelope(
+                    exchange_name,
+                    routing_key,
+                    header,
+                    found >= PERSISTENT,
+                    found & PRIORITY,
+                    None,
+                    (),
+                    address,
+                )
+                last_header = header
+                envelopes.append(envelope)
+                bodies.append(data[body_at:stop])
+                pos = stop + 1
+            else:
+                # Who sends the same header twice may send it many times.
+                head = data[pos:body_at]
+                head_size = len(head)
+                first = len(bodies)
+                while len(bodies) < room and data.startswith(head, pos):
+                    body_at = pos + head_size
+                    stop = body_at + body_size
+                    if stop >= end or data[stop] != FRAME_END:
                         break
-                    envelope = Envelope(
-                        exchange_name,
-                        routing_key,
-                        header,
-                        found >= PERSISTENT,
-                        found & PRIORITY,
-                        None,
-                        (),
-                        address,
-                    )
-                    last_header = header
-                    envelopes.append(envelope)
                     bodies.append(data[body_at:stop])
                     pos = stop + 1
-                else:
-                    # Who sends the same header twice may send it many times.
-                    head = data[pos:body_at]
-                    head_size = len(head)
-                    first = len(bodies)
-                    while len(bodies) < room and data.startswith(head, pos):
-                        body_at = pos + head_size
-                        stop = body_at + body_size
-                        if stop >= end or data[stop] != FRAME_END:
-                            break
-                        bodies.append(data[body_at:stop])
-                        pos = stop + 1
-                    envelopes += [envelope] * (len(bodies) - first)
-                if len(bodies) >= room:
-                    if not self._hand_over(channel, route, envelopes, bodies):
-                        return pos
-                    envelopes, bodies = [], []
-            else:
-                continue
-            break
-        if bodies:
-            assert channel is not None and route is not None
-            self._hand_over(channel, route, envelopes, bodies)
-        return pos
+                envelopes += [envelope] * (len(bodies) - first)
+            if len(bodies) >= room:
+                if not _hand_over(channel, route, envelopes, bodies):
+                    return pos
+                envelopes, bodies = [], []
+        else:
+            continue
+        break
+    if bodies:
+        assert channel is not None and route is not None
+        _hand_over(channel, route, envelopes, bodies)
+    return pos
 
-    def _recognise(
-        self, data: bytes, pos: int, end: int, known: Mapping[bytes, Route]
-    ) -> tuple[bytes, Channel, Route] | None:
-        """The method frame there, its channel and its route; None unless it begins a publish that
-        may be served here."""
-        if end - pos < _METHOD_HEAD.size:
-            return None
-        kind, number, size, index = _METHOD_HEAD.unpack_from(data, pos)
-        stop = pos + OVERHEAD - 1 + size
-        if index != _BASIC_PUBLISH or kind != METHOD or stop >= end or data[stop] != FRAME_END:
-            return None
-        channel = self._connection.channels.get(number)
-        if channel is None or not channel.takes_publishes:
-            return None
-        method = data[pos : stop + 1]
-        route = known.get(method)
-        if route is None:
-            assert self._connection.routes is not None
-            try:
-                route = self._connection.routes.resolve(method)
-            except BrokerError:
-                # It is raised once more where it is answered.
-                return None
-        if not route.queues or route.is_reply or len(route.queues) > QUEUES_AT_ONCE:
-            return None
-        return method, channel, route
 
-    def _hand_over(
-        self,
-        channel: Channel,
-        route: Route,
-        envelopes: Sequence[Envelope],
-        bodies: Sequence[bytes],
-    ) -> bool:
-        """Publish what was gathered, by any of its routes. Returns whether there may be more.
+def _recognise(
+    connection: Connection, data: bytes, pos: int, end: int, known: Mapping[bytes, Route]
+) -> tuple[bytes, Channel, Route] | None:
+    """The method frame there, its channel and its route; None unless it begins a publish that
+    may be served here."""
+    if end - pos < _METHOD_HEAD.size:
+        return None
+    kind, number, size, index = _METHOD_HEAD.unpack_from(data, pos)
+    stop = pos + OVERHEAD - 1 + size
+    if index != _BASIC_PUBLISH or kind != METHOD or stop >= end or data[stop] != FRAME_END:
+        return None
+    channel = connection.channels.get(number)
+    if channel is None or not channel.takes_publishes:
+        return None
+    method = data[pos : stop + 1]
+    route = known.get(method)
+    if route is None:
+        assert connection.routes is not None
+        try:
+            route = connection.routes.resolve(method)
+        except BrokerError:
+            # It is raised once more where it is answered.
+            return None
+    if not route.queues or route.is_reply or len(route.queues) > QUEUES_AT_ONCE:
+        return None
+    return method, channel, route
 
-        A message for several queues that is kept on disk is there once, for which they have to
-        get it one after the other.
-        """
-        turns, topology = self._connection.node.turns, channel.vhost.topology
-        generation = topology.generation
-        queues, exchange = route.queues, route.exchange
-        assert queues
-        count = len(bodies)
-        shared = len(queues) > 1
-        if (
-            count == 1
-            or any([queue.one_by_one for queue in queues])
-            or (shared and any([envelope.persistent for envelope in envelopes]))
-        ):
-            for envelope, body in zip(envelopes, bodies, strict=True):
-                channel.hand_over(route, queues, envelope, body)
-            return not turns.over and topology.generation == generation
-        channel.published += count
-        exchange.published_in += count
-        exchange.published_out += count * len(queues)
-        confirms = channel.confirms
-        first_seq = confirms.number_many(count) if confirms is not None else 0
-        if shared:
-            turns.spend(QUEUE_US * count * len(queues))
-        answers = []
-        for queue in queues:
-            queue.published += count
-            answers.append(queue.publish_many(envelopes, bodies, confirms, first_seq))
-        if confirms is not None:
-            confirms.record_many(first_seq, answers)
+
+def _hand_over(
+    channel: Channel,
+    route: Route,
+    envelopes: Sequence[Envelope],
+    bodies: Sequence[bytes],
+) -> bool:
+    """Publish what was gathered, by any of its routes. Returns whether there may be more.
+
+    A message for several queues that is kept on disk is there once, for which they have to
+    get it one after the other.
+    """
+    turns, topology = channel.connection.node.turns, channel.vhost.topology
+    generation = topology.generation
+    queues, exchange = route.queues, route.exchange
+    assert queues
+    count = len(bodies)
+    shared = len(queues) > 1
+    if (
+        count == 1
+        or any([queue.one_by_one for queue in queues])
+        or (shared and any([envelope.persistent for envelope in envelopes]))
+    ):
+        for envelope, body in zip(envelopes, bodies, strict=True):
+            channel.hand_over(route, queues, envelope, body)
         return not turns.over and topology.generation == generation
+    channel.published += count
+    exchange.published_in += count
+    exchange.published_out += count * len(queues)
+    confirms = channel.confirms
+    first_seq = confirms.number_many(count) if confirms is not None else 0
+    if shared:
+        turns.spend(QUEUE_US * count * len(queues))
+    answers = []
+    for queue in queues:
+        queue.published += count
+        answers.append(queue.publish_many(envelopes, bodies, confirms, first_seq))
+    if confirms is not None:
+        confirms.record_many(first_seq, answers)
+    return not turns.over and topology.generation == generation
 
 
 def _room(route: Route) -> int:

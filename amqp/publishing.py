@@ -121,7 +121,7 @@ class PublishRoutes:
 
     def resolve(self, method: bytes) -> Route:
         """`route` for one that is not `known`."""
-        route = self._resolve(method[ARGUMENTS_AT:-1])
+        route = self.route_of(method[ARGUMENTS_AT:-1])
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
         self._routes[method] = route
@@ -149,7 +149,8 @@ class PublishRoutes:
         keys = (route.routing_key, *envelope.copies)
         return self.vhost.queues_for(route.exchange, keys, envelope.header)
 
-    def _resolve(self, arguments: bytes) -> Route:
+    def route_of(self, arguments: bytes) -> Route:
+        """The route for the argument octets of a basic.publish; it is not kept."""
         try:
             at = 3 + arguments[2]
             end = at + 1 + arguments[at]

@@ -14,8 +14,8 @@ from warren.core.binding import Binding
 from warren.core.exchange import Exchange
 from warren.core.queue import Queue
 
-KEPT_MAX = 10_000
-"""Sets of bindings of which the queues are kept; beyond that it begins anew."""
+KEPT_MAX = 100_000
+"""Bindings and queues that are kept in all sets; beyond that it begins anew."""
 
 Queues = tuple[Queue, ...] | None
 """None where more than the routing key decides."""
@@ -27,11 +27,12 @@ class PatternTargets:
     `route` finds the queues for a routing key in the general way.
     """
 
-    __slots__ = ("_exchange", "_kept", "_route")
+    __slots__ = ("_exchange", "_kept", "_route", "_size")
 
     def __init__(self, exchange: Exchange, route: Callable[[Exchange, str], Queues]) -> None:
         self._exchange = exchange
         self._route = route
+        self._size = 0
         # By the identity of the bindings, which are kept, so that nothing else can have it.
         self._kept: dict[int, tuple[Collection[Binding], Queues]] = {}
 
@@ -43,8 +44,11 @@ class PatternTargets:
             return kept[1]
         queues = self._route(self._exchange, routing_key)
         if _decide_alone(self._exchange, bindings):
-            if len(self._kept) >= KEPT_MAX:
+            size = 1 + len(bindings) + len(queues or ())
+            self._size += size
+            if self._size > KEPT_MAX:
                 self._kept.clear()
+                self._size = size
             self._kept[id(bindings)] = (bindings, queues)
         return queues
 

@@ -315,7 +315,8 @@ class Queue:
         if consumer.no_ack:
             consumer.send_many(envelopes, bodies)
             return () if confirms is None else (SETTLED,) * count
-        room = consumer.capacity()
+        # One at least, or this would never end.
+        room = max(1, consumer.capacity())
         if room < count:
             first = self.publish_many(envelopes[:room], bodies[:room], confirms, first_seq)
             rest_seq = first_seq + room

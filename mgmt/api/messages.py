@@ -100,7 +100,7 @@ async def publish(request: ApiRequest) -> Any:
     try:
         if request.caller.local:
             raise BadRequest("messages are published by a user, not by the command line")
-        route = routes.route(arguments)
+        route = routes.route_of(arguments)
         envelope = routes.envelope(route, header, None)
     except BrokerError as error:
         raise _as_told(error) from error
