@@ -24,7 +24,6 @@ from warren.core.errors import NotFound, PreconditionFailed
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.memory_queue import MemoryQueue
-from warren.core.message import NOBODY
 from warren.core.node import Node
 from warren.core.ports import Clock, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
@@ -526,8 +525,6 @@ class Mirroring:
     def _keep_what_was_led(self, led: LedQueue) -> None:
         """Another node leads now, and may want a mirror here."""
         for level in led.leader.levels:
-            for message in level.pending.values():
-                message.holder = NOBODY
             level.inner.requeue(list(level.pending.values()))
             level.pending.clear()
         levels = [level.inner for level in led.leader.levels]
