@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from itertools import count
 from typing import TYPE_CHECKING
 
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
@@ -122,7 +121,7 @@ class ChannelConsumer(Consumer):
         output, write = self._output, self._write
         first_tag = channel.last_delivery_tag + 1
         channel.last_delivery_tag += len(messages)
-        channel.unacked.update(zip(count(first_tag), messages, strict=False))
+        channel.unacked.update(enumerate(messages, first_tag))
         for delivery_tag, message in enumerate(messages, first_tag):
             message.holder = self
             envelope = message.envelope

@@ -39,7 +39,7 @@ NOBODY: Final = cast("Holder", None)
 
 
 class Envelope(Struct, eq=False, gc=False):
-    """The part of a publish that is not its body, and that nobody changes.
+    """Everything about a publish but its body. It stays as it was made.
 
     `header` is the payload of the content header frame: class, weight, body size (u64), flags
     word and property bytes. It is for exactly one body size. `copies` are the further routing keys

@@ -67,7 +67,7 @@ class Turns:
         self._schedule()
 
     def let_go(self, items: list[Any]) -> None:
-        """Empty a list that nobody needs any more, a part in each turn.
+        """Empty a list that is not needed any more, a part in each turn.
 
         To free a hundred thousand objects at once takes tens of milliseconds.
         """

@@ -187,8 +187,11 @@ class SecondCopy:
 
 
 def _slices(stored: list[Stored], transient: frozenset[Key]) -> Iterator[bytes]:
-    """What is written, with pauses. `stored` is emptied: by now nobody else may have these
-    records, and to let go of a hundred thousand at once takes tens of milliseconds."""
+    """The octets of the copy, some definitions at a time.
+
+    `stored` is emptied on the way. It may hold the last reference to records that were deleted
+    since, and to free a hundred thousand at once takes tens of milliseconds.
+    """
     stored.reverse()
     while stored:
         data = bytearray()

@@ -1,4 +1,4 @@
-"""Whoever has a way of its own to take one message has one to take many."""
+"""A class with a `publish` of its own has a `publish_many` of its own."""
 
 from __future__ import annotations
 

@@ -73,7 +73,8 @@ MOVES_FROM = 7_000_000
 """Histories of lower seeds move no messages: those that once failed stay what they were."""
 
 INDEX_BYTES_A_MESSAGE = 2 * FRAME_HEADER_BYTES + 26 + 6 + 4 + 4
-"""Of the file of a segment: a frame with its entry, one with its removal, both filled up to 8."""
+"""The most that a message takes in a segment file: a frame with its entry and a frame with its
+removal, each padded to a multiple of 8 octets."""
 
 LEFT_BYTES_MAX = 2000
 """What an emptied storage keeps beside the segments its queues are at."""
