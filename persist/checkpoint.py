@@ -113,6 +113,8 @@ class Checkpointer:
         self._written_bytes = 0
         self._idle_timer: Timer | None = None
         self._closed = False
+        # What was there at the start may be of no use to anybody.
+        self.watch_idleness()
 
     # What the journal says
 

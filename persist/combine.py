@@ -130,12 +130,16 @@ class Combiner:
         del self._segments[:asked]
         if self._segments:
             self._call_soon(self._ask_segments)
-        elif self._store.files.get(file.file_id) is not file or not file.live_count:
+        elif self._is_gone(file) or not file.live_count:
             self._file = None
             self.look(self._below)
         else:
             self._stage = Stage.ASKED
             self._flush_journal()
+
+    def _is_gone(self, file: StoreFile) -> bool:
+        """Whether its last message went meanwhile, and the file with it."""
+        return self._store.files.get(file.file_id) is not file
 
     def batch_closed(self) -> None:
         """Everything that was removed so far is in the batch."""
@@ -146,8 +150,14 @@ class Combiner:
         """The disk knows that what is not copied was removed."""
         if self._stage is Stage.IN_BATCH:
             self._stage = Stage.IDLE
-            if self._file is not None and not self._closed:
-                self._copy(self._file)
+            file = self._file
+            if file is None or self._closed:
+                return
+            if self._is_gone(file):
+                self._file = None
+                self.look(self._below)
+            else:
+                self._copy(file)
 
     def _ask(self, segment: Segment, file: StoreFile) -> None:
         alive = segment.index.lengths_in(segment, file.file_id)
@@ -187,19 +197,20 @@ class Combiner:
         if self._closed:
             return
         self._file = None
+        if self._is_gone(file):
+            if outcome.error is None:
+                path = self._store.directory / file_name(file.file_id, file.generation + 1)
+                self._remove_files([path])
+            self.look(self._below)
+            return
         if outcome.error is not None:
             log_event(log, logging.ERROR, "combine_failed", file=file.name, error=outcome.error)
             self._waiting = True
             self._call_later(RETRY_S, self._stop_waiting)
             return
         assert outcome.moved is not None
-        if self._store.files.get(file.file_id) is not file:
-            # Its last message went meanwhile, and the file with it.
-            path = self._store.directory / file_name(file.file_id, file.generation + 1)
-            self._remove_files([path])
-        else:
-            self._remove_files([self._store.replace(file, outcome.moved, outcome.size)])
-            self.combined += 1
+        self._remove_files([self._store.replace(file, outcome.moved, outcome.size)])
+        self.combined += 1
         self.look(self._below)
 
     def _stop_waiting(self) -> None:

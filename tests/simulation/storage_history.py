@@ -13,10 +13,14 @@ is found is compared with what must be, what may be, and what must not be there
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
+import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -68,6 +72,8 @@ QUEUES = (0x100, 0x200, 0x300)
 TRANSIENT_QUEUE = 0x900
 BATCH_BYTES_MAX = 2000
 """Of the journal; so small that a batch often is not enough."""
+
+NOT_THERE = os.strerror(errno.ENOENT)
 
 MOVES_FROM = 7_000_000
 """Histories of lower seeds move no messages: those that once failed stay what they were."""
@@ -663,12 +669,41 @@ def verify_accounts(storage: Storage, indexes: list[QueueIndex], *, deleted: boo
         assert store.live_bytes == sum(octets[file_id] for file_id in store.files)
 
 
+class Missing(logging.Handler):
+    """Files that were looked for and not there: the disk's faults are never of this kind."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if NOT_THERE in line:
+            self.lines.append(line)
+
+
+@contextmanager
+def quiet_log() -> Iterator[Missing]:
+    """Nothing is shown of what the storage logs; what is missing is kept."""
+    log = logging.getLogger("warren.storage")
+    missing = Missing()
+    log.addHandler(missing)
+    propagate, log.propagate = log.propagate, False
+    try:
+        yield missing
+    finally:
+        log.propagate = propagate
+        log.removeHandler(missing)
+
+
 def run(seed: int, seen: Counter[str]) -> None:
     """Raises AssertionError with the seed."""
-    try:
-        History(seed, seen).run()
-    except Exception as error:
-        raise AssertionError(f"seed {seed}: {error!r}") from error
+    with quiet_log() as missing:
+        try:
+            History(seed, seen).run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+    assert not missing.lines, f"seed {seed}: {missing.lines[0]}"
 
 
 def main() -> None:
@@ -676,7 +711,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL)
     seen: Counter[str] = Counter()
     started = time.monotonic()
     failed = []
