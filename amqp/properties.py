@@ -193,17 +193,21 @@ _UNUSUAL_FLAGS = _EXPIRATION | _USER_ID | _CONTINUED
 _REPLY_TO_ONLY = len(b"amq.rabbitmq.reply-to")
 
 
-def ordinary(header: bytes, flags: int) -> int:
-    """What publishing has to know of properties that ask for nothing else: the `PRIORITY`, and
-    whether the message is `PERSISTENT`. `UNUSUAL` where `scan` has to be asked: the
-    properties are malformed, or they may have an expiration, a user id, a direct reply address,
-    CC or BCC.
+def ordinary(header: bytes, flags: int) -> tuple[int, int]:
+    """What publishing has to know of properties that ask for nothing else, and how many octets of
+    the header decide it.
 
-    `flags` is the first flags word. Nothing is allocated: this runs for each publish whose
-    properties are not those of the one before.
+    The first is the `PRIORITY`, and whether the message is `PERSISTENT`; `UNUSUAL` where `scan` has
+    to be asked: the properties are malformed, or they may have an expiration, a user id, a direct
+    reply address, CC or BCC. Another header of the same size, of which as many octets at the start
+    are the same, but for the size of the body, gets the same answer: what stands behind are texts
+    and times that nobody looks at.
+
+    `flags` is the first flags word. This runs for each publish whose properties are not like those
+    of the one before.
     """
     if flags & _UNUSUAL_FLAGS:
-        return UNUSUAL
+        return UNUSUAL, 0
     found = 0
     offset = _FLAGS_AT + 2
     try:
@@ -216,39 +220,46 @@ def ordinary(header: bytes, flags: int) -> int:
             offset += 4 + _LONG.unpack_from(header, offset)[0]
             # One octet is searched for much faster than two.
             if header.find(b"C", start, offset) > 0 and _may_have_copies(header, start, offset):
-                return UNUSUAL
+                return UNUSUAL, 0
         if flags & _DELIVERY_MODE:
             mode = header[offset]
             offset += 1
             if mode == 2:
                 found = PERSISTENT
             elif mode != 1:
-                return UNUSUAL
+                return UNUSUAL, 0
+        decided = offset
         if flags & _AFTER_DELIVERY_MODE:
             if flags & _PRIORITY:
                 found |= header[offset]
-                offset += 1
+                decided = offset = offset + 1
             if flags & _CORRELATION_ID:
-                offset += 1 + header[offset]
+                decided = offset + 1
+                offset = decided + header[offset]
             if flags & _REPLY_TO:
                 size = header[offset]
                 if size == _REPLY_TO_ONLY:
-                    return UNUSUAL
-                offset += 1 + size
+                    return UNUSUAL, 0
+                decided = offset + 1
+                offset = decided + size
             if flags & _MESSAGE_ID:
-                offset += 1 + header[offset]
+                decided = offset + 1
+                offset = decided + header[offset]
             if flags & _TIMESTAMP:
                 offset += 8
             if flags & _AFTER_TIMESTAMP:
                 if flags & _TYPE:
-                    offset += 1 + header[offset]
+                    decided = offset + 1
+                    offset = decided + header[offset]
                 if flags & _APP_ID:
-                    offset += 1 + header[offset]
+                    decided = offset + 1
+                    offset = decided + header[offset]
                 if flags & _CLUSTER_ID:
-                    offset += 1 + header[offset]
+                    decided = offset + 1
+                    offset = decided + header[offset]
     except (IndexError, struct.error):
-        return UNUSUAL
-    return found if offset <= len(header) else UNUSUAL
+        return UNUSUAL, 0
+    return (found, decided) if offset <= len(header) else (UNUSUAL, 0)
 
 
 def _may_have_copies(header: bytes, start: int, end: int) -> bool:

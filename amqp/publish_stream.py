@@ -42,6 +42,10 @@ RULED_MAX = 32
 """The same for publishes to several queues, counted in each, and to queues that take them one by
 one: afterwards it is looked whether the turn is over."""
 
+DECIDED_MAX = 128
+"""Octets of a header that are compared with those of the next. Where more decide, as with the
+headers table of a task, they hardly ever are the same."""
+
 _METHOD_HEAD = struct.Struct(">BHII")
 """Type, channel, payload size; class and method."""
 
@@ -50,6 +54,14 @@ _CONTENT_HEAD = struct.Struct(">BHIIQH")
 
 _CONTENT_MIN = _CONTENT_HEAD.size + 1 + OVERHEAD + 1
 """Octets of a content header frame without properties, and of a body frame with one octet."""
+
+_BODY_SIZE = struct.Struct(">Q")
+_BODY_SIZE_AT = 11
+_DECIDING_AT = 19
+_FLAGS_AT = 12
+"""Where the body size stands in the frame; the flags, in the frame and in its payload."""
+
+_NOTHING_BEGINS_SO = b"\xff"
 
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC = 60 << 16
@@ -67,12 +79,14 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
     if connection.node.alarms.raised or routes.vhost.firehose is not None:
         return pos
     known = routes.known()
-    unpack_head = _CONTENT_HEAD.unpack_from
+    unpack_head, unpack_size = _CONTENT_HEAD.unpack_from, _BODY_SIZE.unpack_from
     frame_room = connection.frame_max - OVERHEAD
     channel: Channel | None = None
     route: Route | None = None
     envelopes: list[Envelope] = []
     bodies: list[bytes] = []
+    start, deciding = _NOTHING_BEGINS_SO, b""
+    to_body, persistent, priority = 0, False, 0
     while True:
         recognised = _recognise(connection, data, pos, end, known)
         if recognised is None:
@@ -105,33 +119,48 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
         last_header = b""
         while data.startswith(method, pos):
             at = pos + header_at
-            if end - at < _CONTENT_MIN:
+            is_like = data.startswith(start, at) and data.startswith(deciding, at + _DECIDING_AT)
+            if is_like:
+                (body_size,) = unpack_size(data, at + _BODY_SIZE_AT)
+            elif end - at < _CONTENT_MIN:
                 break
-            kind, its_number, size, class_and_weight, body_size, flags = unpack_head(data, at)
-            body_at = at + size + 2 * OVERHEAD - 1
+            else:
+                kind, its_number, size, class_and_weight, body_size, flags = unpack_head(data, at)
+                if (
+                    kind != HEADER
+                    or its_number != number
+                    or class_and_weight != _BASIC
+                    or not _HEADER_MIN <= size <= frame_room
+                ):
+                    break
+                to_body = size + 2 * OVERHEAD - 1
+            body_at = at + to_body
             stop = body_at + body_size
             if (
                 stop >= end
-                or kind != HEADER
-                or its_number != number
-                or class_and_weight != _BASIC
-                or not _HEADER_MIN <= size <= frame_room
                 or not 0 < body_size <= body_max
                 or data[stop] != FRAME_END
                 or not data.startswith(body_heads[body_size], body_at - OVERHEAD)
             ):
                 break
             header = data[at + OVERHEAD - 1 : body_at - OVERHEAD]
-            if header != last_header:
-                found = ordinary(header, flags)
+            if not is_like:
+                found, decided = ordinary(header, flags)
                 if found == UNUSUAL:
                     break
+                persistent, priority = found >= PERSISTENT, found & PRIORITY
+                if decided <= DECIDED_MAX:
+                    start = data[at : at + _BODY_SIZE_AT]
+                    deciding = header[_FLAGS_AT:decided]
+                else:
+                    start = _NOTHING_BEGINS_SO
+            if header != last_header:
                 envelope = Envelope(
                     exchange_name,
                     routing_key,
                     header,
-                    found >= PERSISTENT,
-                    found & PRIORITY,
+                    persistent,
+                    priority,
                     None,
                     (),
                     address,

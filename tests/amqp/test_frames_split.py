@@ -214,6 +214,36 @@ def test_a_stream_cut_in_two_anywhere_does_the_same(name: str) -> None:
         assert outcome(client) == outcome(of_whole), f"cut at {at}"
 
 
+def publish_with(header: bytes) -> bytes:
+    """A publish of five octets, with the payload of its header frame as it is given."""
+    parts = (Frame(HEADER, 2, header).octets, Frame(BODY, 2, b"hello").octets)
+    return method_frame(2, commands.Basic.Publish, routing_key="q") + b"".join(parts)
+
+
+NEARLY_ALIKE = {
+    "an id and a time": (0xD080, b"\x01t\x01e\x02\x03abc"),
+    "priority, correlation id, reply address": (0x1E00, b"\x01\x07\x02id\x02me"),
+    "type, application": (0x0068, bytes(8) + b"\x01a\x02bc"),
+    "headers": (0x2000, b"\x00\x00\x00\x07\x01aS\x00\x00\x00\x00"),
+    "headers and a persistent message": (0x3000, b"\x00\x00\x00\x08\x02CDt\x01\x01xt\x01"),
+}
+
+
+@pytest.mark.parametrize("name", NEARLY_ALIKE)
+def test_a_header_that_differs_in_one_bit_from_the_one_before_is_read_for_itself(name: str) -> None:
+    flags, properties = NEARLY_ALIKE[name]
+    header = struct.pack(">HHQH", 60, 0, 5, flags) + properties
+    for at in range(len(header)):
+        for bit in range(8):
+            other = bytearray(header)
+            other[at] ^= 1 << bit
+            pieces = [publish_with(bytes(each)) for each in (header, header, other, header)]
+            whole, of_whole = played([b"".join(pieces)])
+            written, of_pieces = played(pieces)
+            assert written == whole, (at, bit)
+            assert outcome(of_pieces) == outcome(of_whole), (at, bit)
+
+
 def test_confirms_of_a_run_are_written_though_the_next_publish_is_not_whole() -> None:
     for missing in range(1, len(run(2, 1))):
         client = prepared_client()

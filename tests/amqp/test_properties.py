@@ -6,7 +6,7 @@ import struct
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pamqp import commands, header
 
@@ -111,7 +111,7 @@ def test_what_is_ordinary_is_what_the_scan_finds(
 ) -> None:
     raw = content_header(properties, more_flags=(0,) if more_flags else ())
     raw = raw[: max(14, len(raw) - cut)]
-    found = ordinary(raw, int.from_bytes(raw[12:14], "big"))
+    found, _ = ordinary(raw, int.from_bytes(raw[12:14], "big"))
     try:
         facts = scan(raw)
     except MalformedProperties:
@@ -145,7 +145,20 @@ def test_nothing_is_ordinary_that_the_scan_refuses(octets: bytes, flags: int) ->
     try:
         scan(raw)
     except MalformedProperties:
-        assert ordinary(raw, flags) == UNUSUAL
+        assert ordinary(raw, flags) == (UNUSUAL, 0)
+
+
+@given(publishable_properties, st.data())
+def test_headers_that_are_the_same_in_what_decides_are_ordinary_alike(
+    properties: dict[str, bytes], data: st.DataObject
+) -> None:
+    raw = content_header(properties)
+    flags = int.from_bytes(raw[12:14], "big")
+    found, decided = ordinary(raw, flags)
+    assume(found != UNUSUAL)
+    rest = len(raw) - decided
+    other = raw[:decided] + data.draw(st.binary(min_size=rest, max_size=rest))
+    assert ordinary(other, flags) == (found, decided)
 
 
 @given(encoded_properties)
