@@ -23,7 +23,7 @@ from warren.core.access import User
 from warren.core.dead_letter import carbon_copies
 from warren.core.erlang_text import binary_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
-from warren.core.exchange import Exchange
+from warren.core.exchange import Exchange, TopicExchange
 from warren.core.field import KIND_NAMES, to_text
 from warren.core.message import Envelope
 from warren.core.node import Node
@@ -81,11 +81,13 @@ class Route(Struct, frozen=True, eq=False):
 class _Source(Struct, frozen=True, eq=False):
     """An exchange to which the user may publish, as a connection named it.
 
-    `by_key`: each routing key needs a permission of its own. `queues` are those for a routing key.
+    `clean`: the connection named it as it is. `by_key`: each routing key needs a permission of its
+    own. `queues` are those for a routing key.
     """
 
     exchange: Exchange
     name: str
+    clean: bool
     by_key: bool
     queues: Callable[[str], tuple[Queue, ...] | None]
 
@@ -171,9 +173,8 @@ class PublishRoutes:
             self._node.access.check_topic(self._user, self.vhost.name, name, routing_key, "write")
         queues = source.queues(routing_key)
         is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
-        # Behind the reserved short, before the bits; unless the name stands there as it is not.
-        clean = len(name.encode()) == arguments[2]
-        address = arguments[2:end] if clean else b""
+        # Behind the reserved short, before the bits.
+        address = arguments[2:end] if source.clean else b""
         mandatory = bool(bits & _MANDATORY)
         return Route(exchange, name, routing_key, mandatory, queues, is_reply, address)
 
@@ -192,12 +193,14 @@ class PublishRoutes:
             )
         queues: Callable[[str], tuple[Queue, ...] | None] = partial(vhost.queues_by_key, exchange)
         by_key = False
-        if exchange.type == "topic":
+        if isinstance(exchange, TopicExchange):
             by_key = access.has_topic_permission(user, vhost.name, name)
             queues = PatternTargets(exchange, vhost.queues_by_key).queues
         if len(self._sources) >= SOURCES_MAX:
             self._sources.clear()
-        source = self._sources[octets] = _Source(exchange, name, by_key, queues)
+        source = self._sources[octets] = _Source(
+            exchange, name, len(name.encode()) == len(octets), by_key, queues
+        )
         return source
 
     def _with_facts(self, route: Route, header: bytes, facts: properties.Facts) -> Envelope:

@@ -161,16 +161,16 @@ class TopicExchange(Exchange):
     def destinations(
         self, routing_key: str, headers: Headers, property_text: PropertyText
     ) -> Collection[Binding]:
-        return self._trie.match(routing_key)
+        return self.patterns.match(routing_key)
 
     def _prepare(self) -> None:
-        self._trie = TopicTrie()
+        self.patterns = TopicTrie()
 
     def _index(self, binding: Binding) -> None:
-        self._trie.add(binding)
+        self.patterns.add(binding)
 
     def _unindex(self, binding: Binding) -> None:
-        self._trie.remove(binding)
+        self.patterns.remove(binding)
 
 
 class HeadersExchange(Exchange):

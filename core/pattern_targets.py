@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from warren.core.binding import Binding
-from warren.core.exchange import Exchange
+from warren.core.exchange import Exchange, TopicExchange
 from warren.core.queue import Queue
 
 KEPT_MAX = 100_000
@@ -27,10 +27,11 @@ class PatternTargets:
     `route` finds the queues for a routing key in the general way.
     """
 
-    __slots__ = ("_exchange", "_kept", "_route", "_size")
+    __slots__ = ("_exchange", "_kept", "_match", "_route", "_size")
 
-    def __init__(self, exchange: Exchange, route: Callable[[Exchange, str], Queues]) -> None:
+    def __init__(self, exchange: TopicExchange, route: Callable[[Exchange, str], Queues]) -> None:
         self._exchange = exchange
+        self._match = exchange.patterns.match
         self._route = route
         self._size = 0
         # By the identity of the bindings, which are kept, so that nothing else can have it.
@@ -38,7 +39,7 @@ class PatternTargets:
 
     def queues(self, routing_key: str) -> Queues:
         """The queues for a key; for the same bindings, the same object."""
-        bindings = self._exchange.destinations(routing_key, dict, _no_property)
+        bindings = self._match(routing_key)
         kept = self._kept.get(id(bindings))
         if kept is not None:
             return kept[1]
@@ -58,7 +59,3 @@ def _decide_alone(exchange: Exchange, bindings: Collection[Binding]) -> bool:
     if not bindings:
         return exchange.alternate is None
     return all([binding.destination_kind == "queue" for binding in bindings])
-
-
-def _no_property(name: str) -> bytes | None:
-    return None
