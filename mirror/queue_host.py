@@ -82,6 +82,7 @@ class QueueHost:
             post.handle(kind, self._handler(kind))
         post.watch(on_up=lambda node: None, on_down=self._down, on_congested=self._link_congested)
         calls.serve("queue.subscribe", self._subscribe)
+        calls.serve("queue.hold", self._hold)
         calls.serve("queue.get", self._get)
         calls.serve("queue.counts", self._counts)
         calls.serve("queue.purge", self._purge)
@@ -169,6 +170,11 @@ class QueueHost:
         )
         # The answer goes first.
         self._node.clock.call_soon(session.deliver)
+
+    async def _hold(self, node: str, queue_id: int, number: int) -> None:
+        """Hand the consumer nothing more; the answer comes behind what it was handed so far."""
+        session = await self._asked(node, queue_id)
+        session.set_blocked(number, True)
 
     async def _get(self, node: str, queue_id: int, no_ack: bool, client: list[Any]) -> Any:
         session = await self._asked_of_leader(node, queue_id)

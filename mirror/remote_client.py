@@ -239,6 +239,7 @@ class RemoteClient:
             return
         if blocked:
             consumer.block(Blocked.CHANNEL_LIMIT)
+            self.send_deliveries(consumer)
         elif consumer.unblock(Blocked.CHANNEL_LIMIT):
             self.queue.deliver()
 

@@ -10,8 +10,11 @@ them, consumers are cancelled, and what was delivered is put back by the leader.
 mirrors has another leader in a moment; another object takes the place of this one then, asks what
 has arrived of the publishes, sends the others again, and subscribes the consumers.
 
-Prefetch is counted by the leader. What else stops a consumer (its socket, a limit of its channel)
-is told to the leader; what is on its way by then goes back undelivered.
+Prefetch is counted by the leader. What else stops a consumer is told to the leader. Of what is on
+its way by then, a consumer whose socket is full gets all, for it waits in the connection; one that
+may have no more (a limit of its channel) gets nothing, and it goes back undelivered. What came
+behind must not overtake that: the consumer has all of it go back until the leader has answered that
+it holds the rest, and only then says that it can be served again.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ _HEARD = struct.Struct("<QQ")
 _CONSUMER_STATE = struct.Struct("<QI?I")
 
 _ELSEWHERE_REASONS = ~Blocked.PREFETCH
-
+_TAKES_NOTHING = ~(Blocked.PREFETCH | Blocked.SOCKET)
 
 NEW_LEADER_S = 30.0
 """How long clients of a mirrored queue wait for a new leader before they are refused."""
@@ -105,6 +108,7 @@ class RemoteQueue(Queue):
         "_owed",
         "_packer",
         "_queues",
+        "_returning",
         "_sent_upto",
         "_successor",
         "_told",
@@ -153,6 +157,8 @@ class RemoteQueue(Queue):
         self._numbers: dict[Consumer, int] = {}
         self._told: dict[int, tuple[Consumer, bool]] = {}
         self._changed: dict[Consumer, None] = {}
+        # Numbers of consumers of which the leader was asked to hold what it has for them.
+        self._returning: set[int] = set()
         self._gone = Event()
         super().__init__(
             vhost,
@@ -314,18 +320,38 @@ class RemoteQueue(Queue):
         """The leader hands messages to one of our consumers."""
         known = self._told.get(number)
         consumer = known[0] if known is not None else None
+        is_returning = number in self._returning
         unwanted: list[int] = []
         for flags, delivery, envelope, body in entries:
             redelivered = bool(flags & REDELIVERED)
             if not delivery:
                 if consumer is not None:
                     consumer.send(envelope, body, redelivered)
-            elif consumer is None or consumer.blocked & _ELSEWHERE_REASONS:
+            elif consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
                 unwanted.append(delivery)
             else:
                 consumer.take(_message(envelope, body, delivery, redelivered))
         if unwanted:
+            if consumer is not None and not is_returning:
+                self._have_held(number, consumer)
             self._judge(Verdict.RETURN, unwanted)
+
+    def _have_held(self, number: int, consumer: Consumer) -> None:
+        """Let the leader hold what it has for the consumer until all has come that is on its way.
+        It is asked before it has anything back, which it would send again."""
+        self._returning.add(number)
+        self._told[number] = (consumer, True)
+        run(self._ask("hold", number), lambda result: self._is_held(result, number))
+
+    def _is_held(self, result: Callable[[], Any], number: int) -> None:
+        self._returning.discard(number)
+        try:
+            result()
+        except BrokerError:
+            # The leader is gone, or the queue: the consumer is subscribed anew, or cancelled.
+            return
+        if number in self._told:
+            self.consumer_changed(self._told[number][0])
 
     def cancelled_by_leader(self, number: int) -> None:
         """The leader has ended a subscription."""
@@ -578,7 +604,7 @@ class RemoteQueue(Queue):
         for consumer in changed:
             number = self._numbers.get(consumer)
             blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
-            if number is None or self._told[number][1] is blocked:
+            if number is None or number in self._returning or self._told[number][1] is blocked:
                 continue
             self._told[number] = (consumer, blocked)
             state = _CONSUMER_STATE.pack(self.queue_id, number, blocked, 0)

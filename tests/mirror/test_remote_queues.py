@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -115,6 +116,61 @@ def test_prefetch_and_a_limit_of_the_channel_hold_elsewhere_too(cluster: Cluster
     b.acks(1, channel=2)
     assert b.receives_bodies() == [b"x1"]
     assert len(cluster["a"].queue("other")) == 1
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_consumer_elsewhere_gets_messages_in_order_however_it_is_stopped(seed: int) -> None:
+    """What cannot be handed to it goes back, and what is on its way must not overtake that."""
+    random = Random(seed)
+    cluster = Cluster("a", "b", seed=seed, delay=lambda: random.choice((0.0, 0.001, 0.01)))
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.sends(commands.Channel.Open)
+        client.receives(commands.Channel.OpenOk)
+    a.sends(commands.Queue.Declare, queue="q", arguments={})
+    cluster.clock.advance(1)
+    a.receives(commands.Queue.DeclareOk)
+    limit, prefetch = random.choice((0, 1, 3, 30)), random.choice((0, 0, 5, 50))
+    for count, is_global in ((limit, True), (prefetch, False)):
+        b.sends(commands.Basic.Qos, prefetch_count=count, global_=is_global)
+        b.receives(commands.Basic.QosOk)
+    b.sends(commands.Basic.Consume, queue="q", consumer_tag="c")
+    cluster.clock.advance(1)
+    b.receives(commands.Basic.ConsumeOk)
+    sent, got, unacked = 0, [], []
+
+    def takes() -> None:
+        for delivery in b.receives_deliveries():
+            assert not delivery.method.redelivered
+            got.append(int(delivery.body))
+            unacked.append(delivery.method.delivery_tag)
+
+    def acks(count: int) -> None:
+        if unacked[:count]:
+            b.acks(unacked[:count][-1], multiple=True)
+            del unacked[:count]
+
+    for _ in range(200):
+        step = random.random()
+        if step < 0.4:
+            for _ in range(random.choice((1, 10, 100))):
+                a.publishes("q", b"%d" % sent)
+                sent += 1
+        elif step < 0.6:
+            b.connection.writable(random.random() < 0.5)
+        elif step < 0.8:
+            acks(random.randrange(1, 40))
+        takes()
+        cluster.clock.advance(random.choice((0.0, 0.001, 0.005, 0.02)))
+    b.connection.writable(True)
+    while unacked or len(got) < sent:
+        before = len(got), len(unacked)
+        acks(len(unacked))
+        cluster.clock.advance(1)
+        takes()
+        assert (len(got), len(unacked)) != before, "nothing comes any more"
+    assert got == list(range(sent))
+    assert cluster["a"].queue("q").unacked == 0
 
 
 def test_an_exclusive_queue_is_locked_at_every_other_node(cluster: Cluster) -> None:
