@@ -16,7 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from warren.core.errors import NotFound
-from warren.core.ports import Clock
+from warren.core.pattern import compile_pattern
+from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
@@ -27,6 +28,8 @@ from warren.mirror.replicas import Copies, better_leader, drained_leader
 
 PATIENCE_S = 5.0
 """How long a queue is held for a mirror that is to take the lead."""
+
+ANY_NAME = ".*"
 
 
 class HandOver:
@@ -181,24 +184,51 @@ class HandOvers:
                 self.begin(led, target)
         return count
 
-    async def rebalance(self) -> None:
-        """Have every node hand over queues to mirrors at nodes that lead fewer."""
-        leads = self._leads()
+    async def rebalance(
+        self, vhost_pattern: str = ANY_NAME, queue_pattern: str = ANY_NAME
+    ) -> dict[str, int]:
+        """Have every node hand over queues to mirrors at nodes that lead fewer.
+
+        Only queues with mirrors whose name and virtual host the patterns fit are moved. Returns how
+        many of those each node leads then. Raises `InvalidPattern`.
+        """
+        chosen = _chosen(vhost_pattern, queue_pattern)
+        records = list(self._definitions.items())
+        leads: dict[str, int] = Counter([record.leader for _, record in records])
+        mirrored = Counter([r.leader for key, r in records if r.mirrors and chosen(key)])
         for node in sorted(self._running()):
             if node == self._node:
-                leads = self._hand_over_surplus(leads)
+                after = self._hand_over_surplus(leads, chosen)
             else:
                 # Who cannot be reached has nothing to hand over.
-                with suppress(NotFound):
-                    leads = await self._calls.ask(node, "mirror.rebalance", leads)
+                try:
+                    after = await self._calls.ask(
+                        node, "mirror.rebalance", leads, vhost_pattern, queue_pattern
+                    )
+                except NotFound:
+                    continue
+            for name, count in after.items():
+                mirrored[name] += count - leads.get(name, 0)
+            leads = after
+        return {name: count for name, count in sorted(mirrored.items()) if count > 0}
 
-    async def _asked_to_rebalance(self, _node: str, leads: dict[str, int]) -> dict[str, int]:
-        return self._hand_over_surplus(leads)
+    async def _asked_to_rebalance(
+        self,
+        _node: str,
+        leads: dict[str, int],
+        vhost_pattern: str = ANY_NAME,
+        queue_pattern: str = ANY_NAME,
+    ) -> dict[str, int]:
+        return self._hand_over_surplus(leads, _chosen(vhost_pattern, queue_pattern))
 
-    def _hand_over_surplus(self, leads: Mapping[str, int]) -> dict[str, int]:
+    def _hand_over_surplus(
+        self, leads: Mapping[str, int], chosen: Callable[[Key], bool]
+    ) -> dict[str, int]:
         """Hand over queues of this node; returns how many queues each node leads then."""
         counts = dict(leads)
         for led, record in self._led_with_records():
+            if not chosen(led.key):
+                continue
             in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
             copies = Copies(record.leader, record.mirrors, in_sync)
             target = better_leader(copies, counts)
@@ -223,3 +253,14 @@ class HandOvers:
     def _leads(self) -> dict[str, int]:
         """How many queues each node leads."""
         return Counter([record.leader for record in self._definitions.records()])
+
+
+def _chosen(vhost_pattern: str, queue_pattern: str) -> Callable[[Key], bool]:
+    """Whether the patterns fit the queue with this key. Raises `InvalidPattern`."""
+    vhosts, queues = compile_pattern(vhost_pattern), compile_pattern(queue_pattern)
+
+    def fits(key: Key) -> bool:
+        _, vhost, name = key
+        return vhosts.search(vhost) is not None and queues.search(name) is not None
+
+    return fits

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import check_node
 from warren.mgmt.http.endpoint import Endpoint, Right
+from warren.mgmt.http.errors import BadRequest
+from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.waiting import through
+
+REBALANCED = ("all", "classic", "quorum")
+"""Types of queues, as RabbitMQ's tool names them."""
+
+ANY_NAME = ".*"
 
 
 async def reset_statistics(request: ApiRequest) -> None:
@@ -17,11 +25,33 @@ async def reset_statistics(request: ApiRequest) -> None:
     audit(request, "statistics_reset")
 
 
-async def rebalance_queues(request: ApiRequest) -> None:
-    """Spread mirrored queues over the nodes; a node that is alone has all of them."""
+async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
+    """Spread mirrored queues over the nodes; a node that is alone has all of them.
+
+    With `vhost_pattern`, `queue_pattern` or `type` in the body only those, and the answer is how
+    many of them each node leads then. Without, the answer is empty, as RabbitMQ's.
+    """
+    body = await request.body()
+    kind = body.get("type", "all")
+    if kind not in REBALANCED:
+        raise BadRequest(f"type {kind} is not supported. Try one of {', '.join(REBALANCED)}.")
+    patterns = [body.get(name, ANY_NAME) for name in ("vhost_pattern", "queue_pattern")]
+    if not all([isinstance(pattern, str) for pattern in patterns]):
+        raise BadRequest("patterns should be strings")
     cluster = request.managed.cluster
-    if cluster is not None:
-        await through(cluster.mirroring.hand_overs.rebalance())
+    try:
+        if cluster is not None and kind != "quorum":
+            leads = await through(cluster.mirroring.hand_overs.rebalance(*patterns))
+        else:
+            leads = {}
+            for pattern in patterns:
+                compile_pattern(pattern)
+    except InvalidPattern as error:
+        raise BadRequest(["invalid_regexp", error.pattern, error.reason]) from error
+    audit(request, "queues_rebalanced")
+    if not body:
+        return None
+    return [{"node": node, "classic": count, "quorum": 0} for node, count in leads.items()]
 
 
 ENDPOINTS = [

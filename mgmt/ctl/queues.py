@@ -15,6 +15,8 @@ from warren.mgmt.ctl.formats import Answer, Table
 
 PID = re.compile(r"<[^<>\s]+\.\d+\.\d+\.\d+>")
 
+REBALANCED = ("all", "classic", "quorum")
+
 NOT_FOUND = "not_found"
 NOT_MIRRORED = "not_mirrored"
 
@@ -84,14 +86,20 @@ def cancel_sync_queue(call: Call, queue: str) -> Answer:
 @command(
     "rebalance",
     "Spread queues over the nodes.",
-    argument("type", type=click.Choice(["all", "classic", "quorum", "stream"])),
+    argument("type"),
     option("--vhost-pattern", default=".*", metavar="REGEX"),
     option("--queue-pattern", default=".*", metavar="REGEX"),
 )
 def rebalance(call: Call, type: str, vhost_pattern: str, queue_pattern: str) -> Answer:
+    if type not in REBALANCED:
+        raise CtlError(f"type {type} is not supported. Try one of {', '.join(REBALANCED)}.")
     call.announce(f"Re-balancing leaders of {type} queues...")
-    call.client.post("rebalance", "queues")
-    return Table(("Output",), [[[]]])
+    chosen = {"type": type, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
+    leads = call.client.post("rebalance", "queues", body=chosen)
+    if not leads:
+        return Table(("Output",), [[[]]])
+    columns = ("Node name", "Number of quorum queues", "Number of replicated classic queues")
+    return Table(columns, [[row["node"], row["quorum"], row["classic"]] for row in leads])
 
 
 # Messages without a queue

@@ -97,3 +97,6 @@ def test_statistics_of_a_node_that_is_not_there(api: ApiClient) -> None:
 
 def test_queues_of_one_node_are_balanced(api: ApiClient) -> None:
     assert api.post("/rebalance/queues") == (204, None)
+    assert api.post("/rebalance/queues", {"queue_pattern": "^q"}) == (200, [])
+    for wrong in ({"type": "zz"}, {"vhost_pattern": "("}, {"queue_pattern": 1}):
+        assert api.post("/rebalance/queues", wrong)[0] == 400

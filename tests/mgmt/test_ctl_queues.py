@@ -77,7 +77,10 @@ def test_queue_without_mirrors_cannot_be_synchronised(ctl_node: CtlNode) -> None
 
 def test_rebalancing_one_node_moves_nothing(ctl_node: CtlNode) -> None:
     assert ctl_node("rebalance", "all", "--formatter", "json").json == [{"Output": []}]
-    assert ctl_node("rebalance", "some").code == 64
+    refused = ctl_node("rebalance", "some")
+    said = "type some is not supported. Try one of all, classic, quorum."
+    assert (refused.code, refused.err) == (69, f"Error:\n{said}\n")
+    assert "invalid_regexp" in ctl_node("rebalance", "classic", "--queue-pattern", "(").err
 
 
 def test_connection_is_closed_by_its_pid_with_the_reason(ctl_node: CtlNode) -> None:

@@ -458,6 +458,22 @@ def test_queues_are_spread_over_the_nodes(cluster: Cluster) -> None:
     assert all(len(record(cluster, f"ha{number}").in_sync) == 2 for number in range(6))
 
 
+def test_only_the_queues_that_are_named_are_spread(cluster: Cluster) -> None:
+    for number in range(6):
+        mirrored(cluster, f"{'ha' if number < 4 else 'ha.stay'}{number}")
+    led: list[dict[str, int]] = []
+    hand_overs = cluster["a"].mirroring.hand_overs
+    run(hand_overs.rebalance("^/$", "^ha[0-9]"), lambda result: led.append(result()))
+    cluster.clock.advance(5)
+    leaders = [record(cluster, f"ha{number}").leader for number in range(4)]
+    assert sorted(leaders) == ["b", "b", "c", "c"]
+    assert led == [{"b": 2, "c": 2}]
+    assert [record(cluster, f"ha.stay{number}").leader for number in (4, 5)] == ["a", "a"]
+    run(hand_overs.rebalance("other"), lambda result: led.append(result()))
+    cluster.clock.advance(1)
+    assert led[-1] == {}
+
+
 def test_a_queue_is_declared_when_its_mirrors_are_there(cluster: Cluster) -> None:
     a = cluster["a"].connects()
     a.opens_channel(1)
