@@ -25,7 +25,8 @@ HEAD = struct.Struct("<QQ")
 """Epoch, number of the batch."""
 
 _PUBLISH = struct.Struct("<BBQdI")
-"""Instruction, level, position, when it expires or -1, octets of the body."""
+"""Instruction, level, position, seconds it has left to live or -1, octets of the body.
+Nodes do not agree on the time of day, so it is never told when a message expires."""
 _RUN = struct.Struct("<BBQI")
 """Instruction, level, first position, count."""
 _PURGE = struct.Struct("<BB")
@@ -196,7 +197,7 @@ def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
             code = payload[start]
             op = _OPS[code & ~_SAME_ENVELOPE]
             if op in PUBLISHES:
-                _, level, position, expires_at, size = _PUBLISH.unpack_from(payload, start)
+                _, level, position, lives_s, size = _PUBLISH.unpack_from(payload, start)
                 start += _PUBLISH.size
                 if not code & _SAME_ENVELOPE:
                     envelope, start = unpacker.envelope(payload, start)
@@ -205,7 +206,7 @@ def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
                 body = payload[start : start + size]
                 start += size
                 delivered = op is Op.PUBLISH_DELIVERED
-                performer.publish(level, position, envelope, body, expires_at, delivered)
+                performer.publish(level, position, envelope, body, lives_s, delivered)
             elif op in RUNS:
                 _, level, position, count = _RUN.unpack_from(payload, start)
                 start += _RUN.size

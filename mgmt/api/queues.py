@@ -258,15 +258,19 @@ class QueueRows:
         """The octets of the bodies that are out for acknowledgement; None where it takes long."""
         if not queue.unacked:
             return 0
+        if queue.unacked > UNACKED_LOOKED_AT_MAX:
+            return None
+        elsewhere = [
+            message.body_bytes for others in self._node.other_clients for message in others(queue)
+        ]
         consuming = {c.channel for c in queue.consumers if isinstance(c, ChannelConsumer)}
-        of_consumers = _unacked_bytes(queue, consuming)
+        of_consumers = _unacked_bytes(queue, consuming, elsewhere)
         if of_consumers is not None or len(self._node.clients) > CLIENTS_LOOKED_AT_MAX:
             return of_consumers
         # Somebody fetched messages without consuming.
         connections = node_connections(self._node)
-        return _unacked_bytes(
-            queue, [channel for one in connections for channel in one.channels.values()]
-        )
+        channels = [channel for one in connections for channel in one.channels.values()]
+        return _unacked_bytes(queue, channels, elsewhere)
 
 
 def _moment(wall_time: float) -> str:
@@ -274,8 +278,10 @@ def _moment(wall_time: float) -> str:
     return datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="milliseconds")
 
 
-def _unacked_bytes(queue: Queue, channels: Collection[Channel]) -> int | None:
-    """The octets of what these channels have to acknowledge.
+def _unacked_bytes(
+    queue: Queue, channels: Collection[Channel], elsewhere: Sequence[int]
+) -> int | None:
+    """The octets of what these channels have to acknowledge, and of what clients `elsewhere` have.
 
     None where it would take long, or where other channels have some.
     """
@@ -287,6 +293,7 @@ def _unacked_bytes(queue: Queue, channels: Collection[Channel]) -> int | None:
         for message in channel.unacked.values()
         if message.holder.queue is queue
     ]
+    held += elsewhere
     return sum(held) if len(held) == queue.unacked else None
 
 

@@ -73,6 +73,25 @@ def test_a_mirrored_queue_is_shown_by_every_node(cluster: RunningCluster) -> Non
     assert "mirror_ring" not in cluster["a"].queue("plain")
 
 
+def test_octets_are_counted_wherever_the_consumers_are(cluster: RunningCluster) -> None:
+    declare(cluster["a"], "octets", 10)
+    consuming, getting = cluster["b"].connect().channel(), cluster["c"].connect().channel()
+    consuming.basic_qos(prefetch_count=4)
+    consuming.basic_consume("octets", lambda *_: None)
+    cluster["a"].until_queue("octets", lambda shown: shown["messages_unacknowledged"] == 4)
+    assert getting.basic_get("octets")[0] is not None
+    wanted = {
+        "messages_unacknowledged": 5,
+        "message_bytes_unacknowledged": 500,
+        "message_bytes_ready": 500,
+        "message_bytes": 1000,
+    }
+    for node in cluster.nodes.values():
+        node.until_queue(
+            "octets", lambda shown: {name: shown.get(name) for name in wanted} == wanted
+        )
+
+
 def test_a_synchronisation_is_shown_while_it_runs(cluster: RunningCluster) -> None:
     declare(cluster["a"], "later", 20_000)
     # In small batches it is not over before it has been looked at.
