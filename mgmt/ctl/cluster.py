@@ -78,6 +78,10 @@ def await_online_nodes(call: Call, count: int) -> Answer:
 
 # Members
 
+LEASE_S = 120.0
+"""How long a node that has died is waited for to count as down, if no timeout is given: longer than
+`cluster.lease_ttl` of most clusters."""
+
 
 @command(
     "forget_cluster_node",
@@ -92,17 +96,25 @@ def forget_cluster_node(call: Call, node_name: str, offline: bool) -> Answer:
             Exit.USAGE,
         )
     call.announce(f"Removing node {node_name} from the cluster")
-    try:
-        call.client.delete("control", "members", node_name)
-    except Refused as refusal:
-        if refusal.status == 404:
-            raise CtlError("The node selected is not in the cluster.") from refusal
-        if refusal.status == 409:
-            raise CtlError(
-                f"RabbitMQ on node {node_name} must be stopped with 'warren ctl -n {node_name}"
-                " stop_app' before it can be removed"
-            ) from refusal
-        raise
+
+    def is_removed() -> bool:
+        """False while a node that has died still counts as running, which is some seconds."""
+        try:
+            call.client.delete("control", "members", node_name)
+        except Refused as refusal:
+            if refusal.status == 404:
+                raise CtlError("The node selected is not in the cluster.") from refusal
+            if refusal.status != 409:
+                raise
+            if node_name in call.client.get("control", "members")["linked"]:
+                raise CtlError(
+                    f"RabbitMQ on node {node_name} must be stopped with 'warren ctl -n {node_name}"
+                    " stop_app' before it can be removed"
+                ) from refusal
+            return False
+        return True
+
+    Deadline(call, LEASE_S, Exit.SOFTWARE).true(is_removed)
     return None
 
 

@@ -166,6 +166,20 @@ def test_a_node_that_was_reset_joins_as_another(cluster: RunningCluster) -> None
     ]
 
 
+def test_a_node_that_has_died_is_forgotten_as_soon_as_it_counts_as_down(
+    cluster: RunningCluster,
+) -> None:
+    a, b = cluster["a"], cluster["b"]
+    b.kill()
+    cluster.wait_until_linked("a")
+    # Its presence lasts for a while: the command waits for the end of it.
+    assert f"Removing node {b.name} from the cluster" in ctl(a, "forget_cluster_node", b.name)
+    assert [row["name"] for row in a.asks("nodes")] == [a.name]
+    b.data_directory.rename(b.data_directory.with_name("b-died"))
+    b.start()
+    cluster.wait_until_linked("a", "b")
+
+
 def test_a_node_that_is_forgotten_may_not_come_back_as_it_was(cluster: RunningCluster) -> None:
     a, b = cluster["a"], cluster["b"]
     channel = b.connect().channel()
