@@ -177,6 +177,7 @@ class EtcdClient:
         raise EtcdUnreachable("; ".join(failures))
 
     async def _open_watch(self, wanted: WatchCreate, endpoint: str) -> WatchStream:
+        self._check_open()
         body = msgspec.json.encode({"create_request": wanted})
         async with asyncio.timeout(self.request_timeout_s):
             response = await self._http.post(
@@ -243,6 +244,7 @@ class EtcdClient:
     async def _post(
         self, path: str, body: bytes, timeout: aiohttp.ClientTimeout, endpoint: str
     ) -> bytes:
+        self._check_open()
         async with self._http.post(
             endpoint + path,
             data=body,
@@ -254,6 +256,11 @@ class EtcdClient:
             if response.status != 200:
                 raise _refusal(response.status, content)
             return content
+
+    def _check_open(self) -> None:
+        """Whoever still asks when the node ends gets an answer that it expects."""
+        if self._http.closed:
+            raise EtcdUnreachable("the node is stopping")
 
     async def _log_in(self, endpoint: str) -> None:
         if self._user is None or self._token is not None:

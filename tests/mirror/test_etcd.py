@@ -53,6 +53,18 @@ class TestEndpoints:
 
         run(scenario, NOBODY, shared_etcd.url, NOBODY)
 
+    def test_nothing_can_be_asked_of_a_client_that_is_closed(self) -> None:
+        async def scenario(etcd: EtcdClient) -> None:
+            await etcd.close()
+            with pytest.raises(EtcdUnreachable, match="stopping"):
+                await etcd.range(Range(b"/k"))
+            with pytest.raises(EtcdUnreachable, match="stopping"):
+                await etcd.watch(WatchCreate(b"/k", b"/l", 1))
+            with pytest.raises(EtcdUnreachable, match="stopping"):
+                await etcd.txn(Txn(success=[put(b"/k", b"")]))
+
+        run(scenario, NOBODY)
+
     def test_all_are_named_when_none_can_be_reached(self) -> None:
         async def scenario(etcd: EtcdClient) -> None:
             with pytest.raises(EtcdUnreachable, match=r"127\.0\.0\.1:9:.*127\.0\.0\.1:10:"):
