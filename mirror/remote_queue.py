@@ -288,6 +288,9 @@ class RemoteQueue(Queue):
             # The channel is gone, but the leader has the subscription, or will have it.
             self.remove_consumer(consumer)
             raise
+        if self._successor is not None:
+            # The answer is of a leader whose time is over.
+            raise QueueMoved(self._successor)
         if self.deleted:
             raise no_queue(self.name, self._vhost.name)
         if consumer not in self._numbers:

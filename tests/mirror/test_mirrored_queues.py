@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -446,6 +447,60 @@ def test_the_lead_moves_to_a_listed_node_when_that_is_in_sync(cluster: Cluster) 
     while (got := b.gets("move", no_ack=True)) is not None:
         bodies.add(got.body)
     assert bodies == {b"%d" % number for number in (*range(10), *range(15, 20))}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nobody_is_told_that_a_queue_is_gone_while_it_moves(seed: int) -> None:
+    random = Random(seed)
+    slow = random.choice((0.0, 0.02, 0.2))
+    delay = (0.0, 0.001, 0.01, slow)
+    cluster = Cluster("a", "b", "c", seed=seed, delay=lambda: random.choice(delay))
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    clients = {node: cluster[node].connects() for node in "abc"}
+    for client in clients.values():
+        for channel in (1, 2, 3):
+            client.sends(commands.Channel.Open, channel)
+    cluster.clock.advance(2)
+    clients["a"].sends(commands.Queue.Declare, queue="ha", durable=True, arguments={})
+    cluster.clock.advance(5)
+    number = 0
+
+    def asks(client: Client, channel: int) -> None:
+        nonlocal number
+        number += 1
+        match random.randrange(5):
+            case 0:
+                client.sends(commands.Basic.Get, channel, queue="ha", no_ack=True)
+            case 1:
+                client.sends(commands.Queue.Purge, channel, queue="ha")
+            case 2:
+                passive = random.random() < 0.5
+                client.sends(
+                    commands.Queue.Declare,
+                    channel,
+                    queue="ha",
+                    durable=True,
+                    passive=passive,
+                    arguments={},
+                )
+            case 3:
+                client.sends(commands.Basic.Consume, channel, queue="ha", consumer_tag=f"{number}")
+            case _:
+                client.publishes("ha", b"x", channel)
+
+    for _ in range(60):
+        led = record(cluster, "ha")
+        knows_that_it_leads = bool(cluster[led.leader].mirroring._led)
+        if random.random() < 0.25 and led.in_sync and knows_that_it_leads:
+            hand_over(cluster, "ha", random.choice(sorted(led.in_sync)))
+        for client in clients.values():
+            for channel in (1, 2, 3):
+                if random.random() < 0.3:
+                    asks(client, channel)
+        cluster.clock.advance(random.choice((0, 0.001, 0.005, 0.03, 0.3)))
+        for client in clients.values():
+            methods = [frame.method for frame in client.frames() if frame.kind == 1]
+            assert not [one for one in methods if isinstance(one, commands.Channel.Close)]
 
 
 def test_queues_are_spread_over_the_nodes(cluster: Cluster) -> None:
