@@ -85,7 +85,7 @@ from warren.core.node import Node
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
-from warren.core.waiting import Waiting
+from warren.core.waiting import Waiting, at_risk
 
 log = logging.getLogger("warren.connection")
 channel_log = logging.getLogger("warren.channel")
@@ -847,8 +847,8 @@ class Connection:
         self._confirming.pop(channel.number, None)
 
     def hold_output(self) -> None:
-        """Hold what is written from now on until the definitions written so far are on disk."""
-        commit = self.node.metadata.uncommitted()
+        """Hold what is written from now on until the definitions seen so far are on disk."""
+        commit = at_risk(self.node.metadata)
         if commit is not None:
             self._held.hold(commit, self.output)
 

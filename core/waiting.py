@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from warren.core.errors import BrokerError
-from warren.core.ports import Commit
+from warren.core.ports import Commit, MetadataStore
 
 Answer = TypeVar("Answer")
 
@@ -43,6 +43,15 @@ class Until:
 def decided(commit: Commit) -> Until:
     """Until the commit is visible, or refused."""
     return Until(commit, lambda: commit.visible or commit.done)
+
+
+def at_risk(metadata: MetadataStore) -> Commit | None:
+    """The youngest commit that is visible already and that a crash could still undo.
+
+    In a cluster there is none: definitions become visible when they are durable.
+    """
+    commit = metadata.uncommitted()
+    return commit if commit is not None and commit.visible else None
 
 
 class Event:

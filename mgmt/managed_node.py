@@ -70,6 +70,8 @@ class ManagedNode:
     drained: bool = False
     """Whether the node is in maintenance mode."""
     queues: SortedQueues = field(default_factory=SortedQueues)
+    paused: str = ""
+    """Why the node has stopped serving until its cluster is there again; empty while it serves."""
     _files: tuple[float, int] | None = None
 
     @property

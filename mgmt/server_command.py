@@ -16,7 +16,7 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ from warren.core.log_line import log_event
 from warren.faults import NodeFailed
 from warren.log_output import LogOutput
 from warren.mgmt.node_configuration import read_configuration
-from warren.node import Ending, NodeRefused, RunningNode
+from warren.node import Ending, Joined, NodeRefused, RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError
 
@@ -139,13 +139,17 @@ class _Life:
             elif ending is Ending.STOP_APP:
                 log_event(log, logging.WARNING, "node_stopping", node=name, process="stays")
             self._config = node.as_before(self._config)
-            await node.stop()
+            if ending is Ending.PAUSE:
+                assert node.cluster is not None
+                await node.stop(node.cluster.pause_reason)
+            else:
+                await node.stop()
             if node.faults.first is not None:
                 raise NodeFailed(node.faults.first)
             if ending is Ending.STOP:
                 node = None
             elif ending is Ending.PAUSE:
-                node = await self._start(patient(self._config))
+                node = await self._wait_for_cluster(node)
             else:
                 node = await self._stay_stopped(name)
         log_event(log, logging.INFO, "node_stopped", node=name)
@@ -169,19 +173,43 @@ class _Life:
             stopped.cancel()
             loop.add_signal_handler(signal.SIGHUP, self._output.reopen)
 
-    async def _start(self, config: Config) -> RunningNode | None:
-        """Start again; None when the process is to end meanwhile."""
-        starting = asyncio.create_task(RunningNode.start(config))
-        stopped = asyncio.create_task(self._stop_wanted.wait())
+    async def _wait_for_cluster(self, paused: RunningNode) -> RunningNode | None:
+        """Show what the paused node knew until the cluster is there again, and start then.
+
+        None when the process is to end.
+        """
         try:
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            await paused.show(self._config)
+        except (OSError, ssl.SSLError) as error:
+            log_event(log, logging.WARNING, "pause_not_shown", reason=error)
+        try:
+            node = await self._start(
+                patient(self._config),
+                paused.show_nothing,
+                stop=(paused.stop_wanted, paused.stop_app_wanted),
+            )
+        finally:
+            await paused.show_nothing()
+        if node is None and paused.stop_app_wanted.is_set():
+            return await self._stay_stopped(paused.node.name)
+        return node
+
+    async def _start(
+        self, config: Config, joined: Joined | None = None, stop: Iterable[asyncio.Event] = ()
+    ) -> RunningNode | None:
+        """Start again; None when that is to end meanwhile: by a signal, or one of `stop`."""
+        starting = asyncio.create_task(RunningNode.start(config, joined))
+        stopped = [asyncio.create_task(event.wait()) for event in (self._stop_wanted, *stop)]
+        try:
+            await asyncio.wait((starting, *stopped), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 return starting.result()
             starting.cancel()
             await asyncio.wait((starting,))
             return None
         finally:
-            stopped.cancel()
+            for wait in stopped:
+                wait.cancel()
 
     async def _stay_stopped(self, name: str) -> RunningNode | None:
         """Until `ctl start_app` succeeds; None when the process is to end."""

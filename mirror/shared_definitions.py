@@ -173,7 +173,8 @@ class SharedDefinitions(DefinitionTable):
         """
         self._check(preconditions)
         if not writes and not preconditions:
-            return self.uncommitted() or CompletedCommit()
+            # It is so already, and what is visible is durable.
+            return CompletedCommit()
         transient_of = {
             write.key: None if write.record is None else self._is_transient(write)
             for write in writes

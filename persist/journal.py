@@ -9,16 +9,17 @@ A batch is closed at once (after the current turn of the loop) when a publisher 
 confirm, and otherwise within `DELAY_S`, or when there is much to write. What was published and
 removed in between is never written.
 
-Guarantees. A confirm leaves after the batch with the message is synced, and after the definitions
-that were on their way when the batch was closed are: a message is never safer than its queue. A
-failing disk completes nothing; the batch is written again until that works. Batches are written
-in order, each after the one before is synced.
+Guarantees. A confirm leaves after the batch with the message is synced, and after the definition of
+its queue is: a message is never safer than its queue. It waits for no other definition. A failing
+disk completes nothing; the batch is written again until that works. Batches are written in order,
+each after the one before is synced.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from warren.core.message import Envelope
@@ -58,7 +59,11 @@ NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 
 
 class OpenBatch:
-    """A batch that is being put together. `offset` is where the next record starts in its file."""
+    """A batch that is being put together. `offset` is where the next record starts in its file.
+
+    `waiting` are the publishers that wait for it alone, `waiting_longer` those that wait for the
+    definition of their queue too.
+    """
 
     __slots__ = (
         "base",
@@ -70,6 +75,7 @@ class OpenBatch:
         "shared",
         "start",
         "waiting",
+        "waiting_longer",
     )
 
     def __init__(self, file: StoreFile, now_us: int) -> None:
@@ -82,6 +88,13 @@ class OpenBatch:
         self.lengths = array("I")
         self.shared: dict[tuple[int, int], tuple[int, int]] = {}
         self.waiting: list[tuple[PublishConfirms, int]] = []
+        self.waiting_longer: list[tuple[Commit, list[tuple[PublishConfirms, int]]]] = []
+
+    def waiting_for(self, definition: Commit) -> list[tuple[PublishConfirms, int]]:
+        """A list for publishers that wait for this definition too."""
+        waiting: list[tuple[PublishConfirms, int]] = []
+        self.waiting_longer.append((definition, waiting))
+        return waiting
 
     def add(self, parts: tuple[bytes, ...], length: int) -> tuple[int, int]:
         """Append a record; returns its place and length."""
@@ -113,7 +126,6 @@ class Journal:
         call_soon: Callable[[Callable[[], None]], object],
         call_later: CallLater,
         now_us: Callable[[], int],
-        definitions: Callable[[], Commit | None],
         on_batch: Callable[[int, int], None],
         on_synced: Callable[[], None],
         on_congestion: Callable[[bool], None],
@@ -136,7 +148,6 @@ class Journal:
         self._call_soon = call_soon
         self._call_later = call_later
         self._now_us = now_us
-        self._definitions = definitions
         self._on_batch = on_batch
         self._on_synced = on_synced
         self._on_congestion = on_congestion
@@ -259,9 +270,8 @@ class Journal:
         # Publishers may be waiting for what there was no room for.
         self.urgent = bool(self.noted)
         self._on_batch(self._store.end, len(data))
-        definitions = self._definitions()
         commit = self._group.submit(piece)
-        commit.then(lambda: self._written(piece, batch.waiting, definitions))
+        commit.then(lambda: self._written(piece, batch))
         commit.then(removals.happen)
 
     def _gather(self) -> OpenBatch:
@@ -278,17 +288,14 @@ class Journal:
         self.noted = [index for index in noted if not index.emit(batch, cut)]
         return batch
 
-    def _written(
-        self, piece: Piece, waiting: list[tuple[PublishConfirms, int]], definitions: Commit | None
-    ) -> None:
+    def _written(self, piece: Piece, batch: OpenBatch) -> None:
         """The batch is synced."""
         self._store.written(piece, self._writer.generation)
         self._writing = False
         self._writing_bytes = 0
-        if definitions is None or definitions.done:
-            settle_all(waiting)
-        else:
-            definitions.then(lambda: settle_all(waiting))
+        settle_all(batch.waiting)
+        for definition, waiting in batch.waiting_longer:
+            definition.then(partial(settle_all, waiting))
         self._on_synced()
         self._watch_congestion()
         if self.urgent or self._flush_wanted or self.unwritten_bytes >= BATCH_BYTES_MAX:

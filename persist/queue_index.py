@@ -22,6 +22,7 @@ from zlib import crc32
 from warren.core.backing_queue import Listed
 from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
+from warren.core.ports import Commit
 from warren.core.queue_store import Batch, Recovered
 from warren.core.settlement import PublishConfirms
 from warren.persist.filesystem import FileSystem
@@ -148,7 +149,10 @@ class Surroundings:
 
 
 class QueueIndex:
-    """The messages of one queue on disk. `directory` is where its segments are."""
+    """The messages of one queue on disk. `directory` is where its segments are.
+
+    `definition` is the commit of the queue's definition, None when that is durable.
+    """
 
     def __init__(
         self,
@@ -163,6 +167,7 @@ class QueueIndex:
         self.queue_id = queue_id
         self.directory = directory
         self.durable = durable
+        self.definition: Commit | None = None
         self.redelivered_below = 0
         self.undelivered_from: int | None = None
         self.read_count = 0
@@ -306,7 +311,7 @@ class QueueIndex:
         embed_below = self._surroundings.embed_below
         epoch_s = self._surroundings.epoch_s
         queue_id = self.queue_id
-        parts, lengths, waiting = batch.parts, batch.lengths, batch.waiting
+        parts, lengths, waiting = batch.parts, batch.lengths, self._waiting_in(batch)
         base = batch.base
         now_us = batch.now_us
         segment: Segment | None = None
@@ -380,6 +385,16 @@ class QueueIndex:
         for position in list(self._unwritten)[:emitted]:
             del self._unwritten[position]
         return False
+
+    def _waiting_in(self, batch: OpenBatch) -> list[tuple[PublishConfirms, int]]:
+        """Where to note who waits for a message: a message is never safer than its queue."""
+        definition = self.definition
+        if definition is None:
+            return batch.waiting
+        if definition.done:
+            self.definition = None
+            return batch.waiting
+        return batch.waiting_for(definition)
 
     def _emit_shared(
         self, batch: OpenBatch, envelope: Envelope, body: bytes, position: int, expires_us: int

@@ -95,10 +95,10 @@ class Storage:
 
     `run_journal`, `run_transient` and `run_background` each hand a job to a thread that runs its
     jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
-    definitions that is not durable yet. `on_flow` is told when publishers are to wait, and when
-    not any more; `on_trouble` with an error when the disk fails, with None when it works again;
-    `on_fault` of an exception nobody expected, after which `abandon` is to be called. `pinned_max`
-    is how many octets all snapshots together may keep.
+    definitions that a crash could still undo. `on_flow` is told when publishers are to wait, and
+    when not any more; `on_trouble` with an error when the disk fails, with None when it works
+    again; `on_fault` of an exception nobody expected, after which `abandon` is to be called.
+    `pinned_max` is how many octets all snapshots together may keep.
     `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
     found on disk any more.
     """
@@ -205,7 +205,6 @@ class Storage:
             call_soon=clock.call_soon,
             call_later=clock.call_later,
             now_us=now_us,
-            definitions=definitions,
             on_batch=self._batch_closed,
             on_synced=self._batch_synced,
             on_congestion=lambda congested: self._watch_flow(),
@@ -260,10 +259,15 @@ class Storage:
     # Queues
 
     def open(self, queue_id: int, *, durable: bool) -> QueueIndex:
-        """The index of a queue, with what was recovered of it if it is durable."""
+        """The index of a queue, with what was recovered of it if it is durable.
+
+        To be called when the definition of the queue has been handed to the store of definitions.
+        """
+        definition = self._definitions()
         if durable:
             kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
             if kept is not None:
+                kept.definition = definition
                 return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
         index = QueueIndex(
@@ -274,6 +278,7 @@ class Storage:
             journal=self.journal,
             surroundings=self.surroundings,
         )
+        index.definition = definition
         if durable:
             self._open[queue_id] = index
             self._adopt(index)

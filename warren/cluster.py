@@ -65,6 +65,9 @@ STOP_PATIENCE_S = 2.0
 
 JOIN_AGAIN_S = 0.5
 
+LOST_ETCD = "the node has lost etcd and waits for it"
+"""What clients are told when the node pauses, and whoever asks how it is."""
+
 CERTIFICATE_CHECK_S = 30.0
 """How often the certificate files of links are looked at for a renewal."""
 
@@ -103,6 +106,7 @@ class Cluster:
         self.calls = Calls(self.post)
         self.maintenance = Maintenance(node_name, self.post)
         self.must_pause = asyncio.Event()
+        self.pause_reason = ""
         self._joining_again: asyncio.Task[None] | None = None
         self._certificates = certificates
         self._certificate_check = Periodic(clock, self._look_for_renewal)
@@ -392,7 +396,7 @@ class Cluster:
     def _lease_lost(self) -> None:
         """The others may count this node as down: pause, or go on by oneself and join again."""
         if not self._may_go_on():
-            self.must_pause.set()
+            self._pause(LOST_ETCD)
             return
         mode = self._config.partition_handling
         log_event(log, logging.WARNING, "cluster_lost_going_on", node=self._node_name, mode=mode)
@@ -409,17 +413,21 @@ class Cluster:
         while True:
             await asyncio.sleep(JOIN_AGAIN_S)
             if not self._may_go_on():
-                self.must_pause.set()
+                self._pause(LOST_ETCD)
                 return
             try:
                 await self.membership.join(host, self._links.port, __version__)
             except EtcdError:
                 continue
-            except (MembershipRefused, UnreadableMembership) as error:
-                log_event(log, logging.ERROR, "cluster_not_joined_again", reason=error)
+            except (MembershipRefused, UnreadableMembership) as reason:
+                log_event(log, logging.ERROR, "cluster_not_joined_again", reason=reason)
                 # A new start says what is wrong, and serves nobody meanwhile.
-                self.must_pause.set()
+                self._pause(str(reason))
             return
+
+    def _pause(self, reason: str) -> None:
+        self.pause_reason = reason
+        self.must_pause.set()
 
     async def stop_serving(self) -> None:
         """The clients are gone: let the mirrors of our queues take the lead."""

@@ -50,7 +50,6 @@ class Management:
         open_sockets: Callable[[], int],
         cluster: Cluster | None = None,
     ) -> None:
-        shares = descriptors()
         statistics = Statistics(node, config.stats_interval_ms / 1000)
         self.managed = ManagedNode(
             node=node,
@@ -73,21 +72,39 @@ class Management:
         self.https_ports: list[int] = []
         self.metrics_ports: list[int] = []
         self._directory_fd: int | None = None
-        self._listeners = HttpListeners(
+        self._listeners = self._new_listeners()
+        self._server: ManagementServer | None = None
+        self._tls: ssl.SSLContext | None = None
+
+    def _new_listeners(self) -> HttpListeners:
+        shares = descriptors()
+        return HttpListeners(
             self._load_server,
             connections_max=shares.http,
             descriptor_limit=shares.clients,
         )
-        self._server: ManagementServer | None = None
-        self._tls: ssl.SSLContext | None = None
 
     async def start(self) -> None:
         """Raises OSError for addresses and files, `ssl.SSLError`."""
-        config = self.managed.config
         self.managed.statistics.start()
         if self.managed.cluster is not None:
             module = await asyncio.to_thread(import_module, "warren.mgmt.api.endpoints")
             self.managed.peers = module.peers(self.managed, self.managed.cluster)
+        await self._listen(self.managed.config)
+
+    async def show(self, config: Config, paused: str) -> None:
+        """After `stop`: answer what changes nothing. Raises what `start` does.
+
+        `config` has the same ports, `paused` is why the node serves nobody.
+        """
+        self.managed.paused = paused
+        self.managed.listeners.clear()
+        for ports in (self.http_ports, self.https_ports, self.metrics_ports):
+            ports.clear()
+        self._listeners = self._new_listeners()
+        await self._listen(config)
+
+    async def _listen(self, config: Config) -> None:
         if config.control_socket and self.managed.data_directory is not None:
             self._directory_fd = os.open(self.managed.data_directory, os.O_PATH)
             await self._listeners.listen_locally(control_socket(self._directory_fd))

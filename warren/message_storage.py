@@ -15,6 +15,7 @@ from warren.core.log_line import log_event
 from warren.core.paging import Pager
 from warren.core.ports import Clock, MetadataStore
 from warren.core.variable_queue import VariableQueue
+from warren.core.waiting import at_risk
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.deleted_queues import DeletedQueues
 from warren.persist.filesystem import RealFileSystem
@@ -109,7 +110,7 @@ class MessageStorage:
             run_transient=threads[1].run,
             run_background=threads[2].run,
             call_on_loop=call_on_loop,
-            definitions=metadata.uncommitted,
+            definitions=lambda: at_risk(metadata),
             on_flow=on_flow,
             on_trouble=on_trouble,
             on_fault=on_fault,

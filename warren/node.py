@@ -19,7 +19,7 @@ from enum import Enum, auto
 from importlib import import_module
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from warren import __version__
 from warren.allocator import release_freed_memory
@@ -73,6 +73,10 @@ STOP_GRACE_S = 2.0
 """How long clients may take to answer connection.close when the node stops."""
 
 
+Joined: TypeAlias = Callable[[], Awaitable[None]]
+"""Told that a node that starts is in its cluster."""
+
+
 class NodeRefused(Exception):
     """The node cannot start as it is configured; the text says why and what to do."""
 
@@ -123,15 +127,17 @@ class RunningNode:
         self.stop_app_wanted = asyncio.Event()
 
     @classmethod
-    async def start(cls, config: Config) -> RunningNode:
+    async def start(cls, config: Config, joined: Joined | None = None) -> RunningNode:
         """Open the data directory and the listeners, and join the cluster there may be.
+
+        `joined` is awaited when the node is in its cluster, before it serves anybody.
 
         Raises `DataDirectoryRefused`, `NodeRefused`, `DefinitionsFileRefused`, `OSError` for
         addresses and files, `ssl.SSLError`, `NodeFailed`.
         """
         faults = Faults(asyncio.get_running_loop())
         faults.catch()
-        starting = asyncio.ensure_future(cls._start(config, faults))
+        starting = asyncio.ensure_future(cls._start(config, faults, joined))
         failing = asyncio.ensure_future(faults.happened.wait())
         try:
             # A start may wait for what never comes after a fault.
@@ -149,7 +155,7 @@ class RunningNode:
             failing.cancel()
 
     @classmethod
-    async def _start(cls, config: Config, faults: Faults) -> RunningNode:
+    async def _start(cls, config: Config, faults: Faults, joined: Joined | None) -> RunningNode:
         loop = asyncio.get_running_loop()
         clock = LoopClock(loop)
         directory = None if config.data_dir is None else DataDirectory.open(config.data_dir)
@@ -166,6 +172,8 @@ class RunningNode:
                 )
                 metadata = cluster.metadata
                 deleted_queues = cluster.with_own_notes(deleted_queues)
+            if joined is not None:
+                await joined()
             recovery = None
             addresses = config.amqp_listeners
             if directory is not None:
@@ -407,20 +415,20 @@ class RunningNode:
             metrics_listeners=same(config.metrics_listeners, metrics),
         )
 
-    async def stop(self) -> None:
-        """Tell the clients, commit what is pending, release the data directory.
+    async def stop(self, reason: str = "shutdown") -> None:
+        """Tell the clients why, commit what is pending, release the data directory.
 
         After a fault messages are left as they are on the disk.
         """
         for monitor in self._monitors:
             monitor.stop()
         if self.faults.first is None:
-            await self._stop_in_order()
+            await self._stop_in_order(reason)
         else:
             await self._give_up()
         self.faults.release()
 
-    async def _stop_in_order(self) -> None:
+    async def _stop_in_order(self, reason: str) -> None:
         if self.management is not None:
             await self.management.stop()
         if self.messages is not None:
@@ -428,7 +436,7 @@ class RunningNode:
             self.node.alarms.set_flow(True)
             await self.messages.settle(STOP_GRACE_S, self._all_buried)
         self.node.hold_burials()
-        await self._listener.stop(STOP_GRACE_S)
+        await self._listener.stop(STOP_GRACE_S, reason)
         if self.messages is not None:
             await self.messages.settle(STOP_GRACE_S, self._all_buried)
         if self.cluster is not None:
@@ -439,6 +447,21 @@ class RunningNode:
         if self._second_copy is not None:
             self._second_copy.close()
         await _close(self._metadata, self._directory, self.cluster)
+
+    async def show(self, config: Config) -> None:
+        """After it has stopped for a pause: answer over HTTP what the node knew; change nothing.
+
+        `config` has the ports. Raises OSError, `ssl.SSLError`.
+        """
+        if self.management is not None:
+            assert self.cluster is not None
+            await self.management.show(config, self.cluster.pause_reason)
+
+    async def show_nothing(self) -> None:
+        """End what `show` has begun."""
+        management, self.management = self.management, None
+        if management is not None:
+            await management.stop()
 
     def _all_buried(self) -> bool:
         return self.node.all_buried

@@ -45,7 +45,7 @@ def _own_status(request: ApiRequest) -> dict[str, Any]:
         "cluster_name": cluster_name(managed),
         "disk_nodes": [name],
         "ram_nodes": [],
-        "running_nodes": [name],
+        "running_nodes": [] if managed.paused else [name],
         "versions": {
             name: {
                 "rabbitmq_version": RABBITMQ_VERSION,
@@ -70,7 +70,8 @@ async def members(request: ApiRequest) -> Any:
     name = request.node.name
     if peers is None:
         return {"members": [name], "linked": [name]}
-    return {"members": peers.members(), "linked": sorted([name, *peers.linked()])}
+    linked = [] if request.managed.paused else sorted([name, *peers.linked()])
+    return {"members": peers.members(), "linked": linked}
 
 
 async def member_names(request: ApiRequest) -> Any:
@@ -91,7 +92,7 @@ async def forget(request: ApiRequest) -> None:
 
 
 async def state(request: ApiRequest) -> Any:
-    return {"state": "running"}
+    return {"state": "paused" if request.managed.paused else "running"}
 
 
 async def stop_app(request: ApiRequest) -> Any:

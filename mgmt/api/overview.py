@@ -191,7 +191,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
     return {
         "name": node.name,
         "type": "disc",
-        "running": True,
+        "running": not managed.paused,
         "os_pid": str(os.getpid()),
         "uptime": int((node.clock.wall_time() - node.started_at) * 1000),
         **shown.levels(*MACHINE, *CHURN),
@@ -210,7 +210,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "processors": os.cpu_count() or 1,
         "rates_mode": managed.config.rates_mode,
         "net_ticktime": 60,
-        "state": "running",
+        "state": "paused" if managed.paused else "running",
         "partitions": peers.partitioned() if peers is not None else [],
         "cluster_links": cluster_links(managed),
         "unclaimed_messages": unclaimed_totals(managed),

@@ -205,6 +205,8 @@ class QueueRows:
     def _state(self, queue: Queue) -> Row:
         changed_at = self._statistics.queues.changed_at(queue)
         now = self._node.clock.now()
+        if self._request.managed.paused:
+            return {"state": "stopped"}
         if changed_at is not None and now - changed_at < IDLE_S:
             return {"state": "running"}
         since = self._node.started_at

@@ -76,7 +76,9 @@ class Call:
         if self._client is None:
             timeout_s = self.options.timeout
             client = ControlClient(
-                self._target(), DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s or None
+                self._target(),
+                DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s or None,
+                _warn,
             )
             if self.options.node is not None:
                 self._name = _checked_name(client, self.options.node)
@@ -179,3 +181,7 @@ def parse_json(text: str) -> Any:
 
 def as_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _warn(text: str) -> None:
+    print(f"Warning: {text}", file=sys.stderr, flush=True)

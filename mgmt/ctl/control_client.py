@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
@@ -25,6 +25,7 @@ from warren.mgmt.ctl.errors import CtlError, Exit, NeedsLocal, NodeUnreachable, 
 
 CONTROL_SOCKET = "control.sock"
 API = "/api"
+PAUSED_HEADER = "Warren-Paused"
 HTTP_PORTS = {"http": 15672, "https": 15671}
 LOCAL_PATHS = "/control/"
 REMOTE_PATHS = ("/control/status", "/control/cluster-status", "/control/members")
@@ -137,10 +138,19 @@ class RemoteTarget:
 
 
 class ControlClient:
-    """Speaks to one node, over one connection that is kept."""
+    """Speaks to one node, over one connection that is kept.
 
-    def __init__(self, target: Target, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> None:
+    `warn` is told, once, that the node has paused and what its answers are then.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.target = target
+        self._warn: Callable[[str], None] | None = warn
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
 
@@ -220,6 +230,10 @@ class ControlClient:
                 connection.putheader("Content-Length", str(len(data)))
             connection.endheaders(data)
             response = connection.getresponse()
+            paused = response.getheader(PAUSED_HEADER)
+            if paused is not None and self._warn is not None:
+                self._warn(paused)
+                self._warn = None
             return response.status, response.read()
         except TimeoutError as error:
             self.close()

@@ -48,6 +48,16 @@ Routes: TypeAlias = Mapping[str, Handler]
 LogIn: TypeAlias = Callable[[web.Request, tuple[str, str]], Caller]
 
 API = "/api"
+
+PAUSED_HEADER = "Warren-Paused"
+"""In all answers of a node that has paused: why, and what that means."""
+
+PAUSED_CHANGES = ("/login", "/control/stop", "/control/app/stop")
+"""What may be done at such a node beside looking."""
+
+PAUSED_REFUSES = ("/health", "/aliveness-test")
+"""Who asks whether a node serves is told that it does not."""
+
 COOKIE = "auth"
 STRANGER_BYTES_MAX = 4096
 """Octets of a body from somebody who has not logged in."""
@@ -96,7 +106,7 @@ class ManagementServer:
         app = web.Application(client_max_size=BODY_BYTES_MAX)
         if audience is Audience.METRICS:
             for path, handler in self._metrics.items():
-                app.router.add_get(path, handler)
+                app.router.add_get(path, self._unless_paused(handler))
         else:
             self._add_routes(app, local=audience is Audience.COMMAND_LINE)
         runner = web.AppRunner(
@@ -126,7 +136,7 @@ class ManagementServer:
         for path, handler in self._pages.items():
             app.router.add_get(path, handler)
         for path, handler in self._metrics.items():
-            app.router.add_get(path, self._for_monitors(handler, local))
+            app.router.add_get(path, self._for_monitors(self._unless_paused(handler), local))
         app.router.add_route("*", f"{prefix}{API}/{{rest:.*}}", self._unknown)
 
     def _add(self, app: web.Application, prefix: str, endpoint: Endpoint, local: bool) -> None:
@@ -134,6 +144,16 @@ class ManagementServer:
             return await self._serve(endpoint, http, local)
 
         app.router.add_route("*", prefix + API + endpoint.path, serve)
+
+    def _unless_paused(self, handler: Handler) -> Handler:
+        """Figures that stand still would be taken for those of a node that serves."""
+
+        async def serve(http: web.Request) -> web.StreamResponse:
+            if self._managed.paused:
+                return web.Response(status=503, text=self._managed.paused)
+            return await handler(http)
+
+        return serve
 
     def _for_monitors(self, handler: Handler, local: bool) -> Handler:
         async def serve(http: web.Request) -> web.StreamResponse:
@@ -150,10 +170,24 @@ class ManagementServer:
 
     # One request
 
+    def _check_paused(self, endpoint: Endpoint, method: str) -> None:
+        """Raise `ApiError` for what a node that has paused does not do."""
+        paused = self._managed.paused
+        looks = method == "GET" and not endpoint.path.startswith(PAUSED_REFUSES)
+        if paused and not looks and endpoint.path not in PAUSED_CHANGES:
+            raise ApiError(503, "node_paused", f"{paused}; until then nothing can be changed here")
+
+    def _paused_headers(self) -> dict[str, str]:
+        paused = self._managed.paused
+        if not paused:
+            return {}
+        shown = "it serves no clients, and this is what it knew then; other nodes are not asked"
+        return {PAUSED_HEADER: f"{paused}: {shown}"}
+
     async def _serve(
         self, endpoint: Endpoint, http: web.Request, local: bool
     ) -> web.StreamResponse:
-        headers = {**SECURITY, **API_HEADERS, **self._cors(http)}
+        headers = {**SECURITY, **API_HEADERS, **self._cors(http), **self._paused_headers()}
         method = "GET" if http.method == "HEAD" else http.method
         try:
             if http.method == "OPTIONS":
@@ -167,6 +201,7 @@ class ManagementServer:
             _check_encoding(http)
             right = endpoint.right_for(method)
             caller = self._caller(http, right, local)
+            self._check_paused(endpoint, method)
             limit = STRANGER_BYTES_MAX if right is Right.ANYBODY else endpoint.body_bytes_max
             bounded = http.clone(client_max_size=limit)
             answer = await handler(ApiRequest(self._managed, caller, bounded))

@@ -300,14 +300,57 @@ def test_a_node_stops_though_the_disk_is_full(node: Node) -> None:
     assert bodies(Node(node.disk).queues[QUEUE]) == [b"safe"]
 
 
-def test_a_confirm_waits_for_the_definitions_that_were_under_way(node: Node) -> None:
+NEW = 0x300
+
+
+def test_a_confirm_waits_for_the_definition_of_its_queue_and_for_no_other(node: Node) -> None:
+    commit = node.definitions = PendingCommit()
+    node.open(NEW)
     node.definitions = PendingCommit()
-    node.publish(b"x")
+    node.publish(b"for the new queue", NEW)
+    node.publish(b"for an old one", QUEUE)
+    node.publish(b"for both", QUEUE, NEW)
     node.rest()
-    assert node.publisher.settled == []
-    commit, node.definitions = node.definitions, None
+    node.publish(b"for the new queue again", NEW)
+    node.publish(b"for another old one", OTHER)
+    node.rest()
+    assert node.publisher.settled == [2, 3, 5]
     commit.complete()
+    assert sorted(node.publisher.settled) == [1, 2, 3, 3, 4, 5]
+    node.publish(b"later", NEW)
+    node.rest()
+    assert node.publisher.settled[-1] == 6
+
+
+def test_a_confirm_waits_for_its_message_when_the_definition_is_faster(node: Node) -> None:
+    commit = node.definitions = PendingCommit()
+    node.open(NEW)
+    node.publish(b"x", NEW)
+    node.turn()
+    commit.complete()
+    assert node.publisher.settled == []
+    node.rest()
     assert node.publisher.settled == [1]
+
+
+def test_a_deleted_queue_stays_on_disk_until_its_deletion_is_durable(node: Node) -> None:
+    node.publish(b"kept")
+    node.rest()
+    node.checkpoint()
+    commit = node.definitions = PendingCommit()
+    node.queues[QUEUE].delete()
+    node.rest()
+    node.checkpoint()
+    node.disk.crash()
+    back = Node(node.disk)
+    assert bodies(back.queues[QUEUE]) == [b"kept"]
+    commit = back.definitions = PendingCommit()
+    back.queues[QUEUE].delete()
+    back.rest()
+    assert back.disk.names(STORE / "queues") != []
+    commit.complete()
+    back.rest()
+    assert back.disk.names(STORE / "queues") == []
 
 
 def test_a_queue_that_is_deleted_confirms_what_was_on_its_way(node: Node) -> None:

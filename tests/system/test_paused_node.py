@@ -1,0 +1,162 @@
+"""A node that has lost etcd, and pauses: what it tells its clients, and what it still shows."""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pika.exceptions import ConnectionClosedByBroker
+from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
+
+from warren.mgmt.ctl.errors import CtlError, Refused
+
+GUEST = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+WHY = "the node has lost etcd and waits for it"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    """Of a and b, with a queue of three messages at each, and without its etcd."""
+    cluster = RunningCluster(tmp_path, "a", "b")
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def loses_etcd(cluster: RunningCluster) -> None:
+    cluster.etcd.kill()
+    for name in "ab":
+        wait_until(lambda: state(cluster[name]) == "paused")  # noqa: B023
+
+
+def state(node: ClusterProcess) -> str:
+    try:
+        return str(node.asks("control", "app")["state"])
+    except CtlError:
+        return ""
+
+
+def fill(cluster: RunningCluster) -> None:
+    for name in "ab":
+        channel = cluster[name].connect().channel()
+        channel.queue_declare(f"of.{name}", durable=True)
+        channel.confirm_delivery()
+        publish(channel, f"of.{name}", [b"x"] * 3)
+
+
+def fails(request: Callable[[], object]) -> Refused:
+    with pytest.raises(Refused) as refused:
+        request()
+    return refused.value
+
+
+def test_clients_are_told_why_they_are_sent_away(cluster: RunningCluster) -> None:
+    connection = cluster["a"].connect()
+    cluster.etcd.kill()
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        while True:
+            connection.process_data_events(1)
+    assert closed.value.reply_code == 320
+    assert WHY in closed.value.reply_text
+
+
+def test_it_shows_what_it_knew_and_says_so(cluster: RunningCluster) -> None:
+    fill(cluster)
+    loses_etcd(cluster)
+    a = cluster["a"]
+    rows = {row["name"]: row for row in a.asks("queues", "/")}
+    assert (rows["of.a"]["state"], rows["of.a"]["messages"]) == ("stopped", 3)
+    assert rows["of.b"]["state"] == "down"
+    nodes = {row["name"]: row for row in a.asks("nodes")}
+    assert not any(row["running"] for row in nodes.values())
+    assert nodes[a.name]["state"] == "paused"
+    assert [user["name"] for user in a.asks("users")] == ["guest"]
+    listed = subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "warren", "ctl", "--data-dir", str(a.data_directory)),
+            *("-s", "list_queues", "name", "messages"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "of.a\t3" in listed.stdout.splitlines()
+    assert listed.stderr.startswith(f"Warning: {WHY}: ")
+    assert "Disk Nodes" in a.ctl("cluster_status")
+    assert a.name in a.ctl("status")
+
+
+def test_every_page_of_the_api_is_answered(cluster: RunningCluster) -> None:
+    fill(cluster)
+    loses_etcd(cluster)
+    a = cluster["a"]
+    names = {"{vhost}": "/", "{queue}": "of.a", "{user}": "guest", "{node}": a.name}
+    answered, refused = set(), set()
+    for path, methods in a.asks("openapi.json")["paths"].items():
+        if "get" not in methods:
+            continue
+        try:
+            a.asks(*(names.get(part, part) for part in path.split("/")[1:]))
+            answered.add(path)
+        except Refused as refusal:
+            assert refusal.status in (400, 404, 503), (path, refusal.text)
+            if refusal.status == 503:
+                refused.add(path)
+    assert {"/overview", "/queues/{vhost}/{queue}", "/definitions", "/control/status"} <= answered
+    assert all(path.startswith(("/health", "/aliveness-test")) for path in refused), refused
+    assert "request_failed" not in a.log
+    connection = http.client.HTTPConnection("127.0.0.1", a.http_port)
+    try:
+        connection.request("GET", "/api/overview")
+        with connection.getresponse() as response:
+            assert response.status == 401
+            response.read()
+        connection.request("GET", "/metrics", headers=GUEST)
+        assert connection.getresponse().status == 503
+    finally:
+        connection.close()
+
+
+def test_it_changes_nothing(cluster: RunningCluster) -> None:
+    fill(cluster)
+    loses_etcd(cluster)
+    a = cluster["a"]
+    body = {"pattern": "^x", "definition": {"max-length": 1}}
+    refusals = [
+        fails(lambda: a.changes("policies", "/", "new", body=body)),
+        fails(lambda: a.does("DELETE", "queues", "/", "of.a")),
+        fails(lambda: a.asks("aliveness-test", "/")),
+        fails(lambda: a.asks("health", "checks", "alarms")),
+    ]
+    for refused in refusals:
+        assert refused.status == 503
+        assert refused.reason.startswith(WHY)
+
+
+def test_it_serves_again_when_etcd_is_back(cluster: RunningCluster) -> None:
+    fill(cluster)
+    loses_etcd(cluster)
+    cluster.etcd.start()
+    cluster.wait_until_linked("a", "b")
+    for name in "ab":
+        assert state(cluster[name]) == "running"
+        channel = cluster[name].connect().channel()
+        assert channel.queue_declare(f"of.{name}", passive=True).method.message_count == 3
+        channel.queue_declare(f"new.{name}", durable=True)
+
+
+def test_it_can_be_stopped_and_reset(cluster: RunningCluster) -> None:
+    loses_etcd(cluster)
+    cluster["a"].does("POST", "control", "stop")
+    cluster["a"].ended()
+    b = cluster["b"]
+    b.ctl("stop_app")
+    wait_until(lambda: state(b) == "stopped")
+    b.ctl("force_reset")
