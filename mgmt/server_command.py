@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import gc
 import logging
 import os
@@ -16,7 +17,7 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,9 @@ log = logging.getLogger("warren.node")
 
 EXIT_FAULT = 70
 """The exit code after a fault of the node's own (EX_SOFTWARE of sysexits.h)."""
+
+ADDRESS_AGAIN_S = 0.5
+"""How long after an address was found in use it is tried again, after a pause."""
 
 
 @click.command()
@@ -182,17 +186,35 @@ class _Life:
             await paused.show(self._config)
         except (OSError, ssl.SSLError) as error:
             log_event(log, logging.WARNING, "pause_not_shown", reason=error)
+        stop = (paused.stop_wanted, paused.stop_app_wanted)
         try:
-            node = await self._start(
-                patient(self._config),
-                paused.show_nothing,
-                stop=(paused.stop_wanted, paused.stop_app_wanted),
-            )
+            node = await self._start_again(paused.show_nothing, stop)
         finally:
             await paused.show_nothing()
         if node is None and paused.stop_app_wanted.is_set():
             return await self._stay_stopped(paused.node.name)
         return node
+
+    async def _start_again(
+        self, joined: Joined, stop: Collection[asyncio.Event]
+    ) -> RunningNode | None:
+        """Start with the addresses of before. Another socket may have got one of them meanwhile, as
+        the near end of a connection does: it is waited for."""
+        while True:
+            try:
+                return await self._start(patient(self._config), joined, stop)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                log_event(log, logging.WARNING, "address_in_use", error=error, action="waiting")
+            waits = [asyncio.create_task(event.wait()) for event in (self._stop_wanted, *stop)]
+            ended, _ = await asyncio.wait(
+                waits, timeout=ADDRESS_AGAIN_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            for wait in waits:
+                wait.cancel()
+            if ended:
+                return None
 
     async def _start(
         self, config: Config, joined: Joined | None = None, stop: Iterable[asyncio.Event] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -150,6 +151,18 @@ def test_it_serves_again_when_etcd_is_back(cluster: RunningCluster) -> None:
         channel = cluster[name].connect().channel()
         assert channel.queue_declare(f"of.{name}", passive=True).method.message_count == 3
         channel.queue_declare(f"new.{name}", durable=True)
+
+
+def test_it_waits_for_an_address_that_something_else_has_meanwhile(cluster: RunningCluster) -> None:
+    fill(cluster)
+    loses_etcd(cluster)
+    a = cluster["a"]
+    with socket.create_server(("127.0.0.1", a.amqp_port)):
+        cluster.etcd.start()
+        wait_until(lambda: "address_in_use" in a.log)
+    cluster.wait_until_linked("a", "b")
+    channel = a.connect().channel()
+    assert channel.queue_declare("of.a", passive=True).method.message_count == 3
 
 
 def test_it_can_be_stopped_and_reset(cluster: RunningCluster) -> None:
