@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
 from warren.core.backing_queue import BackingQueue, BackingSpec, MirroredLevel
-from warren.core.ports import Clock
+from warren.core.ports import Clock, Commit
 from warren.core.records import QueueRecord
 from warren.core.variable_queue import LAZY_MODE
 from warren.mirror.copy_cards import Card, CardFiles, CopyCards
@@ -146,15 +146,19 @@ class FormerCopies:
         renumbering: Renumbering,
         *,
         led: bool,
-    ) -> None:
-        """A storage is a whole copy; nothing happens if its card of this epoch is there."""
+    ) -> Commit:
+        """A storage is a whole copy; nothing happens if its card of this epoch is there.
+
+        The commit is done when the card is durable.
+        """
         if self._cards.is_of(storage_id, epoch):
-            return
+            return self._cards.written(storage_id)
         first_epoch, steps = renumbering.plain()
         plain = [
             (step.epoch, list(step.shifts), list(step.tails), list(step.firsts)) for step in steps
         ]
-        self._cards.write(storage_id, Card(queue_id, epoch, deltas, first_epoch, plain, led))
+        card = Card(queue_id, epoch, deltas, first_epoch, plain, led)
+        return self._cards.write(storage_id, card)
 
     def remove_card(self, storage_id: int) -> None:
         """The storage is deleted, or is no copy any more."""

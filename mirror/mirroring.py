@@ -5,6 +5,11 @@ and the two that carry them in their groups (`led_queue.py`, `copy_here.py`) do 
 
 A node that has a mirror and takes the lead writes so into the definition, by compare-and-set. The
 virtual host then makes the queue anew, over the very backing queue the mirror had (`backing`).
+
+A card on disk says in which epoch a node leads. It is durable before anything depends on that: a
+queue that has got this node as its leader is held until then, and one that goes on here without
+mirrors admits none before. So a node that is started again knows what only it may have, however
+soon it died.
 """
 
 from __future__ import annotations
@@ -20,12 +25,13 @@ import msgspec
 
 from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
+from warren.core.definition_table import CompletedCommit
 from warren.core.errors import NotFound, PreconditionFailed
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node
-from warren.core.ports import Clock, Key, MetadataStore
+from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
@@ -349,6 +355,7 @@ class Mirroring:
         """Our mirror leads now: its group, its positions and what it knew go on."""
         self._refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record)
+        self._hold_until_noted(led)
         if copy.is_outside:
             led.member = self._groups.join(queue.queue_id, record.epoch, led)
             led.member.start()
@@ -371,6 +378,7 @@ class Mirroring:
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
         led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
+        self._write_card_of_leader(led).then(lambda: self._noted(led))
         led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
@@ -386,6 +394,21 @@ class Mirroring:
             messages=len(queue),
             reason=record.promoted,
         )
+
+    def _hold_until_noted(self, led: LedQueue) -> None:
+        """Nothing is confirmed, handed out or broadcast: a mirror that has heard of this leader
+        would take over from it, and what this node has would not be looked for."""
+        led.leader.is_noted = False
+        led.queue.hold()
+
+    def _noted(self, led: LedQueue) -> None:
+        """The card says that this node leads."""
+        if self._led.get(led.queue.queue_id) is not led:
+            return
+        led.leader.is_noted = True
+        led.leader.flush()
+        if not led.leader.fenced:
+            led.queue.release(led.leader.publishing_again)
 
     def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         led = LedQueue(key, queue, record.epoch, self._name, self._clock, self._definitions, self)
@@ -428,8 +451,13 @@ class Mirroring:
             )
             self._look_for_better_copies(led)
         else:
-            led.member.start()
+            self._write_card_of_leader(led).then(lambda: self._start_member(led, led.member))
         return led
+
+    def _start_member(self, led: LedQueue, member: GroupMember) -> None:
+        """Have a group from now on, and with it mirrors that may take over."""
+        if self._led.get(led.queue.queue_id) is led and led.member is member:
+            member.start()
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
         """Go on with what is here, as soon as no mirror can have more."""
@@ -467,7 +495,12 @@ class Mirroring:
             )
 
         def go_on() -> None:
-            if self._led.get(led.queue.queue_id) is led:
+            epoch = led.leader.epoch
+            self._write_card_of_leader(led).then(lambda: go_on_as_noted(epoch))
+
+        def go_on_as_noted(epoch: int) -> None:
+            is_led = self._led.get(led.queue.queue_id) is led
+            if is_led and led.leader.fenced and led.leader.epoch == epoch:
                 self.figures.promotions[Promotion.LEADER_BACK] += 1
                 led.go_on_alone(self._joining(led), led.leader.epoch)
                 self.hand_overs.on_stay(led.queue)
@@ -592,7 +625,6 @@ class Mirroring:
                 led.drop_unreached(self._running())
             led.leader.look_for_synced()
             self._reconcile(led.queue)
-            self._write_card_of_leader(led)
         for copy in list(self._copies.values()):
             copy.leader_may_be_gone()
             if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
@@ -607,17 +639,18 @@ class Mirroring:
 
     # What is kept for the time after a restart
 
-    def _write_card_of_leader(self, led: LedQueue) -> None:
+    def _write_card_of_leader(self, led: LedQueue) -> Commit:
         leader, queue = led.leader, led.queue
-        if queue.durable and not leader.fenced:
-            self._formers.write_card(
-                led.storage_id,
-                queue.queue_id,
-                leader.epoch,
-                [0] * len(leader.levels),
-                leader.renumbering,
-                led=True,
-            )
+        if not queue.durable:
+            return CompletedCommit()
+        return self._formers.write_card(
+            led.storage_id,
+            queue.queue_id,
+            leader.epoch,
+            [0] * len(leader.levels),
+            leader.renumbering,
+            led=True,
+        )
 
     def _write_card_of_copy(self, copy: CopyHere) -> None:
         """When a copy is whole it is what counts, and no more what was here before."""

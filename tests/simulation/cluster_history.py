@@ -105,6 +105,7 @@ class History(Faults):
             delay=random_delays(seed, longest_s),
             new_backing=self._new_backing,
             ahead_s=times_of_day(seed),
+            card_sync_s=0.2 if seed % 10 == 9 else 0.002,
         )
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.publishes: dict[int, Publish] = {}
