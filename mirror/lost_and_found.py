@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from warren.core.errors import BrokerError, NotFound
@@ -27,9 +27,8 @@ from warren.core.settlement import PENDING, REJECTED
 from warren.core.waiting import Event, decided, run
 from warren.mirror.calls import Calls
 from warren.mirror.former_copy import FormerCopy
-from warren.mirror.led_queue import LedQueue
 from warren.mirror.queue_definitions import QueueDefinitions
-from warren.mirror.renumbering import Step
+from warren.mirror.renumbering import Renumbering, Step
 
 if TYPE_CHECKING:
     from warren.core.node import Node
@@ -63,22 +62,23 @@ class _Search:
 
 
 class LostAndFound:
-    """Of one node. `led` are the queues it leads, by their ids; `searched` is told of copies that
-    have nothing any more that others lack."""
+    """Of one node. `renumbering_of` says of a queue in which epoch this node leads it and what it
+    knows of the ones before, or None; `searched` is told of copies that have nothing any more that
+    others lack."""
 
     def __init__(
         self,
         name: str,
         calls: Calls,
         clock: Clock,
-        led: Mapping[int, LedQueue],
+        renumbering_of: Callable[[int], tuple[int, Renumbering] | None],
         definitions: QueueDefinitions,
         searched: Callable[[FormerCopy], None],
     ) -> None:
         self._name = name
         self._calls = calls
         self._clock = clock
-        self._led = led
+        self._renumbering_of = renumbering_of
         self._definitions = definitions
         self._searched = searched
         self._node: Node
@@ -174,13 +174,10 @@ class LostAndFound:
 
         Raises `NotFound` to be asked again.
         """
-        led = self._led.get(queue_id)
-        if led is None and queue_id in self._node.local_queues:
-            # It has no mirrors any more.
-            return None
-        if led is None or led.leader.epoch <= epoch:
+        led_in, renumbering = self._renumbering_of(queue_id) or (-1, None)
+        if renumbering is None or led_in <= epoch:
             raise NotFound(f"node '{self._name}' does not lead queue {queue_id} yet")
-        return led.leader.renumbering.next_after(epoch)
+        return renumbering.next_after(epoch)
 
     # The queue
 

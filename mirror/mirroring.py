@@ -56,6 +56,7 @@ from warren.mirror.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.queue_definitions import QueueDefinitions
 from warren.mirror.refusals import Refusals
 from warren.mirror.remote_queue import RemoteQueue
+from warren.mirror.renumbering import Renumbering
 from warren.mirror.replicas import (
     SYNC_BATCH,
     WHEN_SYNCED,
@@ -116,6 +117,8 @@ class Mirroring:
         self._definitions = QueueDefinitions(metadata, clock)
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
+        # Of queues that are here and have no mirrors any more.
+        self._renumberings: dict[int, Renumbering] = {}
         self._copies: dict[int, CopyHere] = {}
         self._by_storage: dict[int, CopyHere] = {}
         self._formers = FormerCopies(name, card_files, clock)
@@ -135,7 +138,7 @@ class Mirroring:
             name, calls, clock, self._led, self._definitions, running, may_lead
         )
         self._lost_and_found = LostAndFound(
-            name, calls, clock, self._led, self._definitions, self._formers.searched
+            name, calls, clock, self._renumbering_of, self._definitions, self._formers.searched
         )
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
@@ -409,6 +412,8 @@ class Mirroring:
         led.leader.flush()
         if not led.leader.fenced:
             led.queue.release(led.leader.publishing_again)
+            self.hand_overs.on_stay(led.queue)
+        self._reconcile(led.queue)
 
     def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         led = LedQueue(key, queue, record.epoch, self._name, self._clock, self._definitions, self)
@@ -436,6 +441,7 @@ class Mirroring:
         led = self._new_led(queue, key, record)
         led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
+        known = self._renumberings.pop(queue.queue_id, known)
         if known is not None:
             led.leader.renumbering = known
         for mirror in record.mirrors:
@@ -521,6 +527,7 @@ class Mirroring:
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
         self._formers.remove_card(led.storage_id)
+        self._renumberings[queue.queue_id] = led.leader.renumbering
         for mirror in list(led.leader.mirrors):
             # The definition names it no more; this may be known before the leader is told.
             led.leader.remove_mirror(mirror)
@@ -541,6 +548,7 @@ class Mirroring:
         self._origins.pop(queue.queue_id, None)
         self._refusals.pop(queue.queue_id, None)
         self._former_copies.pop(queue.queue_id, None)
+        self._renumberings.pop(queue.queue_id, None)
         self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         if led is None:
@@ -575,6 +583,17 @@ class Mirroring:
         # The queue's end is not that of its messages.
         led.queue.backing = MemoryQueue()
 
+    def _renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
+        """The epoch in which this node leads a queue, and what it knows of the ones before; None
+        if it does not lead it."""
+        led = self._led.get(queue_id)
+        if led is not None:
+            return led.leader.epoch, led.leader.renumbering
+        if queue_id not in self._node.local_queues:
+            return None
+        epoch = self.epoch_of(self._node.local_queues[queue_id])
+        return epoch, self._renumberings.get(queue_id, Renumbering(epoch))
+
     def _forget(self, led: LedQueue) -> None:
         self._to_flush.pop(led, None)
         self.set_flow(led, False)
@@ -600,6 +619,8 @@ class Mirroring:
         if led.leader.fenced:
             # Another node may be about to take the lead.
             self._look_for_better_copies(led)
+            return
+        if not led.leader.is_noted:
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.want(wanted)

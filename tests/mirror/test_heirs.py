@@ -193,6 +193,65 @@ def test_what_a_leader_and_its_heir_had_is_found(
 
 
 @pytest.mark.parametrize("returns", RETURNS, ids="-".join)
+def test_what_an_heir_had_is_found_though_no_mirrors_are_wanted_for_a_while(
+    cluster: Cluster, disks: dict[str, Disk], returns: tuple[str, ...]
+) -> None:
+    a = Publisher(cluster, "a")
+    a.publishes(b"one", b"two")
+    cluster.clock.advance(1)
+    c_begins(cluster)
+    confirmed = a.confirmed()
+    dies(cluster, "a")
+    b_leads(cluster)
+    dies(cluster, "b")
+    c_leads(cluster)
+    cluster["c"].node.policies.clear("/", "q")
+    cluster.clock.advance(3)
+    assert not cluster["c"].mirroring._led
+    cluster["c"].node.policies.set("/", "q", "^q$", POLICY, 0, "queues")
+    cluster.clock.advance(3)
+    for names in returns:
+        come_back(cluster, names)
+        check_nothing_lost(cluster, disks, confirmed)
+
+
+def test_an_heir_leads_on_that_is_to_have_no_mirrors(cluster: Cluster) -> None:
+    client = client_at(cluster, "b")
+    cluster.card_sync_s = 0.5
+    dies(cluster, "a")
+    b_leads(cluster)
+    cluster["b"].node.policies.clear("/", "q")
+    cluster.clock.advance(0.1)
+    client.publishes("q", b"held", delivery_mode=2)
+    assert not len(cluster["b"].queue("q"))
+    cluster.clock.advance(1)
+    assert not cluster["b"].mirroring._led
+    got = client.gets("q", no_ack=True)
+    assert got is not None and got.body == b"held"
+
+
+def test_an_heir_confirms_and_hands_out_nothing_before_its_card_is_on_disk(
+    cluster: Cluster,
+) -> None:
+    a, b = Publisher(cluster, "a"), Publisher(cluster, "b")
+    a.publishes(b"before")
+    cluster.clock.advance(1)
+    consumer = client_at(cluster, "b")
+    cluster.card_sync_s = 0.5
+    dies(cluster, "a")
+    b_leads(cluster)
+    b.publishes(b"after")
+    consumer.consumes("q", no_ack=True)
+    cluster.clock.advance(0.45)
+    assert not b.confirmed()
+    assert not consumer.frames()
+    cluster.clock.advance(0.1)
+    assert b.confirmed() == {b"after"}
+    for body in (b"before", b"after"):
+        assert consumer.receives_content(commands.Basic.Deliver).body == body
+
+
+@pytest.mark.parametrize("returns", RETURNS, ids="-".join)
 @pytest.mark.parametrize("moment_s", MOMENTS)
 def test_what_an_heir_has_confirmed_is_found(
     cluster: Cluster, disks: dict[str, Disk], moment_s: float, returns: tuple[str, ...]

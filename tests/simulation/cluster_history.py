@@ -775,6 +775,8 @@ class History(Faults):
         found: set[int] = set()
         for publish in self._contents(LOST_AND_FOUND):
             self.seen["lost and found"] += 1
+            if publish.received_at is None:
+                publish.received_at = self.now
             if publish.excused or publish.queue in self.ledger.led_out_of_sync:
                 # It may be a dead letter; and what a leader lacked, others sent again.
                 continue
