@@ -31,7 +31,7 @@ class Card(msgspec.Struct, frozen=True):
     """Positions in the storage are those of the leader of `epoch` and `deltas`, a level each.
 
     `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`). `led`: the node
-    led the queue.
+    led the queue. `searched`: what only this copy had is elsewhere.
     """
 
     queue_id: int
@@ -40,6 +40,7 @@ class Card(msgspec.Struct, frozen=True):
     first_epoch: int
     steps: list[tuple[int, list[int], list[int], list[int]]]
     led: bool = False
+    searched: bool = False
 
 
 class CardFiles(Protocol):
@@ -117,8 +118,8 @@ class CopyCards:
     def note_searched(self, storage_id: int) -> None:
         """What only this copy had is elsewhere now."""
         card = self._cards.get(storage_id)
-        if card is not None and card.led:
-            self.write(storage_id, msgspec.structs.replace(card, led=False))
+        if card is not None and not card.searched:
+            self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))
 
     def remove(self, storage_id: int) -> None:
         if self._cards.pop(storage_id, None) is not None:

@@ -67,8 +67,17 @@ class FormerCopies:
                 for level in range(len(card.deltas))
             ]
             former = FormerCopy(
-                storage_id, card.epoch, levels, card.deltas, safe_only=True, led=card.led
+                storage_id,
+                card.epoch,
+                levels,
+                card.deltas,
+                safe_only=True,
+                led=card.led,
+                renumbering=Renumbering.told(card.first_epoch, card.steps),
             )
+            # While the leader of its time leads, that one has all.
+            may_lack = card.led or record.epoch > card.epoch
+            former.to_be_searched = may_lack and not card.searched
             if superseded:
                 former.is_wanted = False
                 self._unwanted.append((card.queue_id, former))

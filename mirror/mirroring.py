@@ -138,7 +138,13 @@ class Mirroring:
             name, calls, clock, self._led, self._definitions, running, may_lead
         )
         self._lost_and_found = LostAndFound(
-            name, calls, clock, self._renumbering_of, self._definitions, self._formers.searched
+            name,
+            calls,
+            clock,
+            self._renumbering_of,
+            self._definitions,
+            present,
+            self._formers.searched,
         )
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
@@ -549,6 +555,7 @@ class Mirroring:
         self._refusals.pop(queue.queue_id, None)
         self._former_copies.pop(queue.queue_id, None)
         self._renumberings.pop(queue.queue_id, None)
+        self._lost_and_found.forget(queue.queue_id)
         self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         if led is None:
@@ -577,6 +584,7 @@ class Mirroring:
             safe_only=False,
             led=True,
             unasked=[led.leader.unasked.runs(number) for number in range(len(levels))],
+            renumbering=led.leader.renumbering,
         )
         self._formers.keep(led.queue.queue_id, former)
         self._lost_and_found.search(led.key, led.queue.queue_id, former)

@@ -265,7 +265,7 @@ class RemoteQueue(Queue):
         try:
             if self._waiting:
                 await self._waited
-                if consumer not in self._numbers:
+                if consumer.blocked & Blocked.NOT_ACTIVE:
                     # It has left meanwhile, and the leader must not hear of it after that.
                     return
             await self._ask(

@@ -19,7 +19,7 @@ from pamqp import commands
 from pipe import Client
 
 from warren.core.records import QueueRecord
-from warren.mirror.lost_and_found import LOST_AND_FOUND
+from warren.mirror.lost_and_found import LATE_S, LOST_AND_FOUND
 
 POLICY = {"ha-mode": "all", "ha-promote-on-failure": "always"}
 
@@ -213,6 +213,90 @@ def test_what_an_heir_had_is_found_though_no_mirrors_are_wanted_for_a_while(
     for names in returns:
         come_back(cluster, names)
         check_nothing_lost(cluster, disks, confirmed)
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False])
+@pytest.mark.parametrize("moment_s", [0.0, 0.002, 0.05, 2.1])
+@pytest.mark.parametrize("alone", ["a", "b"])
+def test_one_copy_that_comes_back_is_enough(
+    cluster: Cluster, disks: dict[str, Disk], alone: str, moment_s: float, is_heard_of: bool
+) -> None:
+    """Though the other may be gone for ever; if it is back all the same, nothing comes twice."""
+    a = Publisher(cluster, "a")
+    a.publishes(*[b"%03d" % number for number in range(300)])
+    cluster.clock.advance(1)
+    c_begins(cluster)
+    confirmed = a.confirmed()
+    b = Publisher(cluster, "b")
+    dies(cluster, "a")
+    if not is_heard_of:
+        cluster.stall("b", "c")
+    b_leads(cluster)
+    b.publishes(b"heir")
+    cluster.clock.advance(moment_s)
+    by_heir = b.confirmed()
+    dies(cluster, "b")
+    c_leads(cluster)
+    come_back(cluster, alone)
+    cluster.clock.advance(LATE_S + 60)
+    found, there = bodies(cluster, LOST_AND_FOUND), bodies(cluster, "q")
+    assert confirmed | by_heir <= {*found, *there}
+    come_back(cluster, "b" if alone == "a" else "a")
+    cluster.clock.advance(LATE_S + 60)
+    check_nothing_lost(cluster, disks, confirmed | by_heir)
+
+
+@pytest.mark.parametrize("returns", RETURNS, ids="-".join)
+def test_what_a_leader_and_its_mirror_in_sync_had_is_found(
+    cluster: Cluster, disks: dict[str, Disk], returns: tuple[str, ...]
+) -> None:
+    """They die together; either disk is enough, and both have it once."""
+    a = Publisher(cluster, "a")
+    a.publishes(*[b"%03d" % number for number in range(300)])
+    cluster.clock.advance(1)
+    c_begins(cluster)
+    confirmed = a.confirmed()
+    for name in "ab":
+        dies(cluster, name)
+        cluster.tidy_after(name)
+    cluster.clock.advance(10)
+    assert record(cluster).leader == "c"
+    for names in returns:
+        come_back(cluster, names)
+        cluster.clock.advance(LATE_S + 60)
+        assert confirmed <= {*bodies(cluster, LOST_AND_FOUND), *bodies(cluster, "q")}
+        check_nothing_lost(cluster, disks, confirmed)
+
+
+@pytest.mark.parametrize("last", ["a", "b"])
+def test_what_was_consumed_since_a_node_went_is_not_found_on_it(
+    cluster: Cluster, disks: dict[str, Disk], last: str
+) -> None:
+    """The copy of the node that went first waits for that of the last leader with all."""
+    first = "b" if last == "a" else "a"
+    publisher = Publisher(cluster, last)
+    publisher.publishes(b"consumed", b"left")
+    cluster.clock.advance(2)
+    dies(cluster, first)
+    cluster.tidy_after(first)
+    cluster.clock.advance(5)
+    cluster[last].node.policies.set("/", "q", "^q$", POLICY, 0, "queues")
+    cluster.clock.advance(5)
+    got = client_at(cluster, last).gets("q", no_ack=True)
+    assert got is not None and got.body == b"consumed"
+    cluster.clock.advance(1)
+    dies(cluster, last)
+    cluster.tidy_after(last)
+    cluster.clock.advance(10)
+    assert record(cluster).leader == "c"
+    come_back(cluster, first)
+    cluster.clock.advance(90)
+    assert not bodies(cluster, LOST_AND_FOUND)
+    come_back(cluster, last)
+    cluster.clock.advance(30)
+    assert bodies(cluster, LOST_AND_FOUND) == [b"left"]
+    cluster.clock.advance(LATE_S)
+    assert bodies(cluster, LOST_AND_FOUND) == [b"left"]
 
 
 def test_an_heir_leads_on_that_is_to_have_no_mirrors(cluster: Cluster) -> None:

@@ -26,6 +26,7 @@ SEEDS = (
 
 ONCE_FAILED = {
     10_302: "who left while it waited for a leader was subscribed all the same",
+    800_116: "a consumer that waited for a leader was forgotten when that was given up",
     700_004: "a queue was held for ever whose policy wanted no mirrors when its heir was to lead",
     700_089: "as 700004",
     20_008: "as 700004",
