@@ -1,7 +1,8 @@
 """What is kept on disk beside whole copies of queues, for the time after a restart.
 
 A card says of which queue a storage is a copy, and whose positions its messages have. It may be
-of an earlier epoch than the copy, never of a later one. Without it the copy is of no use.
+of an earlier epoch than the copy, never of a later one. Without it the copy is of no use. That a
+node leads is on its card before anybody else can hear of it (`Mirroring`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from warren.core.definition_table import CompletedCommit
 from warren.core.log_line import log_event
+from warren.core.ports import Commit
 
 log = logging.getLogger("warren.queue")
 
@@ -28,7 +31,7 @@ class Card(msgspec.Struct, frozen=True):
     """Positions in the storage are those of the leader of `epoch` and `deltas`, a level each.
 
     `first_epoch` and `steps` are what is known of other epochs (`renumbering.py`). `led`: the node
-    led the queue.
+    led the queue. `searched`: what only this copy had is elsewhere.
     """
 
     queue_id: int
@@ -37,6 +40,7 @@ class Card(msgspec.Struct, frozen=True):
     first_epoch: int
     steps: list[tuple[int, list[int], list[int], list[int]]]
     led: bool = False
+    searched: bool = False
 
 
 class CardFiles(Protocol):
@@ -44,7 +48,9 @@ class CardFiles(Protocol):
 
     def read(self) -> dict[int, bytes]: ...
 
-    def write(self, storage_id: int, card: bytes) -> None: ...
+    def write(self, storage_id: int, card: bytes) -> Commit:
+        """The commit is done when the card is durable."""
+        ...
 
     def remove(self, storage_id: int) -> None: ...
 
@@ -55,8 +61,9 @@ class NoCards:
     def read(self) -> dict[int, bytes]:
         return {}
 
-    def write(self, storage_id: int, card: bytes) -> None:
+    def write(self, storage_id: int, card: bytes) -> Commit:
         """There will be nothing to find again."""
+        return CompletedCommit()
 
     def remove(self, storage_id: int) -> None:
         """There is none."""
@@ -68,6 +75,7 @@ class CopyCards:
     def __init__(self, files: CardFiles) -> None:
         self._files = files
         self._cards: dict[int, Card] = {}
+        self._commits: dict[int, Commit] = {}
 
     def read(self) -> dict[int, Card]:
         """Those that can be read; others are of no use."""
@@ -86,19 +94,32 @@ class CopyCards:
         return cards
 
     def is_of(self, storage_id: int, epoch: int) -> bool:
-        """Whether there is a card of this epoch."""
+        """Whether there is a card of this epoch, or it is being written."""
         card = self._cards.get(storage_id)
         return card is not None and card.epoch == epoch
 
-    def write(self, storage_id: int, card: Card) -> None:
+    def written(self, storage_id: int) -> Commit:
+        """Done when the card there is, is durable."""
+        commit = self._commits.get(storage_id)
+        return CompletedCommit() if commit is None else commit
+
+    def write(self, storage_id: int, card: Card) -> Commit:
         self._cards[storage_id] = card
-        self._files.write(storage_id, msgspec.msgpack.encode(card))
+        commit = self._files.write(storage_id, msgspec.msgpack.encode(card))
+        if not commit.done:
+            self._commits[storage_id] = commit
+            commit.then(lambda: self._is_written(storage_id, commit))
+        return commit
+
+    def _is_written(self, storage_id: int, commit: Commit) -> None:
+        if self._commits.get(storage_id) is commit:
+            del self._commits[storage_id]
 
     def note_searched(self, storage_id: int) -> None:
         """What only this copy had is elsewhere now."""
         card = self._cards.get(storage_id)
-        if card is not None and card.led:
-            self.write(storage_id, msgspec.structs.replace(card, led=False))
+        if card is not None and not card.searched:
+            self.write(storage_id, msgspec.structs.replace(card, led=False, searched=True))
 
     def remove(self, storage_id: int) -> None:
         if self._cards.pop(storage_id, None) is not None:

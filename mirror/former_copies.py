@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
 from warren.core.backing_queue import BackingQueue, BackingSpec, MirroredLevel
-from warren.core.ports import Clock
+from warren.core.ports import Clock, Commit
 from warren.core.records import QueueRecord
 from warren.core.variable_queue import LAZY_MODE
 from warren.mirror.copy_cards import Card, CardFiles, CopyCards
@@ -67,8 +67,17 @@ class FormerCopies:
                 for level in range(len(card.deltas))
             ]
             former = FormerCopy(
-                storage_id, card.epoch, levels, card.deltas, safe_only=True, led=card.led
+                storage_id,
+                card.epoch,
+                levels,
+                card.deltas,
+                safe_only=True,
+                led=card.led,
+                renumbering=Renumbering.told(card.first_epoch, card.steps),
             )
+            # While the leader of its time leads, that one has all.
+            may_lack = card.led or record.epoch > card.epoch
+            former.to_be_searched = may_lack and not card.searched
             if superseded:
                 former.is_wanted = False
                 self._unwanted.append((card.queue_id, former))
@@ -146,15 +155,19 @@ class FormerCopies:
         renumbering: Renumbering,
         *,
         led: bool,
-    ) -> None:
-        """A storage is a whole copy; nothing happens if its card of this epoch is there."""
+    ) -> Commit:
+        """A storage is a whole copy; nothing happens if its card of this epoch is there.
+
+        The commit is done when the card is durable.
+        """
         if self._cards.is_of(storage_id, epoch):
-            return
+            return self._cards.written(storage_id)
         first_epoch, steps = renumbering.plain()
         plain = [
             (step.epoch, list(step.shifts), list(step.tails), list(step.firsts)) for step in steps
         ]
-        self._cards.write(storage_id, Card(queue_id, epoch, deltas, first_epoch, plain, led))
+        card = Card(queue_id, epoch, deltas, first_epoch, plain, led)
+        return self._cards.write(storage_id, card)
 
     def remove_card(self, storage_id: int) -> None:
         """The storage is deleted, or is no copy any more."""

@@ -8,13 +8,13 @@ goes with the rest when the new copy is whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Message
 from warren.mirror.mirror_level import CopyLost
-from warren.mirror.renumbering import Step
+from warren.mirror.renumbering import Renumbering, Step
 
 TAKE_BYTES = 1 << 20
 """What is read at once."""
@@ -36,7 +36,8 @@ Runs = Sequence[tuple[int, int]]
 
 
 class FormerCopy:
-    """`levels` have positions that differ by `deltas` from those the leader had in `epoch`.
+    """`levels` have positions that differ by `deltas` from those the leader had in `epoch`, and
+    `renumbering` is what is known of epochs before.
 
     A copy that `led` the queue may have what no other has, and stays until it was searched for
     that. `unasked`, a level each, are positions of messages that nobody sends again, among those
@@ -53,15 +54,18 @@ class FormerCopy:
         safe_only: bool,
         led: bool = False,
         unasked: Sequence[Runs] | None = None,
+        renumbering: Renumbering | None = None,
     ) -> None:
         self.storage_id = storage_id
         self.epoch = epoch
         self.levels = levels
+        self.led = led
         self.to_be_searched = led
         self.is_wanted = True
         self._unasked = unasked
         self._deltas = deltas
-        self._safe_only = safe_only
+        self.safe_only = safe_only
+        self._renumbering = renumbering
 
     @property
     def messages(self) -> int:
@@ -72,7 +76,7 @@ class FormerCopy:
         for level, delta in zip(self.levels, self._deltas, strict=True):
             start, end = _extent(level)
             ranges.append((start - delta, end - delta))
-        return Kept(self.epoch, ranges, self._safe_only)
+        return Kept(self.epoch, ranges, self.safe_only)
 
     def take(self, level: int, start: int, count: int) -> list[Message]:
         """The messages with so many positions, of the former epoch. Raises `CopyLost`."""
@@ -89,23 +93,51 @@ class FormerCopy:
                 raise CopyLost(f"there is nothing any more at {at}")
         return messages
 
-    def only_here(self, step: Step, level: int) -> list[tuple[int, int]]:
-        """Which positions the next leader, who went on with this step, never got.
+    def epochs(self) -> Iterator[tuple[int, list[int]]]:
+        """Of which epochs today's leader may know, the last one first, and by what positions have
+        moved since in each level."""
+        levels = len(self.levels)
+        yield self.epoch, [0] * levels
+        known = self._renumbering.earlier(levels) if self._renumbering is not None else ()
+        yield from (one for one in known if one[0] < self.epoch)
 
-        Without those of messages that somebody sends again. Where nobody knows which these are,
+    def only_here(
+        self,
+        step: Step,
+        level: int,
+        *,
+        moved: int = 0,
+        found_upto: int = 0,
+        with_tail: bool = True,
+    ) -> list[tuple[int, int]]:
+        """Which positions the leader who went on with this step never got.
+
+        The step is one from an epoch since which positions have `moved`. Up to `found_upto`, in the
+        positions of that leader, others have found everything; `with_tail`: what came after that
+        leader had taken over counts.
+
+        Without messages that somebody sends again. Where nobody knows which these are,
         and the next leader was in sync, there may be none but these, and none are told.
         """
         delta, beyond = self._deltas[level], self.levels[level].next_position
-        tail = min(step.tails[level] - step.shifts[level] + delta, beyond)
+        there = delta + moved - step.shifts[level]
+        tail = min(step.tails[level] + there, beyond)
         runs: list[tuple[int, int]] = []
         if step.firsts:
-            first = step.firsts[level] - step.shifts[level] + delta
-            runs.append((0, min(first, tail)))
+            runs.append((max(found_upto + there, 0), min(step.firsts[level] + there, tail)))
+        if not with_tail:
+            return _joined(runs)
         if self._unasked is not None:
             runs += [(max(start + delta, tail), end + delta) for start, end in self._unasked[level]]
         elif step.firsts:
             runs.append((tail, beyond))
         return _joined(runs)
+
+    def end_at(self, step: Step, level: int, moved: int) -> int:
+        """Behind the last message that the leader who went on with this step may have got, in the
+        positions of that leader."""
+        there = self._deltas[level] + moved - step.shifts[level]
+        return min(_extent(self.levels[level])[1] - there, step.tails[level])
 
     @property
     def may_have_more(self) -> bool:

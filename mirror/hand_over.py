@@ -136,9 +136,10 @@ class HandOvers:
     # One queue
 
     def begin(self, led: LedQueue, target: str) -> None:
-        """Hand a queue over, unless that is under way already, or another node may lead it."""
+        """Hand a queue over, unless that is under way already, another node may lead it, or it is
+        not noted yet that this one does."""
         queue = led.queue
-        if queue.queue_id in self._under_way or led.leader.fenced:
+        if queue.queue_id in self._under_way or led.leader.fenced or not led.leader.is_noted:
             return
 
         def stays() -> None:

@@ -150,6 +150,8 @@ class Leader:
         self.renumbering = Renumbering(epoch)
         self.levels: list[LeaderLevel] = []
         self.fenced = False
+        # Whether its node will know after a restart that it leads: nothing is confirmed before.
+        self.is_noted = True
         self.again = False
         self._is_sent_again = False
         self.unasked = Unasked()
@@ -274,7 +276,7 @@ class Leader:
     def flush(self) -> None:
         """Broadcast what was written down; without a mirror it is nobody's business."""
         self._flushing = False
-        if self.fenced or self._silent:
+        if self.fenced or self._silent or not self.is_noted:
             return
         if self._refused:
             self._write_refused()
@@ -373,7 +375,7 @@ class Leader:
 
     def _release(self) -> None:
         """Confirm what every mirror has."""
-        if self.fenced:
+        if self.fenced or not self.is_noted:
             return
         upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
         self._unreported.reported_by_all(upto)

@@ -2,9 +2,13 @@
 
 A leader that was cut off took messages that the next one never got; a mirror that was not in sync
 leads, where the policy allows that, without much of what the one before had. When the former leader
-is back it asks the next one up to where that has its messages, and keeps the others where people
-find them, rather than let them go with its copy. They can be sent on from there, by hand or with a
+is back it asks the one that leads now what was never got, and keeps that where people
+find it, rather than let it go with its copy. They can be sent on from there, by hand or with a
 shovel, once somebody has seen whether they are still wanted.
+
+Other copies that were whole once do the same, of an earlier leader or of a mirror that was in sync:
+but they may have much that was consumed since, and wait `LATE_S` for the last leader with all. Who
+leads now has one node search at a time, and knows up to where all has been found.
 
 Not kept is what comes anyway: the nodes of remote publishers send again what was not answered, and
 who asked for confirms has been refused them.
@@ -14,8 +18,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from warren.core.errors import BrokerError, NotFound
 from warren.core.field import Field, longstr
@@ -27,9 +32,8 @@ from warren.core.settlement import PENDING, REJECTED
 from warren.core.waiting import Event, decided, run
 from warren.mirror.calls import Calls
 from warren.mirror.former_copy import FormerCopy
-from warren.mirror.led_queue import LedQueue
 from warren.mirror.queue_definitions import QueueDefinitions
-from warren.mirror.renumbering import Step
+from warren.mirror.renumbering import Renumbering, Step
 
 if TYPE_CHECKING:
     from warren.core.node import Node
@@ -49,6 +53,35 @@ PAUSE_S = 0.003
 AGAIN_S = 1.0
 """How long it takes to try again what was not possible."""
 
+LATE_S = 600.0
+"""So long a copy that may be out of date waits for a better one: a machine may have to restart."""
+
+WAIT_S = 10.0
+"""How long it waits before it asks again."""
+
+
+class Lacking(NamedTuple):
+    """What a queue lacks of a former copy: that is before `step`, and behind `found_upto`.
+
+    `wait`: a better copy may come.
+    """
+
+    step: Step
+    found_upto: Sequence[int]
+    is_next: bool
+    wait: bool
+
+
+class _Found:
+    """What was found of that which a leader lacked when it took over.
+
+    `upto`, in its positions, is of copies with all messages (False) and with safe ones only (True).
+    """
+
+    def __init__(self) -> None:
+        self.by = ""
+        self.upto: dict[bool, Sequence[int]] = {}
+
 
 class _Search:
     """Of a former copy, which goes on where it was when something was not possible."""
@@ -60,37 +93,52 @@ class _Search:
         # Levels with positions that nobody else has; None before that is known.
         self.runs: deque[tuple[int, int, int]] | None = None
         self.kept = 0
+        self.late_at = 0.0
+        # Of whom to tell up to where this copy has been searched.
+        self.tell: tuple[str, int, list[int]] | None = None
 
 
 class LostAndFound:
-    """Of one node. `led` are the queues it leads, by their ids; `searched` is told of copies that
-    have nothing any more that others lack."""
+    """Of one node. `renumbering_of` says of a queue in which epoch this node leads it and what it
+    knows of the ones before, or None; `searched` is told of copies that have nothing any more that
+    others lack."""
 
     def __init__(
         self,
         name: str,
         calls: Calls,
         clock: Clock,
-        led: Mapping[int, LedQueue],
+        renumbering_of: Callable[[int], tuple[int, Renumbering] | None],
         definitions: QueueDefinitions,
+        present: Callable[[], Collection[str]],
         searched: Callable[[FormerCopy], None],
     ) -> None:
         self._name = name
         self._calls = calls
         self._clock = clock
-        self._led = led
+        self._renumbering_of = renumbering_of
         self._definitions = definitions
+        self._present = present
         self._searched = searched
+        # By queue that is led here, and by the epoch of the leader that lacked it.
+        self._found_of: dict[int, dict[int, _Found]] = {}
         self._node: Node
 
     def attach(self, node: Node) -> None:
         """Answer the questions of other nodes, and publish at this one."""
         self._node = node
-        self._calls.serve("mirror.successor", self._asked_for_successor)
+        self._calls.serve("mirror.lacking", self._asked_what_is_lacking)
+        self._calls.serve("mirror.found", self._told_what_was_found)
 
     def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
         """Keep what only this copy has, however long it takes to find out what that is."""
-        self._go_on(_Search(key, queue_id, former))
+        search = _Search(key, queue_id, former)
+        search.late_at = self._clock.now() + LATE_S
+        self._go_on(search)
+
+    def forget(self, queue_id: int) -> None:
+        """The queue is not led here any more."""
+        self._found_of.pop(queue_id, None)
 
     def _go_on(self, search: _Search) -> None:
         def finish(result: Callable[[], None]) -> None:
@@ -101,6 +149,7 @@ class LostAndFound:
                 self._clock.call_later(AGAIN_S, lambda: self._go_on(search))
             else:
                 self._searched(search.former)
+                self._tell_found(search)
 
         run(self._find(search), finish)
 
@@ -137,50 +186,131 @@ class LostAndFound:
 
     async def _runs(self, search: _Search) -> list[tuple[int, int, int]]:
         """What the next leader never got."""
-        former = search.former
-        record = self._definitions.record_of(search.key, search.queue_id)
-        if record is None:
-            return []
-        if record.leader == self._name:
-            step = self._successor(search.queue_id, former.epoch)
-        else:
-            told = await self._calls.ask(
-                record.leader, "mirror.successor", search.queue_id, former.epoch
-            )
-            step = None if told is None else Step(*told)
-        if step is None or len(step.tails) != len(former.levels):
-            if former.may_have_more:
-                _, vhost, name = search.key
-                log_event(log, logging.INFO, "superseded_tail_unknown", queue=name, vhost=vhost)
-            return []
+        former, waits = search.former, False
+        _, vhost, name = search.key
+        while True:
+            record = self._definitions.record_of(search.key, search.queue_id)
+            if record is None:
+                return []
+            lacking, moved = await self._lacking(search, record.leader)
+            if lacking is None:
+                if former.may_have_more:
+                    log_event(log, logging.INFO, "superseded_tail_unknown", queue=name, vhost=vhost)
+                return []
+            if not lacking.wait:
+                break
+            if not waits:
+                log_event(log, logging.INFO, "better_copy_awaited", queue=name, vhost=vhost)
+            waits = True
+            await self._pause(WAIT_S)
+        step, levels = lacking.step, range(len(former.levels))
+        if step.firsts:
+            upto = [former.end_at(step, number, moved[number]) for number in levels]
+            search.tell = (record.leader, step.epoch, upto)
+        found_upto = lacking.found_upto or [0] * len(levels)
+        with_tail = former.led and lacking.is_next
         return [
             (number, start, end)
-            for number in range(len(former.levels))
-            for start, end in former.only_here(step, number)
+            for number in levels
+            for start, end in former.only_here(
+                step,
+                number,
+                moved=moved[number],
+                found_upto=found_upto[number],
+                with_tail=with_tail,
+            )
         ]
+
+    async def _lacking(self, search: _Search, leader: str) -> tuple[Lacking | None, Sequence[int]]:
+        """What the leader says, of the last epoch of which it and this node know; and by what
+        positions have moved since."""
+        former = search.former
+        is_late = self._clock.now() >= search.late_at
+        for epoch, moved in former.epochs():
+            question = (search.queue_id, epoch, former.led, former.safe_only, is_late)
+            if leader == self._name:
+                lacking = self._what_is_lacking(self._name, *question)
+            else:
+                told = await self._calls.ask(leader, "mirror.lacking", *question)
+                lacking = None if told is None else Lacking(Step(*told[0]), *told[1:])
+            if lacking is not None and len(lacking.step.tails) == len(former.levels):
+                return lacking, moved
+        return None, ()
+
+    def _tell_found(self, search: _Search) -> None:
+        """Who comes later need not look for it."""
+        if search.tell is None:
+            return
+        leader, epoch, upto = search.tell
+        found = (search.queue_id, epoch, upto, search.former.safe_only)
+        if leader == self._name:
+            self._was_found(leader, *found)
+            return
+
+        def finish(result: Callable[[], None]) -> None:
+            # Who does not hear of it has it twice rather than not at all.
+            with suppress(NotFound):
+                result()
+
+        run(self._tell(leader, found), finish)
+
+    async def _tell(self, leader: str, found: tuple[int, int, list[int], bool]) -> None:
+        await self._calls.ask(leader, "mirror.found", *found)
 
     async def _pause(self, seconds: float) -> None:
         over = Event()
         self._clock.call_later(seconds, over.happen)
         await over
 
-    # The next leader
+    # Who leads now
 
-    async def _asked_for_successor(self, _node: str, queue_id: int, epoch: int) -> Step | None:
-        return self._successor(queue_id, epoch)
+    async def _asked_what_is_lacking(
+        self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
+    ) -> Lacking | None:
+        return self._what_is_lacking(node, queue_id, epoch, led, safe_only, is_late)
 
-    def _successor(self, queue_id: int, epoch: int) -> Step | None:
-        """How whoever led the queue in this epoch was succeeded; None if nobody knows.
+    def _what_is_lacking(
+        self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
+    ) -> Lacking | None:
+        """What the queue lacks of what there was in this epoch; None if nobody knows. The node
+        searches for it from now on.
 
         Raises `NotFound` to be asked again.
         """
-        led = self._led.get(queue_id)
-        if led is None and queue_id in self._node.local_queues:
-            # It has no mirrors any more.
-            return None
-        if led is None or led.leader.epoch <= epoch:
+        led_in, renumbering = self._renumbering_of(queue_id) or (-1, None)
+        if renumbering is None or led_in <= epoch:
             raise NotFound(f"node '{self._name}' does not lead queue {queue_id} yet")
-        return led.leader.renumbering.next_after(epoch)
+        step, after = renumbering.up_to_gap(epoch), renumbering.next_after(epoch)
+        if step is None or after is None:
+            return None
+        is_next = step.epoch == after.epoch
+        if not step.firsts:
+            return Lacking(step, (), is_next, False)
+        found = self._found_of.setdefault(queue_id, {}).setdefault(step.epoch, _Found())
+        if found.by not in ("", node) and found.by in self._present():
+            raise NotFound(f"node '{found.by}' searches its copy of queue {queue_id}")
+        upto = [there for safe, there in found.upto.items() if safe_only or not safe]
+        furthest = [max(level) for level in zip(*upto, strict=True)]
+        wait = not (furthest or is_late or (led and is_next))
+        if not wait:
+            found.by = node
+        return Lacking(step, furthest, is_next, wait)
+
+    async def _told_what_was_found(
+        self, node: str, queue_id: int, epoch: int, upto: list[int], safe_only: bool
+    ) -> None:
+        self._was_found(node, queue_id, epoch, upto, safe_only)
+
+    def _was_found(
+        self, node: str, queue_id: int, epoch: int, upto: list[int], safe_only: bool
+    ) -> None:
+        found = self._found_of.get(queue_id, {}).get(epoch)
+        if found is None:
+            return
+        before = found.upto.get(safe_only, upto)
+        found.upto[safe_only] = [max(level) for level in zip(before, upto, strict=True)]
+        if found.by == node:
+            found.by = ""
 
     # The queue
 

@@ -5,6 +5,11 @@ and the two that carry them in their groups (`led_queue.py`, `copy_here.py`) do 
 
 A node that has a mirror and takes the lead writes so into the definition, by compare-and-set. The
 virtual host then makes the queue anew, over the very backing queue the mirror had (`backing`).
+
+A card on disk says in which epoch a node leads. It is durable before anything depends on that: a
+queue that has got this node as its leader is held until then, and one that goes on here without
+mirrors admits none before. So a node that is started again knows what only it may have, however
+soon it died.
 """
 
 from __future__ import annotations
@@ -20,12 +25,13 @@ import msgspec
 
 from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
+from warren.core.definition_table import CompletedCommit
 from warren.core.errors import NotFound, PreconditionFailed
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node
-from warren.core.ports import Clock, Key, MetadataStore
+from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
@@ -50,6 +56,7 @@ from warren.mirror.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.queue_definitions import QueueDefinitions
 from warren.mirror.refusals import Refusals
 from warren.mirror.remote_queue import RemoteQueue
+from warren.mirror.renumbering import Renumbering
 from warren.mirror.replicas import (
     SYNC_BATCH,
     WHEN_SYNCED,
@@ -110,6 +117,8 @@ class Mirroring:
         self._definitions = QueueDefinitions(metadata, clock)
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._led: dict[int, LedQueue] = {}
+        # Of queues that are here and have no mirrors any more.
+        self._renumberings: dict[int, Renumbering] = {}
         self._copies: dict[int, CopyHere] = {}
         self._by_storage: dict[int, CopyHere] = {}
         self._formers = FormerCopies(name, card_files, clock)
@@ -129,7 +138,13 @@ class Mirroring:
             name, calls, clock, self._led, self._definitions, running, may_lead
         )
         self._lost_and_found = LostAndFound(
-            name, calls, clock, self._led, self._definitions, self._formers.searched
+            name,
+            calls,
+            clock,
+            self._renumbering_of,
+            self._definitions,
+            present,
+            self._formers.searched,
         )
         self._node: Node
         self._new_backing: Callable[[BackingSpec], BackingQueue]
@@ -349,6 +364,7 @@ class Mirroring:
         """Our mirror leads now: its group, its positions and what it knew go on."""
         self._refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record)
+        self._hold_until_noted(led)
         if copy.is_outside:
             led.member = self._groups.join(queue.queue_id, record.epoch, led)
             led.member.start()
@@ -371,6 +387,7 @@ class Mirroring:
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
         led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
+        self._write_card_of_leader(led).then(lambda: self._noted(led))
         led.want(self._wanted(queue))
         for mirror in record.mirrors:
             if mirror not in record.in_sync:
@@ -386,6 +403,23 @@ class Mirroring:
             messages=len(queue),
             reason=record.promoted,
         )
+
+    def _hold_until_noted(self, led: LedQueue) -> None:
+        """Nothing is confirmed, handed out or broadcast: a mirror that has heard of this leader
+        would take over from it, and what this node has would not be looked for."""
+        led.leader.is_noted = False
+        led.queue.hold()
+
+    def _noted(self, led: LedQueue) -> None:
+        """The card says that this node leads."""
+        if self._led.get(led.queue.queue_id) is not led:
+            return
+        led.leader.is_noted = True
+        led.leader.flush()
+        if not led.leader.fenced:
+            led.queue.release(led.leader.publishing_again)
+            self.hand_overs.on_stay(led.queue)
+        self._reconcile(led.queue)
 
     def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         led = LedQueue(key, queue, record.epoch, self._name, self._clock, self._definitions, self)
@@ -413,6 +447,7 @@ class Mirroring:
         led = self._new_led(queue, key, record)
         led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
+        known = self._renumberings.pop(queue.queue_id, known)
         if known is not None:
             led.leader.renumbering = known
         for mirror in record.mirrors:
@@ -428,8 +463,13 @@ class Mirroring:
             )
             self._look_for_better_copies(led)
         else:
-            led.member.start()
+            self._write_card_of_leader(led).then(lambda: self._start_member(led, led.member))
         return led
+
+    def _start_member(self, led: LedQueue, member: GroupMember) -> None:
+        """Have a group from now on, and with it mirrors that may take over."""
+        if self._led.get(led.queue.queue_id) is led and led.member is member:
+            member.start()
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
         """Go on with what is here, as soon as no mirror can have more."""
@@ -467,7 +507,12 @@ class Mirroring:
             )
 
         def go_on() -> None:
-            if self._led.get(led.queue.queue_id) is led:
+            epoch = led.leader.epoch
+            self._write_card_of_leader(led).then(lambda: go_on_as_noted(epoch))
+
+        def go_on_as_noted(epoch: int) -> None:
+            is_led = self._led.get(led.queue.queue_id) is led
+            if is_led and led.leader.fenced and led.leader.epoch == epoch:
                 self.figures.promotions[Promotion.LEADER_BACK] += 1
                 led.go_on_alone(self._joining(led), led.leader.epoch)
                 self.hand_overs.on_stay(led.queue)
@@ -488,6 +533,7 @@ class Mirroring:
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
         self._formers.remove_card(led.storage_id)
+        self._renumberings[queue.queue_id] = led.leader.renumbering
         for mirror in list(led.leader.mirrors):
             # The definition names it no more; this may be known before the leader is told.
             led.leader.remove_mirror(mirror)
@@ -508,6 +554,8 @@ class Mirroring:
         self._origins.pop(queue.queue_id, None)
         self._refusals.pop(queue.queue_id, None)
         self._former_copies.pop(queue.queue_id, None)
+        self._renumberings.pop(queue.queue_id, None)
+        self._lost_and_found.forget(queue.queue_id)
         self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         if led is None:
@@ -536,11 +584,23 @@ class Mirroring:
             safe_only=False,
             led=True,
             unasked=[led.leader.unasked.runs(number) for number in range(len(levels))],
+            renumbering=led.leader.renumbering,
         )
         self._formers.keep(led.queue.queue_id, former)
         self._lost_and_found.search(led.key, led.queue.queue_id, former)
         # The queue's end is not that of its messages.
         led.queue.backing = MemoryQueue()
+
+    def _renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
+        """The epoch in which this node leads a queue, and what it knows of the ones before; None
+        if it does not lead it."""
+        led = self._led.get(queue_id)
+        if led is not None:
+            return led.leader.epoch, led.leader.renumbering
+        if queue_id not in self._node.local_queues:
+            return None
+        epoch = self.epoch_of(self._node.local_queues[queue_id])
+        return epoch, self._renumberings.get(queue_id, Renumbering(epoch))
 
     def _forget(self, led: LedQueue) -> None:
         self._to_flush.pop(led, None)
@@ -568,6 +628,8 @@ class Mirroring:
             # Another node may be about to take the lead.
             self._look_for_better_copies(led)
             return
+        if not led.leader.is_noted:
+            return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.want(wanted)
         running = self._running()
@@ -592,7 +654,6 @@ class Mirroring:
                 led.drop_unreached(self._running())
             led.leader.look_for_synced()
             self._reconcile(led.queue)
-            self._write_card_of_leader(led)
         for copy in list(self._copies.values()):
             copy.leader_may_be_gone()
             if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
@@ -607,17 +668,18 @@ class Mirroring:
 
     # What is kept for the time after a restart
 
-    def _write_card_of_leader(self, led: LedQueue) -> None:
+    def _write_card_of_leader(self, led: LedQueue) -> Commit:
         leader, queue = led.leader, led.queue
-        if queue.durable and not leader.fenced:
-            self._formers.write_card(
-                led.storage_id,
-                queue.queue_id,
-                leader.epoch,
-                [0] * len(leader.levels),
-                leader.renumbering,
-                led=True,
-            )
+        if not queue.durable:
+            return CompletedCommit()
+        return self._formers.write_card(
+            led.storage_id,
+            queue.queue_id,
+            leader.epoch,
+            [0] * len(leader.levels),
+            leader.renumbering,
+            led=True,
+        )
 
     def _write_card_of_copy(self, copy: CopyHere) -> None:
         """When a copy is whole it is what counts, and no more what was here before."""

@@ -269,6 +269,11 @@ class RemoteQueue(Queue):
         self._numbers[consumer] = number
         self._told[number] = (consumer, blocked)
         try:
+            if self._waiting:
+                await self._waited
+                if consumer.blocked & Blocked.NOT_ACTIVE:
+                    # It has left meanwhile, and the leader must not hear of it after that.
+                    return
             await self._ask(
                 "subscribe",
                 number,

@@ -8,7 +8,7 @@ long as the leader knows of every step since.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 STEPS_MAX = 32
@@ -72,6 +72,40 @@ class Renumbering:
         if not self._is_known(epoch):
             return None
         return next((step for step in self.steps if step.epoch > epoch), None)
+
+    def up_to_gap(self, epoch: int) -> Step | None:
+        """All steps since that epoch, up to the first of a leader that was not in sync, as one.
+
+        The next one if all were in sync; None if nobody knows.
+        """
+        if not self._is_known(epoch):
+            return None
+        steps = [step for step in self.steps if step.epoch > epoch]
+        gap = next((number for number, step in enumerate(steps) if step.firsts), 0)
+        steps = steps[: gap + 1]
+        if not steps or len({len(step.shifts) for step in steps}) > 1:
+            return None
+        merged = steps[0]
+        for step in steps[1:]:
+            moved = [tail + shift for tail, shift in zip(merged.tails, step.shifts, strict=True)]
+            merged = Step(
+                step.epoch,
+                [one + other for one, other in zip(merged.shifts, step.shifts, strict=True)],
+                [min(one, other) for one, other in zip(moved, step.tails, strict=True)],
+                step.firsts,
+            )
+        return merged
+
+    def earlier(self, levels: int) -> Iterator[tuple[int, list[int]]]:
+        """The epochs that are known, the last one first, and by what positions have moved since."""
+        shifts = [0] * levels
+        for number in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[number]
+            yield step.epoch, list(shifts)
+            if len(step.shifts) != levels:
+                return
+            shifts = [one + other for one, other in zip(shifts, step.shifts, strict=True)]
+        yield self.first_epoch, shifts
 
     def since(self, epoch: int, levels: int) -> list[Since] | None:
         """What has become of the positions of that epoch, per level; None if nobody knows."""

@@ -245,7 +245,15 @@ class Storage:
             )
             for combined in (self.persistent, self.transient)
         ]
-        self.card_files = CardFiles(filesystem, directory, run_background)
+        # They count for what is confirmed, as the journal does, and wait for no tidying.
+        self.card_files = CardFiles(
+            filesystem,
+            directory,
+            run=run_journal,
+            call_on_loop=call_on_loop,
+            call_later=clock.call_later,
+            on_fault=on_fault,
+        )
         self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time, pinned_max)
         filesystem.make_directory(self.transient.directory)
         filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
@@ -581,6 +589,7 @@ class Storage:
         self.journal.abandon()
         self._group.abandon()
         self._transient_group.abandon()
+        self.card_files.abandon()
 
     def release(self) -> None:
         """Close the files, after the ends of the threads."""
@@ -596,6 +605,7 @@ class Storage:
         """
         lost = self._group.close()
         self._transient_group.close()
+        self.card_files.close()
         if lost:
             log_event(log, logging.ERROR, "messages_unwritten", batches=lost, path=self.directory)
         elif not self._abandoned:

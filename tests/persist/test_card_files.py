@@ -1,13 +1,16 @@
-"""Cards of copies: written behind the back of the loop, and never believed when damaged."""
+"""Cards of copies: written behind the back of the loop, durable when it is said so, and never
+believed when damaged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import pytest
-from disk import SimulatedDisk
+from disk import PowerLost, SimulatedDisk
+from manual_clock import ManualClock
 
 from warren.persist.card_files import CARDS_DIRECTORY, CardFiles
 
@@ -28,8 +31,23 @@ def jobs() -> list[Callable[[], None]]:
 
 
 @pytest.fixture
-def cards(disk: SimulatedDisk, jobs: list[Callable[[], None]]) -> CardFiles:
-    return CardFiles(disk, STORE, jobs.append)
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def cards(disk: SimulatedDisk, jobs: list[Callable[[], None]], clock: ManualClock) -> CardFiles:
+    return cards_on(disk, jobs, clock)
+
+
+def cards_on(disk: SimulatedDisk, jobs: list[Callable[[], None]], clock: ManualClock) -> CardFiles:
+    return CardFiles(
+        disk,
+        STORE,
+        run=jobs.append,
+        call_on_loop=lambda callback: callback(),
+        call_later=clock.call_later,
+    )
 
 
 def run(jobs: list[Callable[[], None]]) -> None:
@@ -42,7 +60,10 @@ def path(storage_id: int) -> Path:
 
 
 def test_a_card_is_found_again(
-    cards: CardFiles, disk: SimulatedDisk, jobs: list[Callable[[], None]]
+    cards: CardFiles,
+    disk: SimulatedDisk,
+    jobs: list[Callable[[], None]],
+    clock: ManualClock,
 ) -> None:
     cards.write(COPY, b"first")
     cards.write(OTHER, b"")
@@ -51,7 +72,45 @@ def test_a_card_is_found_again(
     assert cards.read() == {}
     run(jobs)
     disk.kill()
-    assert CardFiles(disk, STORE, jobs.append).read() == {COPY: b"third", OTHER: b""}
+    assert cards_on(disk, jobs, clock).read() == {COPY: b"third", OTHER: b""}
+
+
+def test_a_card_is_durable_when_it_is_said_so(clock: ManualClock) -> None:
+    """Wherever the power fails, there is the last one that was, or a later one."""
+    for fails_after in range(1, 100):
+        disk = SimulatedDisk(Random(fails_after))
+        disk.make_directory(STORE)
+        jobs: list[Callable[[], None]] = []
+        cards = cards_on(disk, jobs, clock)
+        durable = [b"none yet"]
+        disk.crash_after(fails_after)
+        with suppress(PowerLost):
+            for card in (b"first", b"second"):
+                for storage_id in (COPY, OTHER):
+                    commit = cards.write(storage_id, card)
+                run(jobs)
+                if commit.done:
+                    durable.append(card)
+        disk.crash()
+        found = cards_on(disk, jobs, clock).read()
+        if durable[-1] == b"second":
+            assert found == {COPY: b"second", OTHER: b"second"}
+            return
+        if durable[-1] == b"first":
+            assert set(found) == {COPY, OTHER} and set(found.values()) <= {b"first", b"second"}
+    raise AssertionError("nothing was ever durable")
+
+
+def test_cards_that_are_asked_for_meanwhile_share_a_sync(
+    cards: CardFiles, disk: SimulatedDisk, jobs: list[Callable[[], None]]
+) -> None:
+    written: list[int] = []
+    for storage_id in range(1000):
+        cards.write(storage_id, b"card").then(lambda number=storage_id: written.append(number))
+    assert not written
+    run(jobs)
+    assert written == list(range(1000))
+    assert sum("sync_files" in step for step in disk.trace) == 2
 
 
 def test_a_card_that_is_removed_is_gone(cards: CardFiles, jobs: list[Callable[[], None]]) -> None:
@@ -87,7 +146,19 @@ def test_a_disk_that_takes_no_card_costs_a_line_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk.full_after(0)
-    cards.write(COPY, b"card")
+    commit = cards.write(COPY, b"card")
     run(jobs)
     assert "card_not_written" in caplog.text
-    assert cards.read() == {}
+    assert cards.read() == {} and not commit.done
+
+
+def test_a_card_is_written_when_the_disk_takes_it_again(
+    cards: CardFiles, disk: SimulatedDisk, jobs: list[Callable[[], None]], clock: ManualClock
+) -> None:
+    disk.full_after(0)
+    commit = cards.write(COPY, b"card")
+    run(jobs)
+    disk.free(1000)
+    clock.advance(10)
+    run(jobs)
+    assert commit.done and cards.read() == {COPY: b"card"}

@@ -34,6 +34,7 @@ from warren.mirror.ports import EndReason, Frame, Identity, LinkUser, Part
 from warren.mirror.post import Post
 from warren.mirror.queue_host import QueueHost
 from warren.mirror.remote_queues import RemoteQueues, origin_name
+from warren.persist.group_commit import PendingCommit
 
 NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]
 
@@ -115,17 +116,40 @@ class FakeLinks:
         return dict(self.up)
 
 
-class StoredCards(dict[int, bytes]):
-    """`CardFiles` of one node."""
+StoredCards = dict[int, bytes]
+"""What the disk of one node has of cards."""
+
+
+class FakeCardFiles:
+    """`CardFiles` of one life of a node: what is not on disk yet when it ends never will be."""
+
+    def __init__(self, stored: StoredCards, clock: NodeClock, sync_s: Callable[[], float]) -> None:
+        self._stored = stored
+        self._clock = clock
+        self._sync_s = sync_s
 
     def read(self) -> dict[int, bytes]:
-        return dict(self)
+        return dict(self._stored)
 
-    def write(self, storage_id: int, card: bytes) -> None:
-        self[storage_id] = card
+    def write(self, storage_id: int, card: bytes) -> PendingCommit:
+        commit = PendingCommit()
+
+        def sync() -> None:
+            self._stored[storage_id] = card
+            commit.complete(_raise)
+
+        self._after_sync(sync)
+        return commit
 
     def remove(self, storage_id: int) -> None:
-        self.pop(storage_id, None)
+        self._after_sync(lambda: self._stored.pop(storage_id, None))
+
+    def _after_sync(self, step: Callable[[], None]) -> None:
+        sync_s = self._sync_s()
+        if sync_s:
+            self._clock.call_later(sync_s, step)
+        else:
+            self._clock.call_soon(step)
 
 
 class ClusterNode(Broker):
@@ -180,7 +204,11 @@ class ClusterNode(Broker):
             self.clock,
             self._random,
             self._running,
-            self.cluster.cards.setdefault(self.name, StoredCards()),
+            FakeCardFiles(
+                self.cluster.cards.setdefault(self.name, StoredCards()),
+                self.clock,
+                lambda: self.cluster.card_sync_s,
+            ),
             lambda: self.cluster.seen_present[self.name],
         )
         return ClusterPlacement(
@@ -200,7 +228,8 @@ class Cluster:
     """`delay()` is how many seconds the next message or definition takes; 0 is this turn.
 
     `new_backing` makes the backing queues of all nodes; what it keeps for a node that was killed
-    is its disk. `ahead_s()` is how far the time of day of the next node that starts is ahead.
+    is its disk. `ahead_s()` is how far the time of day of the next node that starts is ahead, and
+    `card_sync_s` how long it takes until a card is on disk.
     """
 
     def __init__(
@@ -210,9 +239,11 @@ class Cluster:
         delay: Callable[[], float] = lambda: 0.0,
         new_backing: NewBacking = lambda node, spec: MemoryQueue(),
         ahead_s: Callable[[], float] = lambda: 0.0,
+        card_sync_s: float = 0.0,
         **more: Any,
     ) -> None:
         self.seed = seed
+        self.card_sync_s = card_sync_s
         self.ahead_s = ahead_s
         self.clock = ManualClock()
         self.history = SharedHistory(self._schedule)
@@ -450,6 +481,10 @@ class Cluster:
             self.clock.call_later(delay_s, step)
         else:
             self.clock.call_soon(step)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _notice(links: FakeLinks, peer: str) -> None:

@@ -161,7 +161,9 @@ class Ledger:
                 f"M9: {leader} leads {queue.name} out of sync, {queue.holders} have all:"
                 f" {earlier} -> {record}"
             )
-            self._lose(queue, ALL, f"{leader} was promoted out of sync")
+            # What is on a disk is found when its node is back.
+            what = TRANSIENT if self._is_durable else ALL
+            self._lose(queue, what, f"{leader} was promoted out of sync")
         queue.holders = {leader}
 
     def _up(self) -> set[str]:

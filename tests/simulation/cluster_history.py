@@ -105,6 +105,7 @@ class History(Faults):
             delay=random_delays(seed, longest_s),
             new_backing=self._new_backing,
             ahead_s=times_of_day(seed),
+            card_sync_s=0.2 if seed % 10 == 9 else 0.002,
         )
         self.ledger = checks.Ledger(self.cluster, self.is_durable, seen)
         self.publishes: dict[int, Publish] = {}
@@ -774,6 +775,8 @@ class History(Faults):
         found: set[int] = set()
         for publish in self._contents(LOST_AND_FOUND):
             self.seen["lost and found"] += 1
+            if publish.received_at is None:
+                publish.received_at = self.now
             if publish.excused or publish.queue in self.ledger.led_out_of_sync:
                 # It may be a dead letter; and what a leader lacked, others sent again.
                 continue
