@@ -73,6 +73,8 @@ class CopyHere:
         self.member: GroupMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False
+        # Whether nothing was awaited of it when it was looked at last.
+        self.at_rest = False
         # When the leader asked for it the last time.
         self.wanted_at = clock.now()
         self.promoting = False
@@ -94,6 +96,7 @@ class CopyHere:
         """The leader hears of the birth, and tells this mirror to start."""
 
     def members_changed(self, births: Members, deaths: Members) -> None:
+        self.at_rest = False
         self._dead -= {birth.node for birth in births}
         self._dead |= {death.node for death in deaths}
         self.leader_may_be_gone()
@@ -118,6 +121,7 @@ class CopyHere:
         record = self._definitions.record_of(self.key, self.queue_id)
         if record is not None and self._node in record.in_sync and self.mirror.started:
             self.is_outside = True
+            self.at_rest = False
             self.member.leave()
         else:
             self._effects.drop_copy(self, reason, keep=True)
@@ -141,9 +145,15 @@ class CopyHere:
 
         The group is to say so too: until it does, other mirrors may have got more than this one.
         """
+        self.at_rest = False
         if self.is_outside:
             self._dead.add(leader)
         self.leader_may_be_gone()
+
+    @property
+    def may_have_to_lead(self) -> bool:
+        """Whether somebody has died, or nobody would tell this node of it."""
+        return bool(self._dead) or self.is_outside
 
     def leader_may_be_gone(self) -> None:
         """Take the lead, or wait a moment for a better candidate, if the leader has died."""

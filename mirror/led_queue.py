@@ -89,6 +89,8 @@ class LedQueue:
         self.waiting: list[Event] = []
         # While its node, which was away, does not know yet whether it leads on.
         self.returned: ReturnedLeader | None = None
+        # Whether nothing was awaited of it when it was looked at last.
+        self.at_rest = False
         # Who was asked to have a mirror, and when.
         self._invited: dict[str, float] = {}
         # Mirrors that cannot be reached from here, and since when that is known.
@@ -237,6 +239,16 @@ class LedQueue:
         there = self.leader.mirrors
         return self._joined and all(
             node in there for node in self.wanted_mirrors if node in running
+        )
+
+    def has_all_in_sync(self, record: QueueRecord, running: Collection[str]) -> bool:
+        """Whether the mirrors that are wanted are there, up and in sync, and no others."""
+        in_sync = set(record.in_sync)
+        return (
+            self._joined
+            and in_sync == set(self.wanted_mirrors) == set(record.mirrors)
+            and in_sync == set(self.leader.mirrors)
+            and in_sync <= set(running)
         )
 
     def synchronise(self, record: QueueRecord) -> None:

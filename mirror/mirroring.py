@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from random import Random
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -37,7 +37,7 @@ from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
-from warren.core.waiting import Event, run
+from warren.core.waiting import Event, Waiting, run
 from warren.mirror.calls import Calls
 from warren.mirror.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.copy_here import CopyHere
@@ -70,8 +70,16 @@ from warren.mirror.view import alive_members
 
 log = logging.getLogger("warren.queue")
 
+Item = TypeVar("Item")
+
 TICK_S = 1.0
 """How often it is looked whether mirrors have become whole, and whether any are missing."""
+
+REST_TICKS = 16
+"""A queue is looked at once in so many ticks while nothing is awaited of it."""
+
+LOOK_US = 25
+"""What it costs to look at one."""
 
 MIRRORS_S = 2.0
 """The longest a declaration waits for the mirrors of its queue."""
@@ -130,6 +138,9 @@ class Mirroring:
         self._former_copies: dict[int, Mirror] = {}
         self._to_flush: dict[LedQueue, None] = {}
         self._stopping = False
+        self._ticks = 0
+        # Queues of which the definition is another since the last tick.
+        self._changed: set[int] = set()
         self._congested: set[LedQueue] = set()
         self.figures = MirrorFigures(
             name, self._led, self._copies, self._definitions.record_of, self._groups.record
@@ -624,6 +635,7 @@ class Mirroring:
             if wanted.mode is None and not record.mirrors:
                 return
             led = self._lead(queue, key, record)
+        led.at_rest = False
         if led.leader.fenced:
             # Another node may be about to take the lead.
             self._look_for_better_copies(led)
@@ -647,24 +659,63 @@ class Mirroring:
         led.invite_missing(running)
         if wanted.synchronise:
             led.synchronise(record)
+        led.at_rest = led.has_all_in_sync(record, running)
 
     def _tick(self) -> None:
-        for led in list(self._led.values()):
-            if not led.leader.fenced:
-                led.drop_unreached(self._running())
-            led.leader.look_for_synced()
-            self._reconcile(led.queue)
-        for copy in list(self._copies.values()):
-            copy.leader_may_be_gone()
-            if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
-                self.drop_copy(copy, "nobody asks for it any more")
-            else:
-                self._write_card_of_copy(copy)
+        self._ticks += 1
+        run(self._look(), self._looked)
+
+    def _looked(self, result: Callable[[], None]) -> None:
+        result()
+        self._clock.call_later(TICK_S, self._tick)
+
+    async def _look(self) -> None:
+        """Look at what is awaited, and at a share of the rest."""
+        changed, self._changed = self._changed, set()
+        due_led = [
+            led
+            for queue_id, led in self._led.items()
+            if not led.at_rest or queue_id in changed or self._is_in_share(queue_id)
+        ]
+        due_copies = [
+            copy
+            for queue_id, copy in self._copies.items()
+            if not copy.at_rest or queue_id in changed or self._is_in_share(queue_id)
+        ]
+        await self._in_turns(due_led, self._look_at_led)
+        await self._in_turns(due_copies, self._look_at_copy)
         self._formers.discard_unwanted(self._definitions.records(), self._running())
         if not self._may_lead(self._name):
             # A mirror may be in sync by now, or this node lead what it did not then.
             self.hand_overs.drain()
-        self._clock.call_later(TICK_S, self._tick)
+
+    def _is_in_share(self, queue_id: int) -> bool:
+        return queue_id // LEVELS % REST_TICKS == self._ticks % REST_TICKS
+
+    async def _in_turns(self, items: Iterable[Item], work: Callable[[Item], None]) -> None:
+        """Do the same with each of very many queues, some in each turn."""
+        turns = self._node.turns
+        for item in items:
+            turns.spend(LOOK_US)
+            await turns.pause()
+            work(item)
+
+    def _look_at_led(self, led: LedQueue) -> None:
+        if self._led.get(led.queue.queue_id) is not led:
+            return
+        if not led.leader.fenced:
+            led.drop_unreached(self._running())
+        led.leader.look_for_synced()
+        self._reconcile(led.queue)
+
+    def _look_at_copy(self, copy: CopyHere) -> None:
+        if self._copies.get(copy.queue_id) is not copy:
+            return
+        copy.leader_may_be_gone()
+        if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
+            self.drop_copy(copy, "nobody asks for it any more")
+        else:
+            self._write_card_of_copy(copy)
 
     # What is kept for the time after a restart
 
@@ -688,6 +739,7 @@ class Mirroring:
         if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
             return
         self._forget_former(mirror)
+        copy.at_rest = copy.listed and not copy.may_have_to_lead
         if record.durable:
             mirror.has_card = True
             self._formers.write_card(
@@ -700,26 +752,36 @@ class Mirroring:
             )
 
     def _policies_changed(self, vhost: str) -> None:
-        for copy in self._copies.values():
-            record = self._definitions.record_of(copy.key, copy.queue_id)
-            if record is not None and copy.key[1] == vhost:
-                copy.mirror.set_mode(self._settings(copy.key, record).queue_mode)
-        for queue in [queue for queue in self._node.local_queues if queue.vhost_name == vhost]:
-            self._reconcile(queue)
+        copies = [copy for copy in self._copies.values() if copy.key[1] == vhost]
+        queues = [queue for queue in self._node.local_queues if queue.vhost_name == vhost]
+        _begin(self._in_turns(copies, self._follow_policy))
+        _begin(self._in_turns(queues, self._reconcile))
+
+    def _follow_policy(self, copy: CopyHere) -> None:
+        record = self._definitions.record_of(copy.key, copy.queue_id)
+        if record is not None and self._copies.get(copy.queue_id) is copy:
+            copy.mirror.set_mode(self._settings(copy.key, record).queue_mode)
 
     def _nodes_changed(self) -> None:
-        for led in list(self._led.values()):
-            self._reconcile(led.queue)
+        queues = [led.queue for led in self._led.values()]
+        _begin(self._in_turns(queues, self._reconcile))
 
     def _node_up(self, name: str) -> None:
         self._nodes_changed()
-        for led in self._led.values():
-            led.leader.send_slice_again(name)
-        for copy in self._copies.values():
+
+        def send_again(led: LedQueue) -> None:
+            if self._led.get(led.queue.queue_id) is led:
+                led.leader.send_slice_again(name)
+
+        def report_again(copy: CopyHere) -> None:
             record = self._definitions.record_of(copy.key, copy.queue_id)
-            if record is not None and record.leader == name:
+            is_ours = self._copies.get(copy.queue_id) is copy
+            if is_ours and record is not None and record.leader == name:
                 # What was said over the link before may have got lost with it.
                 copy.mirror.report_again()
+
+        _begin(self._in_turns(list(self._led.values()), send_again))
+        _begin(self._in_turns(list(self._copies.values()), report_again))
 
     def _node_down(self, name: str) -> None:
         self._nodes_changed()
@@ -877,6 +939,7 @@ class Mirroring:
         queue_id = self._by_key.get(key)
         if queue_id is None:
             return
+        self._changed.add(queue_id)
         copy = self._copies.get(queue_id)
         if copy is not None:
             self._follow(copy, record)
@@ -980,6 +1043,7 @@ class Mirroring:
         """Another node leads, or may soon: nothing is confirmed, and nothing is handed out that it
         may hand out too."""
         led.leader.fenced = True
+        led.at_rest = False
         self.hand_overs.drop(led.queue.queue_id)
         if not led.queue.is_held:
             led.queue.hold()
@@ -1007,3 +1071,8 @@ def _down(record: QueueRecord) -> QueueRecord | None:
     return (
         None if record.in_sync or not record.mirrors else msgspec.structs.replace(record, down=True)
     )
+
+
+def _begin(work: Waiting[None]) -> None:
+    """Go through it, however many turns it takes."""
+    run(work, lambda result: result())

@@ -1,0 +1,70 @@
+"""What a node does of itself for thousands of mirrored queues: little, and not all in one turn."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from pamqp import commands
+
+from warren.core.turns import TURN_US
+from warren.mirror.mirroring import LOOK_US, REST_TICKS, TICK_S, Mirroring
+
+QUEUES = 400
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """With so many queues that are led at a and mirrored at b and c."""
+    cluster = Cluster("a", "b", "c")
+    cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    for number in range(QUEUES):
+        client.sends(commands.Queue.Declare, queue=f"ha{number}", durable=True, arguments={})
+    cluster.clock.advance(30)
+    assert len(client.frames()) == QUEUES
+    yield cluster
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The nodes that look at a queue, and what they turn to in between."""
+    seen: list[str] = []
+
+    def noting(name: str) -> None:
+        looked: Callable[..., Any] = getattr(Mirroring, name)
+
+        def look(self: Mirroring, item: Any) -> Any:
+            seen.append(self._name)
+            return looked(self, item)
+
+        monkeypatch.setattr(Mirroring, name, look)
+
+    for name in ("_reconcile", "_look_at_copy"):
+        noting(name)
+    return seen
+
+
+def test_queues_of_which_nothing_is_awaited_are_looked_at_in_shares(
+    cluster: Cluster, looks: list[str]
+) -> None:
+    cluster.clock.advance(REST_TICKS * TICK_S)
+    for node in "abc":
+        assert QUEUES * 0.9 <= looks.count(node) <= QUEUES * 1.2
+
+
+def test_a_change_of_policies_is_followed_in_turns(cluster: Cluster, looks: list[str]) -> None:
+    a = cluster["a"]
+    a.mirroring._policies_changed("/")
+    at_once = looks.count("a")
+    assert 0 < at_once <= TURN_US / LOOK_US + 1
+    cluster.clock.advance(0)
+    assert looks.count("a") >= QUEUES
