@@ -107,7 +107,7 @@ class FormerCopy:
         level: int,
         *,
         moved: int = 0,
-        found_upto: int = 0,
+        found_upto: int | None = None,
         with_tail: bool = True,
     ) -> list[tuple[int, int]]:
         """Which positions the leader who went on with this step never got.
@@ -124,7 +124,8 @@ class FormerCopy:
         tail = min(step.tails[level] + there, beyond)
         runs: list[tuple[int, int]] = []
         if step.firsts:
-            runs.append((max(found_upto + there, 0), min(step.firsts[level] + there, tail)))
+            start = 0 if found_upto is None else max(found_upto + there, 0)
+            runs.append((start, min(step.firsts[level] + there, tail)))
         if not with_tail:
             return _joined(runs)
         if self._unasked is not None:

@@ -207,7 +207,7 @@ class LostAndFound:
         if step.firsts:
             upto = [former.end_at(step, number, moved[number]) for number in levels]
             search.tell = (record.leader, step.epoch, upto)
-        found_upto = lacking.found_upto or [0] * len(levels)
+        found_upto: Sequence[int | None] = lacking.found_upto or [None] * len(levels)
         with_tail = former.led and lacking.is_next
         return [
             (number, start, end)

@@ -375,6 +375,26 @@ def test_what_the_next_leader_never_got(
     assert former.only_here(Step(1, [0], [20], firsts), 0) == only_here
 
 
+@pytest.mark.parametrize(
+    ("found_upto", "only_here"),
+    [
+        # It went on at -10, and had nothing before -20; a copy with 10 more there has 30 here.
+        (None, [(0, 20)]),
+        (-32, [(8, 20)]),
+        (-20, []),
+    ],
+)
+def test_positions_of_the_next_leader_may_be_less_than_none(
+    found_upto: int | None, only_here: list[tuple[int, int]]
+) -> None:
+    level = MemoryQueue()
+    level.skip_to(40)
+    former = FormerCopy(1, 3, [level], [10], safe_only=False, led=False)
+    step = Step(7, [-25], [-10], [-20])
+    runs = former.only_here(step, 0, moved=5, found_upto=found_upto, with_tail=False)
+    assert runs == only_here
+
+
 def test_what_all_mirrors_have_reported_is_forgotten() -> None:
     unasked = Unasked()
     for position in (5, 6, 7):

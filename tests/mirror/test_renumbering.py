@@ -40,6 +40,20 @@ def test_how_a_leader_was_succeeded() -> None:
     assert known.next_after(3) is None
 
 
+def test_what_a_later_leader_lacked_is_told_in_its_positions() -> None:
+    known = Renumbering(0)
+    known.step(Step(2, [-1], [10]))
+    known.step(Step(3, [5], [40], [15]))
+    known.step(Step(4, [7], [50]))
+    # From 10 on epoch 2 had something else, which is 15 in epoch 3.
+    assert known.up_to_gap(0) == Step(3, [4], [15], [15])
+    assert known.up_to_gap(2) == Step(3, [5], [40], [15])
+    assert known.up_to_gap(3) == Step(4, [7], [50])
+    assert known.up_to_gap(1) is None
+    assert known.up_to_gap(4) is None
+    assert list(known.earlier(1)) == [(4, [0]), (3, [7]), (2, [12]), (0, [11])]
+
+
 def test_the_oldest_steps_are_forgotten() -> None:
     known = Renumbering(0)
     for epoch in range(1, STEPS_MAX + 3):

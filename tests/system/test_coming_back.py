@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
+
+from warren.mirror.lost_and_found import LOST_AND_FOUND
 
 QUEUE = "ha.back"
 
@@ -43,3 +47,34 @@ def test_a_mirror_that_comes_back_is_in_sync_though_nobody_synchronises_it(
     b.kill()
     wait_until(lambda: a.queue(QUEUE).get("node") == a.name)
     assert take(a.connect().channel(), QUEUE, len(wanted) - 50) == wanted[50:]
+
+
+@pytest.mark.parametrize("heir_lives_s", [0.0, 0.3])
+def test_what_a_leader_and_its_heir_had_is_found_when_both_are_back(
+    start_cluster: Callable[..., RunningCluster], heir_lives_s: float
+) -> None:
+    """A mirror that has only what came last leads meanwhile, as the policy allows."""
+    cluster = start_cluster("a", "b", "c")
+    a, b, c = cluster.nodes.values()
+    policy: dict[str, object] = {"ha-mode": "nodes", "ha-params": [a.name, b.name]}
+    body = {"pattern": "^ha", "definition": policy, "apply-to": "queues"}
+    a.changes("policies", "/", "ha", body=body)
+    channel = a.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare(QUEUE, durable=True)
+    wait_until(lambda: in_sync(a) == {b.name})
+    wanted = [b"%d" % number for number in range(120)]
+    publish(channel, QUEUE, wanted)
+    policy = {"ha-mode": "all", "ha-promote-on-failure": "always"}
+    a.changes("policies", "/", "ha", body={**body, "definition": policy})
+    wait_until(lambda: c.name in a.queue(QUEUE).get("slave_nodes", ()))
+    a.kill()
+    wait_until(lambda: c.queue(QUEUE).get("node") == b.name)
+    time.sleep(heir_lives_s)
+    b.kill()
+    wait_until(lambda: c.queue(QUEUE).get("node") == c.name)
+    b.start()
+    a.start()
+    wait_until(lambda: c.queue(LOST_AND_FOUND).get("messages", 0) >= len(wanted))
+    found = take(c.connect().channel(), LOST_AND_FOUND, len(wanted))
+    assert sorted(found) == sorted(wanted)
