@@ -37,6 +37,10 @@ Item: TypeAlias = tuple[int, bytes | None]
 """A storage and its card, or that it has none any more."""
 
 
+class _Damaged(Exception):
+    """The checksum of a card is wrong."""
+
+
 class CardFiles:
     """Implements `mirror.copy_cards.CardFiles` in a directory of its own.
 
@@ -66,24 +70,34 @@ class CardFiles:
         )
 
     def read(self) -> dict[int, bytes]:
-        """All there are, by the id of the storage; damaged ones are passed over."""
+        """All there are, by the id of the storage. Damaged ones are of no use, and removed."""
         cards: dict[int, bytes] = {}
         for name in self._filesystem.names(self._directory):
+            path = self._directory / name
             if name.endswith(NEW):
                 # The node ended while it was being written, and nothing relied on it.
+                self._discard(path)
                 continue
-            path = self._directory / name
             try:
                 storage_id = int(name, 16)
                 octets = self._read(path)
+            except _Damaged as error:
+                log_event(log, logging.WARNING, "card_removed", path=path, reason=error)
+                self._discard(path)
             except (ValueError, OSError) as error:
                 log_event(log, logging.WARNING, "card_ignored", path=path, error=error)
-                continue
-            cards[storage_id] = octets
+            else:
+                cards[storage_id] = octets
         return cards
 
+    def _discard(self, path: Path) -> None:
+        try:
+            self._filesystem.remove(path)
+        except OSError as error:
+            log_event(log, logging.WARNING, "card_not_removed", path=path, error=error)
+
     def _read(self, path: Path) -> bytes:
-        """Raises ValueError, OSError."""
+        """Raises `_Damaged`, OSError."""
         file = self._filesystem.open(path, writable=False)
         try:
             octets = file.read(0, file.size())
@@ -91,7 +105,7 @@ class CardFiles:
             file.close()
         crc, card = octets[:_CRC_BYTES], octets[_CRC_BYTES:]
         if crc != crc32(card).to_bytes(_CRC_BYTES, "little"):
-            raise ValueError("damaged")
+            raise _Damaged("damaged")
         return card
 
     def write(self, storage_id: int, card: bytes) -> Commit:

@@ -121,7 +121,7 @@ def test_a_card_that_is_removed_is_gone(cards: CardFiles, jobs: list[Callable[[]
     assert cards.read() == {}
 
 
-def test_a_damaged_card_is_passed_over(
+def test_a_damaged_card_is_removed_and_named_once(
     cards: CardFiles,
     disk: SimulatedDisk,
     jobs: list[Callable[[], None]],
@@ -135,8 +135,11 @@ def test_a_damaged_card_is_passed_over(
     file.close()
     disk.create(STORE / CARDS_DIRECTORY / "no number").close()
     assert cards.read() == {OTHER: b"other"}
-    assert caplog.text.count("card_ignored") == 2
+    assert caplog.text.count("card_removed") == 1 == caplog.text.count("card_ignored")
     assert str(path(COPY)) in caplog.text
+    caplog.clear()
+    assert cards.read() == {OTHER: b"other"}
+    assert "card_removed" not in caplog.text
 
 
 def test_a_disk_that_takes_no_card_costs_a_line_in_the_log(
