@@ -711,6 +711,7 @@ class Mirroring:
     def _look_at_copy(self, copy: CopyHere) -> None:
         if self._copies.get(copy.queue_id) is not copy:
             return
+        copy.at_rest = False
         copy.leader_may_be_gone()
         if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
             self.drop_copy(copy, "nobody asks for it any more")
