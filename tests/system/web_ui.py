@@ -20,7 +20,7 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE_MS = 10_000
+PATIENCE_MS = 30_000
 DESKTOP = (1280, 900)
 PHONE = (375, 740)
 
