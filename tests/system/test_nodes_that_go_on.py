@@ -215,3 +215,18 @@ def test_a_node_that_stops_takes_no_other_for_dead(
     for owner in owners.values():
         owner.has_all()
     goes_with_its_node(cluster, owners, "b")
+
+
+def test_a_node_that_pauses_is_dead_when_its_lease_has_ended(
+    start_cluster: Callable[..., RunningCluster], connect: Clients
+) -> None:
+    cluster = start_cluster("a", "b", more="net_ticktime = 60\n")
+    owners = {name: Owner(cluster[name], connect) for name in "ab"}
+    cluster["b"].stand_still()
+    wait_until(lambda: names(cluster["a"]) == owners["a"].queues)
+    assert tidied(cluster, "b") == 1
+    owners["a"].has_all()
+    cluster["b"].go_on()
+    wait_until(lambda: "node_pausing" in cluster["b"].log)
+    cluster.wait_until_linked("a", "b")
+    owners["a"].is_served()
