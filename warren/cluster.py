@@ -65,6 +65,9 @@ STOP_PATIENCE_S = 2.0
 
 JOIN_AGAIN_S = 0.5
 
+FOUND_S = 10.0
+"""How long a node that starts waits for others to dial it: they try at least every 5 s."""
+
 LOST_ETCD = "the node has lost etcd and waits for it"
 """What clients are told when the node pauses, and whoever asks how it is."""
 
@@ -322,8 +325,11 @@ class Cluster:
         for name, presence in self.membership.running().items():
             if name != self._node_name:
                 self._node_up(name, presence)
-        self._ended |= self.membership.members().keys() - self.membership.running().keys()
-        self._tidy_up()
+        if self._going_on():
+            # Those that go on without etcd need a while to find this node, or etcd.
+            self._clock.call_later(FOUND_S, self._look_for_ended)
+        else:
+            self._look_for_ended()
 
     @property
     def link_port(self) -> int:
@@ -370,6 +376,11 @@ class Cluster:
         self._ended.add(name)
         if name not in self._going_on():
             self._links.forget(name)
+        self._tidy_up()
+
+    def _look_for_ended(self) -> None:
+        """Notice the nodes whose presence had ended before this node was there to see it."""
+        self._ended |= self.membership.members().keys() - self.membership.running().keys()
         self._tidy_up()
 
     def _link_down(self, _name: str) -> None:

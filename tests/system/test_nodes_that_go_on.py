@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from reserved_port import reserve_port
 from running_cluster import LEASE_TTL_S, ClusterProcess, RunningCluster, wait_until
 from test_cluster_shown import proxied
 
 from conftest import Clients
+from warren.cluster import FOUND_S
 from warren.mgmt.ctl.errors import Refused
 
 NODES = "abc"
@@ -176,7 +179,11 @@ def lost(
 ) -> Iterator[tuple[RunningCluster, dict[str, Owner]]]:
     """A cluster where b alone has lost etcd for so long that a and c see no presence of it."""
     more = f"cluster_partition_handling = {request.param}\n"
-    cluster = RunningCluster(tmp_path, "a", "c", more=more)
+    cluster = RunningCluster(tmp_path, "c", more=more)
+    # The others find it there when it is started again.
+    port = reserve_port(cluster)
+    at_port = cluster.config.replace("range.min = 0", f"range.min = {port}")
+    cluster.nodes["a"] = cluster.new_node("a", at_port)
     with proxied(cluster.etcd.port) as proxy:
         b = cluster.new_node("b", cluster.config.replace(cluster.etcd.url, proxy.url))
         cluster.nodes["b"] = b
@@ -214,6 +221,22 @@ def test_a_node_that_stops_takes_no_other_for_dead(
     wait_until(lambda: not gone & names(cluster["c"]))
     for owner in owners.values():
         owner.has_all()
+    goes_with_its_node(cluster, owners, "b")
+
+
+def test_a_node_that_starts_takes_no_other_for_dead(
+    lost: tuple[RunningCluster, dict[str, Owner]],
+) -> None:
+    cluster, owners = lost
+    cluster["a"].stop()
+    gone = owners.pop("a").queues
+    wait_until(lambda: not gone & names(cluster["c"]))
+    cluster["a"].start()
+    cluster.wait_until_linked(*NODES)
+    deadline = time.monotonic() + FOUND_S + 1
+    while time.monotonic() < deadline:
+        for owner in owners.values():
+            owner.has_all()
     goes_with_its_node(cluster, owners, "b")
 
 
