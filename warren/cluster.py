@@ -65,6 +65,9 @@ STOP_PATIENCE_S = 2.0
 
 JOIN_AGAIN_S = 0.5
 
+FOUND_S = 10.0
+"""How long a node that starts waits for others to dial it: they try at least every 5 s."""
+
 LOST_ETCD = "the node has lost etcd and waits for it"
 """What clients are told when the node pauses, and whoever asks how it is."""
 
@@ -108,6 +111,9 @@ class Cluster:
         self.must_pause = asyncio.Event()
         self.pause_reason = ""
         self._joining_again: asyncio.Task[None] | None = None
+        # Nodes whose presence has ended, until this node has tidied up after them or they are back.
+        self._ended: set[str] = set()
+        self._stopping = False
         self._certificates = certificates
         self._certificate_check = Periodic(clock, self._look_for_renewal)
         self._config = config
@@ -252,7 +258,7 @@ class Cluster:
             SystemRandom(),
             self.running,
             card_files or NoCards(),
-            lambda: self.membership.running().keys(),
+            self._alive,
             self.maintenance.may_lead,
             self._config.sync_batch,
         )
@@ -306,6 +312,7 @@ class Cluster:
         """Answer the other nodes from now on, and look for them."""
         AlarmNews(node.alarms, self.post)
         self.mirroring.attach(node, self._new_backing)
+        self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
         # An incarnation is a time in nanoseconds, and nobody delivers a thousand million a second.
         QueueHost(node, self.post, self.calls, self.mirroring, self._links.identity.incarnation)
@@ -318,8 +325,11 @@ class Cluster:
         for name, presence in self.membership.running().items():
             if name != self._node_name:
                 self._node_up(name, presence)
-        for name in self.membership.members().keys() - self.membership.running().keys():
-            self._tidy_after(name)
+        if self._going_on():
+            # Those that go on without etcd need a while to find this node, or etcd.
+            self._clock.call_later(FOUND_S, self._look_for_ended)
+        else:
+            self._look_for_ended()
 
     @property
     def link_port(self) -> int:
@@ -349,22 +359,60 @@ class Cluster:
         """The nodes that are down because they have lost etcd, as far as they could say so."""
         return self._links.paused
 
+    def _going_on(self) -> Collection[str]:
+        """The nodes that serve although their presence may have ended: where nodes go on without
+        etcd, this one and those it is linked with."""
+        return () if self._config.partition_handling == "pause_minority" else self.running()
+
+    def _alive(self) -> set[str]:
+        """The nodes that have a presence or go on without."""
+        return {*self.membership.running(), *self._going_on()}
+
     def _node_up(self, name: str, presence: Presence) -> None:
+        self._ended.discard(name)
         self._links.connect(name, presence.link_host, presence.link_port)
 
     def _node_down(self, name: str, _presence: Presence) -> None:
-        self._links.forget(name)
-        self._tidy_after(name)
+        self._ended.add(name)
+        if name not in self._going_on():
+            self._links.forget(name)
+        self._tidy_up()
 
-    def _tidy_after(self, name: str) -> None:
-        """Delete what does not outlive a node; the first of those that are up does it."""
-        if min(self.membership.running(), default="") == self._node_name:
+    def _look_for_ended(self) -> None:
+        """Notice the nodes whose presence had ended before this node was there to see it."""
+        self._ended |= self.membership.members().keys() - self.membership.running().keys()
+        self._tidy_up()
+
+    def _link_down(self, _name: str) -> None:
+        # In the next turn a link that takes the place of this one is up.
+        self._clock.call_soon(self._tidy_up)
+
+    def _tidy_up(self) -> None:
+        """Delete what does not outlive the nodes that are dead; the first that is up does it.
+
+        To be called when a presence has ended, when a link has, and when this node has joined.
+        """
+        if self._stopping:
+            return
+        is_up = self.membership.holds_lease()
+        is_first = is_up and min(self.membership.running(), default="") == self._node_name
+        for name in sorted(self._ended - self._alive()):
+            self._links.forget(name)
+            if not is_first:
+                # It stays among the ended: the first may die before it has done this.
+                continue
+            self._ended.discard(name)
             writes = leftovers.of_node(self.metadata, name)
             if writes:
+                log_event(
+                    log, logging.INFO, "cluster_node_tidied_up", node=name, deleted=len(writes)
+                )
                 self.metadata.transact(writes)
 
     async def forget(self, name: str) -> NotForgotten | None:
         """Remove a member that is down for good, and the queues that only it has."""
+        if name in self._going_on():
+            return NotForgotten(409, f"node {name} is running; stop it before it is forgotten")
         try:
             await self.membership.forget(name)
         except UnknownMember as error:
@@ -423,6 +471,8 @@ class Cluster:
                 log_event(log, logging.ERROR, "cluster_not_joined_again", reason=reason)
                 # A new start says what is wrong, and serves nobody meanwhile.
                 self._pause(str(reason))
+            else:
+                self._tidy_up()
             return
 
     def _pause(self, reason: str) -> None:
@@ -431,6 +481,8 @@ class Cluster:
 
     async def stop_serving(self) -> None:
         """The clients are gone: let the mirrors of our queues take the lead."""
+        # That our links end says nothing of the nodes at their other ends.
+        self._stopping = True
         self.mirroring.stop_leading()
         commit = self.metadata.uncommitted()
         if commit is not None and self.metadata.reachable:
@@ -444,6 +496,7 @@ class Cluster:
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""
+        self._stopping = True
         self._certificate_check.stop()
         if self._joining_again is not None:
             self._joining_again.cancel()

@@ -5,6 +5,9 @@ const BASE = new URL("api/", document.baseURI);
 /** Told on `window` when the node does not know us (any more). */
 export const LOGGED_OUT = "warren:logged-out";
 
+/** Told on `window` with each answer: `detail` says why the node has paused, "" if it has not. */
+export const PAUSED = "warren:paused";
+
 export class Unreachable extends Error {
   constructor() {
     super("The node cannot be reached.");
@@ -65,6 +68,8 @@ export async function request(method, where, { body, form, query, vhost } = {}) 
   const told = Date.parse(response.headers.get("Date"));
   // The header is in whole seconds: less than that is no difference.
   skew = Math.abs(told - Date.now()) > 2000 ? told - Date.now() : 0;
+  const paused = response.headers.get("Warren-Paused") ?? "";
+  window.dispatchEvent(new CustomEvent(PAUSED, { detail: paused }));
   const text = await response.text();
   const answer = text ? parsed(text) : null;
   if (response.ok) return answer;

@@ -1,6 +1,6 @@
 // Starts: log-in or pages, the frame around them, and which page an address means.
 
-import { LOGGED_OUT } from "./api.js";
+import { LOGGED_OUT, PAUSED } from "./api.js";
 import { el, setText } from "./dom.js";
 import { channelPage, channelsPage } from "./page_channels.js";
 import { connectionPage, connectionsPage } from "./page_connections.js";
@@ -109,6 +109,10 @@ window.addEventListener(LOGGED_OUT, () => {
     showLogin();
     failed(new Error("You have been logged out."));
   }
+});
+
+window.addEventListener(PAUSED, ({ detail }) => {
+  setText(document.getElementById("paused"), detail && `${detail}.`);
 });
 
 async function start() {
