@@ -16,8 +16,10 @@ PATIENCE_S = 60.0
 SHOWN_MAX = 5
 
 EXPECTED = (
-    # It cannot renew its lease while it is cut off, stands still, or etcd does.
+    # Etcd is out of reach, or the node stands still.
     "cluster_lease_lost",
+    "cluster_transactions_undecided",
+    "etcd_unreachable",
 )
 """Events of the log at level ERROR that say what the faults did."""
 
@@ -137,7 +139,8 @@ def complaints_of(book: Book) -> list[str]:
         if message.verdict == "returned":
             wrong.setdefault("was returned, though its queue is there", []).append(name)
         for queue, times in message.unmarked.items():
-            if times > (max(1, message.rejections) if queue == GRAVES else 1):
+            # A dead letter that was not confirmed is sent again, as new.
+            if times > 1 and queue != GRAVES:
                 text = f"was delivered by {queue} {times} times as if for the first time"
                 wrong.setdefault(text, []).append(name)
         if message.queue == SAFE and "found" in "".join(message.history):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from cut_network import ETCD
-from running_cluster import ClusterProcess, RunningCluster
+from running_cluster import ClusterProcess, RunningCluster, wait_until
 
 from warren.mgmt.ctl.errors import CtlError
 
@@ -148,13 +148,22 @@ class Scene:
         while self._drained:
             node = self._drained.pop()
             if node not in down:
-                node.does("POST", "control", "revive")
+                wait_until(lambda: _revives(node))  # noqa: B023
 
     def _check_end(self, node: ClusterProcess) -> None:
         """A node may end by itself when it starts without etcd, and says so; else never."""
         if (code := node.exit_code) not in (None, 1):
             self.complaints.append(f"{node.name} ended by itself, with {code}")
         node.kill()
+
+
+def _revives(node: ClusterProcess) -> bool:
+    """Not while it waits for etcd."""
+    try:
+        node.does("POST", "control", "revive")
+    except CtlError:
+        return False
+    return True
 
 
 Fault: TypeAlias = Callable[[Scene], str]

@@ -39,14 +39,13 @@ SETTLE_S = 40.0
 class Message:
     """One publish, and everything that is known of it."""
 
-    __slots__ = ("history", "queue", "rejections", "settled", "unmarked", "verdict")
+    __slots__ = ("history", "queue", "settled", "unmarked", "verdict")
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.verdict = "unanswered"
         self.settled = False
         """Acknowledged where nothing brings it back, or found in `lost+found`."""
-        self.rejections = 0
         self.unmarked: Counter[str] = Counter()
         """How often each queue delivered it as if for the first time."""
         self.history: list[str] = []
@@ -105,12 +104,13 @@ class Book:
         last = self._last.get(order, 0)
         self._last[order] = max(last, int(number))
         if int(number) < last:
-            self.complaints.append(f"{queue} delivered {name} to {consumer} after number {last}")
+            history = "; ".join(message.history)
+            text = f"{queue} delivered {name} to {consumer} after number {last}: {history}"
+            self.complaints.append(text)
 
     def settled(self, name: str, how: str, *, is_over: bool = True) -> None:
         with self._lock:
             self.messages[name].settled |= is_over
-            self.messages[name].rejections += how == "rejected"
             self.note(name, how)
 
     def open(self) -> list[str]:
