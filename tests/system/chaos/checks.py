@@ -10,7 +10,7 @@ from running_cluster import ClusterProcess, RunningCluster
 
 from warren.mgmt.ctl.errors import CtlError
 
-from .load import GRAVES, LOST_AND_FOUND, MIRRORED, SAFE, Book, Load
+from .load import GRAVES, LOST_AND_FOUND, MIRRORED, SAFE, Book, Load, Publisher
 
 PATIENCE_S = 60.0
 SHOWN_MAX = 5
@@ -52,18 +52,22 @@ def rest(cluster: RunningCluster, load: Load) -> tuple[list[str], int]:
     """Wait until everything is as it should be; what is not, and how many messages were found."""
     found = 0
     nodes = list(cluster.nodes.values())
-    complaints = _waits(lambda: [text for node in nodes for text in _unlinked(node, cluster)])
-    confirms = {one: one.confirms for one in load.publishers}
-    if not complaints:
-        complaints += _waits(
-            lambda: [
-                f"{one.name} gets no confirms" for one in confirms if one.confirms == confirms[one]
-            ]
-        )
+    confirms: dict[Publisher, int] = {}
+
+    def unserved() -> list[str]:
+        return [f"{one.name} gets no confirms" for one in confirms if one.confirms == confirms[one]]
+
+    def unanswered() -> list[str]:
+        return [f"{one.name} is not answered" for one in load.publishers if not one.is_idle]
+
+    if said := _waits(lambda: [text for node in nodes for text in _unlinked(node, cluster)]):
+        return said, found
+    confirms.update({one: one.confirms for one in load.publishers})
+    if said := _waits(unserved):
+        return said, found
     load.flows.clear()
-    complaints += _waits(
-        lambda: [f"{one.name} is not answered" for one in load.publishers if not one.is_idle]
-    )
+    if said := _waits(unanswered):
+        return said, found
 
     def restless() -> list[str]:
         nonlocal found
@@ -73,7 +77,7 @@ def rest(cluster: RunningCluster, load: Load) -> tuple[list[str], int]:
             said.append(f"{len(missing)} confirmed messages do not come")
         return said
 
-    return complaints + _waits(restless), found
+    return _waits(restless), found
 
 
 def _waits(problems: Callable[[], list[str]]) -> list[str]:
@@ -87,6 +91,8 @@ def _waits(problems: Callable[[], list[str]]) -> list[str]:
 
 
 def _unlinked(node: ClusterProcess, cluster: RunningCluster) -> list[str]:
+    if node.exit_code is not None:
+        return [f"{node.name} has ended by itself, with {node.exit_code}"]
     missing = {other.name for other in cluster.nodes.values()} - node.linked()
     return [f"{node.name} is not linked with {', '.join(sorted(missing))}"] if missing else []
 
