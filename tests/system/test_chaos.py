@@ -1,23 +1,21 @@
-"""Nodes, etcd and the network fail in turns, under load: nothing that was confirmed is lost."""
+"""Nodes, etcd and the network fail under load: the cluster rests then, with nothing lost."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from chaos.run import Chaos
 
-SEED = 1
+SEED = 2
+ROUNDS = (33, 34, 36)
+"""A node is cut off, where that can be; the leader is killed; etcd stands still."""
 
 
-@pytest.mark.parametrize("rounds", [range(3)], ids=["three rounds"])
-def test_a_cluster_rests_with_nothing_lost_after_a_round_of_chaos(
-    tmp_path: Path, rounds: range
-) -> None:
+def test_nothing_confirmed_is_lost_in_rounds_of_chaos(tmp_path: Path) -> None:
     chaos = Chaos(tmp_path, SEED)
     try:
-        chaos.start(rounds[0])
-        for number in rounds:
+        chaos.start(ROUNDS[0])
+        for number in ROUNDS:
             happened, complaints = chaos.play(number)
             assert not complaints, happened
     finally:

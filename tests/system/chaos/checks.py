@@ -10,7 +10,7 @@ from running_cluster import ClusterProcess, RunningCluster
 
 from warren.mgmt.ctl.errors import CtlError
 
-from .load import GRAVES, LOST_AND_FOUND, MIRRORED, SAFE, Book, Load, Publisher
+from .load import GRAVES, LOST_AND_FOUND, MIRRORED, ORDERED, SAFE, Book, Load, Publisher
 
 PATIENCE_S = 60.0
 SHOWN_MAX = 5
@@ -115,7 +115,7 @@ def _restless(node: ClusterProcess, load: Load, nodes: int) -> list[str]:
                 ("state", "running"),
                 ("messages", 0),
                 ("messages_unacknowledged", 0),
-                ("consumers", nodes),
+                ("consumers", 1 if queue in ORDERED else nodes),
             )
             if row.get(key) != value
         }

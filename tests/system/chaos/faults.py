@@ -170,7 +170,8 @@ Fault: TypeAlias = Callable[[Scene], str]
 
 
 def short(node: ClusterProcess) -> str:
-    return node.name.partition("@")[0]
+    name: str = node.name.partition("@")[0]
+    return name
 
 
 def _leader_or_any(scene: Scene) -> ClusterProcess | None:

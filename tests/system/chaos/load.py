@@ -24,6 +24,9 @@ from warren.compat_tests.raw_connection import Silence, SocketClosed, Surprise
 MORTAL, GRAVES, LOST_AND_FOUND = "ha.mortal", "ha.graves", "lost+found"
 SAFE = "safe"
 """Mirrored, and only a mirror in sync may take its lead."""
+ORDERED = ("ha.2", "plain.a")
+"""Have one consumer, to which first deliveries come in order. With more of them, what one has
+not been sent when it goes is delivered to another one, later and still for the first time."""
 MIRRORED = ("ha.1", "ha.2", SAFE, MORTAL, GRAVES)
 
 WINDOW = 50
@@ -97,7 +100,7 @@ class Book:
 
     def _first_time(self, name: str, message: Message, queue: str, consumer: str) -> None:
         message.unmarked[queue] += 1
-        if queue == GRAVES:
+        if queue not in ORDERED:
             return
         publisher, number = name.split()
         order = (consumer, queue, publisher)
@@ -260,12 +263,17 @@ class Publisher(Worker):
 
 
 class Consumer(Worker):
-    """Consumes from all queues, each on a channel of its own."""
+    """Consumes from all queues or all but the `ORDERED` ones, each on a channel of its own."""
 
     kind = "consumer"
 
+    def __init__(self, load: Load, node: ClusterProcess, seed: str, *, of_all: bool) -> None:
+        super().__init__(load, node, seed)
+        queues = load.consumed_from
+        self._consumed_from = [queue for queue in queues if of_all or queue not in ORDERED]
+
     def work(self, client: Client) -> None:
-        channels = {queue: client.channel() for queue in self.load.consumed_from}
+        channels = {queue: client.channel() for queue in self._consumed_from}
         queues = {channel.number: queue for queue, channel in channels.items()}
         for channel in channels.values():
             channel.call("basic.qos", prefetch_count=PREFETCH)
@@ -305,7 +313,7 @@ class Consumer(Worker):
 
     def _settle(self, held: list[tuple[RawChannel, int, str]]) -> None:
         for channel, tag, name in held:
-            queue = self.load.consumed_from[channel.number - 1]
+            queue = self._consumed_from[channel.number - 1]
             fate = self.rng.random()
             if queue == MORTAL and fate < 0.6:
                 self.book.settled(name, "rejected", is_over=False)
@@ -331,7 +339,8 @@ class Load:
         self.consumed_from = [*MIRRORED, *plain]
         nodes = cluster.nodes.values()
         self.publishers = [Publisher(self, node, seed) for node in nodes]
-        self._consumers = [Consumer(self, node, seed) for node in nodes]
+        last = list(nodes)[-1]
+        self._consumers = [Consumer(self, node, seed, of_all=node is last) for node in nodes]
 
     @property
     def _workers(self) -> Iterable[Worker]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -87,12 +88,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="ROUND")
     parser.add_argument("--nodes", type=int, choices=(3, 5), default=3)
     chosen = parser.parse_args()
+    # As Ctrl-C: nothing stays behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     failed = 0
     chaos: Chaos | None = None
     began_with = chosen.first
     for number in range(chosen.first, chosen.first + chosen.rounds):
         began = time.monotonic()
-        happened, complaints = "it did not get so far", []
+        happened = "it did not get so far"
+        complaints: list[str] = []
         try:
             if chaos is None:
                 directory = Path(tempfile.mkdtemp(prefix="warren-chaos-"))
