@@ -176,7 +176,7 @@ class LeaderLevel(OneByOne):
         self.inner.set_mode(mode)
 
     def stop(self) -> None:
-        self.inner.stop()
+        self.unwrapped().stop()
 
     def delete(self) -> None:
         # They lead back to the queue, and the collector does not look at messages.
@@ -184,7 +184,7 @@ class LeaderLevel(OneByOne):
         self.inner.delete()
 
     def unwrapped(self) -> MirroredLevel:
-        """What goes on without mirrors."""
+        """What goes on without mirrors, or after a restart."""
         if self._again:
             # It knows no single messages that count as delivered: better too many than too few.
             self.inner.count_as_delivered()

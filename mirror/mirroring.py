@@ -662,6 +662,8 @@ class Mirroring:
         led.at_rest = led.has_all_in_sync(record, running)
 
     def _tick(self) -> None:
+        if self._stopping:
+            return
         self._ticks += 1
         run(self._look(), self._looked)
 
@@ -684,6 +686,8 @@ class Mirroring:
         ]
         await self._in_turns(due_led, self._look_at_led)
         await self._in_turns(due_copies, self._look_at_copy)
+        if self._stopping:
+            return
         self._formers.discard_unwanted(self._definitions.records(), self._running())
         if not self._may_lead(self._name):
             # A mirror may be in sync by now, or this node lead what it did not then.
@@ -698,6 +702,8 @@ class Mirroring:
         for item in items:
             turns.spend(LOOK_US)
             await turns.pause()
+            if self._stopping:
+                return
             work(item)
 
     def _look_at_led(self, led: LedQueue) -> None:

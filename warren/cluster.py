@@ -19,7 +19,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, NamedTuple
 
 from warren import __version__
-from warren.clock import LoopClock
+from warren.clock import EndingClock, LoopClock
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.alarms import Alarms
 from warren.core.backing_queue import BackingQueue, BackingSpec
@@ -119,6 +119,7 @@ class Cluster:
         self._config = config
         self._node_name = node_name
         self._clock = clock
+        self._queues_clock = EndingClock(clock)
         self._etcd = etcd
         self._replica = replica
         self._links: Links
@@ -245,7 +246,7 @@ class Cluster:
         self._remote_queues = RemoteQueues(
             self.post,
             self.calls,
-            self._clock,
+            self._queues_clock,
             lambda flow: alarms.set_flow(flow, "nodes"),
             origin_name(self._node_name, self._links.identity.incarnation),
         )
@@ -254,7 +255,7 @@ class Cluster:
             self.post,
             self.calls,
             self.metadata,
-            self._clock,
+            self._queues_clock,
             SystemRandom(),
             self.running,
             card_files or NoCards(),
@@ -493,6 +494,7 @@ class Cluster:
         # What ends with the links still belongs into the node's storage.
         pauses = self.must_pause.is_set()
         await self._links.stop(EndReason.PAUSED if pauses else EndReason.STOPPED)
+        self._queues_clock.end()
 
     async def close(self) -> None:
         """Leave, so that the others need not find out."""

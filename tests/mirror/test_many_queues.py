@@ -68,3 +68,13 @@ def test_a_change_of_policies_is_followed_in_turns(cluster: Cluster, looks: list
     assert 0 < at_once <= TURN_US / LOOK_US + 1
     cluster.clock.advance(0)
     assert looks.count("a") >= QUEUES
+
+
+def test_a_node_that_stops_looks_at_its_queues_no_more(cluster: Cluster, looks: list[str]) -> None:
+    c = cluster["c"]
+    c.mirroring._policies_changed("/")
+    c.mirroring.stop_leading()
+    looked = looks.count("c")
+    cluster.clock.advance(2 * REST_TICKS * TICK_S)
+    assert looks.count("c") == looked
+    assert looks.count("a")

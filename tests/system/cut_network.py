@@ -8,7 +8,7 @@
 Nodes and etcd are in network namespaces (`ip netns`), joined by a bridge. Clients have another way
 to each of them, so that a node that is cut off can still be talked to. Cutting a node off takes
 its port from the bridge: what it sends is lost without a word, as when a switch fails, and what
-its processes have open stays open.
+its processes have open stays open. `block` loses what one of them sends to one other.
 
 Needs root, and leaves nothing behind; what a killed process has left is removed by the next one.
 """
@@ -25,6 +25,10 @@ from typing import NamedTuple
 CLUSTER_NET = "198.18.0"
 CLIENTS_NET = "198.19"
 """RFC 2544 keeps 198.18.0.0/15 for tests; the first half is in the namespaces only."""
+
+ETCD = "etcd"
+NOWHERE = "02:00:00:00:00:fe"
+"""An Ethernet address that no interface has."""
 
 NAMED = Path("/run/netns")
 PREFIX = "warren-"
@@ -104,6 +108,21 @@ class CutNetwork:
 
     def restore(self, name: str) -> None:
         _ip("-n", self._hub, "link", "set", _port(name), "master", "bridge")
+
+    def block(self, sender: str, receiver: str) -> None:
+        """What one sends to the other is lost from now on. Each is a node's name, or `ETCD`."""
+        self._neighbour("replace", sender, receiver, "lladdr", NOWHERE, "nud", "permanent")
+
+    def unblock(self, sender: str, receiver: str) -> None:
+        """Undo `block`."""
+        self._neighbour("del", sender, receiver)
+
+    def _neighbour(self, change: str, sender: str, receiver: str, *how: str) -> None:
+        """Change where the sender finds the receiver on the bridge."""
+        space = self._hub if sender == ETCD else f"{self._own}{sender}"
+        interface = "bridge" if sender == ETCD else "cluster"
+        host = self.etcd.host if receiver == ETCD else self._places[receiver].host
+        _ip("-n", space, "neigh", change, host, *how, "dev", interface)
 
     def remove(self) -> None:
         """When its processes have ended."""

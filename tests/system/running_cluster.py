@@ -133,6 +133,17 @@ class ClusterProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def launched(self) -> subprocess.Popen[bytes]:
+        """Its process, which may have ended by itself."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def exit_code(self) -> int | None:
+        """With what it has ended by itself."""
+        return self._process.poll() if self._process is not None else None
+
+    @property
     def log(self) -> str:
         return self._log.read_text("utf-8")
 
