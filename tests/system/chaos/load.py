@@ -285,8 +285,9 @@ class Consumer(Worker):
             for queue in [queue for queue, at in due.items() if at <= now]:
                 channels[queue].send("basic.consume", queue=queue)
                 del due[queue]
-            method = client.next_any(0.0 if held else 0.05)
-            if method is None or len(held) > 10:
+            works = self.load.drains.is_set()
+            method = client.next_any(0.0 if held and works else 0.05)
+            if works and (method is None or len(held) > 10):
                 self._settle(held)
             if method is None:
                 continue
@@ -328,12 +329,14 @@ class Consumer(Worker):
 
 
 class Load:
-    """All clients of a cluster; publishers work from `flow` to `ebb`."""
+    """All clients of a cluster. Publishers publish while it `flows`, consumers settle what they
+    have while it `drains`."""
 
     def __init__(self, cluster: RunningCluster, seed: str) -> None:
         self.book = Book()
         self.over = threading.Event()
         self.flows = threading.Event()
+        self.drains = threading.Event()
         plain = [f"plain.{name}" for name in cluster.nodes]
         self.published_to = [queue for queue in (*MIRRORED, *plain) if queue != GRAVES]
         self.consumed_from = [*MIRRORED, *plain]

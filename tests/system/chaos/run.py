@@ -1,9 +1,10 @@
 """Chaos: python -P tests/system/chaos/run.py [--rounds 20] [--seed 1] [--first 0] [--nodes 3].
 
 Runs an etcd and nodes of their own under load. In each round of a seed the same faults happen, to
-whoever leads then; afterwards everything is healed, the queues are drained, and the cluster must
-rest with nothing lost, invented, or delivered twice without a mark. Prints a line for each round.
-A round with complaints keeps its directory, and the next one has a new cluster.
+whoever leads then, in half of them while nothing is acknowledged; afterwards everything is healed,
+the queues are drained, and the cluster must rest with nothing lost, invented, or delivered twice
+without a mark. Prints a line for each round. A round with complaints keeps its directory, and the
+next one has a new cluster.
 
 Ends with 1 if there were complaints. Cuts in the network need root; without, they are left out.
 """
@@ -62,15 +63,20 @@ class Chaos:
         scene.rng = random.Random(f"{self._seed}/{number}")
         published, confirmed = len(book.messages), book.count("confirmed")
         before = {one: one.confirms for one in load.publishers}
+        piles_up = random.Random(f"{self._seed}/{number}/load").random() < 0.5
+        (load.drains.clear if piles_up else load.drains.set)()
         load.flows.set()
         wait_until(lambda: all(one.confirms > 20 + before[one] for one in load.publishers))
         happened = happen(scene)
         scene.heal()
+        load.drains.set()
         complaints, found = rest(self._cluster, load)
         complaints += complaints_of(book) + scene.complaints + self._logs.complaints()
         scene.complaints = []
         published = len(book.messages) - published
         confirmed = book.count("confirmed") - confirmed
+        if piles_up:
+            happened += ", with a backlog"
         counts = f"{confirmed} of {published} confirmed, {found} of them in lost+found"
         return f"{happened}; {counts}", complaints
 
