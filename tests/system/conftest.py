@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +13,11 @@ HERE = Path(__file__).parent
 if str(HERE) not in sys.path:
     sys.path.append(str(HERE))
 
+from raw_clients import RawClients  # noqa: E402
 from running_cluster import RunningCluster  # noqa: E402
 from server_process import PATIENCE_S, ServerProcess  # noqa: E402
 
 from warren import Broker  # noqa: E402
-from warren.compat_tests.broker import parse_url  # noqa: E402
-from warren.compat_tests.raw_client import RawClient  # noqa: E402
 
 
 @pytest.fixture
@@ -49,25 +47,9 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
         server.kill()
 
 
-class Clients:
-    """Opens raw clients to anything that has a `url`, and closes their sockets in the end."""
-
-    def __init__(self) -> None:
-        self._clients: list[RawClient] = []
-
-    def __call__(self, where: Any, *, handshake: bool = True, **options: Any) -> RawClient:
-        client = RawClient(parse_url(where if isinstance(where, str) else where.url))
-        self._clients.append(client)
-        return client.open(**options) if handshake else client
-
-    def abandon_all(self) -> None:
-        for client in self._clients:
-            client.abandon()
-
-
 @pytest.fixture
-def connect() -> Iterator[Clients]:
-    clients = Clients()
+def connect() -> Iterator[RawClients]:
+    clients = RawClients()
     yield clients
     clients.abandon_all()
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from raw_clients import RawClients
 from reserved_port import reserve_port
 from running_cluster import LEASE_TTL_S, ClusterProcess, RunningCluster, wait_until
 from test_cluster_shown import proxied
 
-from conftest import Clients
 from warren.cluster import FOUND_S
 from warren.mgmt.ctl.errors import Refused
 
@@ -31,7 +31,7 @@ class Owner:
     One message of each is out at a consumer.
     """
 
-    def __init__(self, node: ClusterProcess, connect: Clients) -> None:
+    def __init__(self, node: ClusterProcess, connect: RawClients) -> None:
         self.name = node.name[0]
         self.queues = {f"{kind}.{self.name}" for kind in KINDS}
         self._tags: dict[str, int] = {}
@@ -63,7 +63,7 @@ class Owner:
                 assert self.channel.ready(queue) == left
 
 
-def is_usable_from(owner: Owner, node: ClusterProcess, connect: Clients) -> None:
+def is_usable_from(owner: Owner, node: ClusterProcess, connect: RawClients) -> None:
     """Whoever is at another node counts and publishes; the queues are as before then."""
     channel = connect(node).channel()
     channel.call("confirm.select")
@@ -152,7 +152,7 @@ def goes_with_its_node(cluster: RunningCluster, owners: dict[str, Owner], name: 
 @pytest.mark.parametrize("killed", ["a", "b"])
 def test_what_ends_with_a_node_outlives_its_lease(
     start_cluster: Callable[..., RunningCluster],
-    connect: Clients,
+    connect: RawClients,
     mode: str,
     etcd: Callable[[RunningCluster], None],
     killed: str,
@@ -175,7 +175,7 @@ def test_what_ends_with_a_node_outlives_its_lease(
 
 @pytest.fixture(params=["ignore", "autoheal"])
 def lost(
-    tmp_path: Path, connect: Clients, request: pytest.FixtureRequest
+    tmp_path: Path, connect: RawClients, request: pytest.FixtureRequest
 ) -> Iterator[tuple[RunningCluster, dict[str, Owner]]]:
     """A cluster where b alone has lost etcd for so long that a and c see no presence of it."""
     more = f"cluster_partition_handling = {request.param}\n"
@@ -200,7 +200,7 @@ def lost(
 
 
 def test_a_node_without_a_lease_is_tidied_up_after_when_its_link_breaks(
-    lost: tuple[RunningCluster, dict[str, Owner]], connect: Clients
+    lost: tuple[RunningCluster, dict[str, Owner]], connect: RawClients
 ) -> None:
     cluster, owners = lost
     for name, owner in owners.items():
@@ -241,7 +241,7 @@ def test_a_node_that_starts_takes_no_other_for_dead(
 
 
 def test_a_node_that_pauses_is_dead_when_its_lease_has_ended(
-    start_cluster: Callable[..., RunningCluster], connect: Clients
+    start_cluster: Callable[..., RunningCluster], connect: RawClients
 ) -> None:
     cluster = start_cluster("a", "b", more="net_ticktime = 60\n")
     owners = {name: Owner(cluster[name], connect) for name in "ab"}
