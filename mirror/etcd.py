@@ -258,7 +258,7 @@ class EtcdClient:
             return content
 
     def _check_open(self) -> None:
-        """Whoever still asks when the node ends gets an answer that it expects."""
+        """Raises `EtcdUnreachable` once this is closed: tasks that still run then expect that."""
         if self._http.closed:
             raise EtcdUnreachable("the node is stopping")
 

@@ -294,7 +294,7 @@ class RemoteQueue(Queue):
             self.remove_consumer(consumer)
             raise
         if self._successor is not None:
-            # The answer is of a leader whose time is over.
+            # The leader that has answered does not lead any more.
             raise QueueMoved(self._successor)
         if self.deleted:
             raise no_queue(self.name, self._vhost.name)
