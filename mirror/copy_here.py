@@ -152,7 +152,7 @@ class CopyHere:
 
     @property
     def may_have_to_lead(self) -> bool:
-        """Whether a member of the group has died, or this node is outside and hears of no deaths."""
+        """Whether a member of the group has died, or this node is outside and hears of no death."""
         return bool(self._dead) or self.is_outside
 
     def leader_may_be_gone(self) -> None:

@@ -94,8 +94,8 @@ class FormerCopy:
         return messages
 
     def epochs(self) -> Iterator[tuple[int, list[int]]]:
-        """The epochs this copy can be compared from, the last one first: today's leader may know one
-        of them. With each, by how much positions have moved since, in each level."""
+        """The epochs this copy can be compared from, the last one first, and by how much positions
+        have moved since in each level. Today's leader may know one of them."""
         levels = len(self.levels)
         yield self.epoch, [0] * levels
         known = self._renumbering.earlier(levels) if self._renumbering is not None else ()
