@@ -5,7 +5,7 @@ buffer, and nothing about it is unusual, it is recognised by its octets, without
 
 - the octets of the method frame name the route, which was found when they came first;
 - the content header is stepped through once, for what publishing has to know of it; one that is
-  the same as the last one is not looked at again;
+  the same as the last one, in all octets that decide this, is not stepped through again;
 - then the body is cut out, and the publish is gathered with those before it.
 
 What was gathered goes to the queues when the next publish goes elsewhere, when nothing more can be
@@ -62,6 +62,7 @@ _FLAGS_AT = 12
 """Where the body size stands in the frame; the flags, in the frame and in its payload."""
 
 _NOTHING_BEGINS_SO = b"\xff"
+"""What `start` is while there is no header to compare with: no frame is of this type."""
 
 _BASIC_PUBLISH = 60 << 16 | 40
 _BASIC = 60 << 16

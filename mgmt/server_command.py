@@ -17,7 +17,8 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -207,12 +208,10 @@ class _Life:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 log_event(log, logging.WARNING, "address_in_use", error=error, action="waiting")
-            waits = [asyncio.create_task(event.wait()) for event in (self._stop_wanted, *stop)]
-            ended, _ = await asyncio.wait(
-                waits, timeout=ADDRESS_AGAIN_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            for wait in waits:
-                wait.cancel()
+            with _waits_for(self._stop_wanted, *stop) as waits:
+                ended, _ = await asyncio.wait(
+                    waits, timeout=ADDRESS_AGAIN_S, return_when=asyncio.FIRST_COMPLETED
+                )
             if ended:
                 return None
 
@@ -221,17 +220,13 @@ class _Life:
     ) -> RunningNode | None:
         """Start again; None when that is to end meanwhile: by a signal, or one of `stop`."""
         starting = asyncio.create_task(RunningNode.start(config, joined))
-        stopped = [asyncio.create_task(event.wait()) for event in (self._stop_wanted, *stop)]
-        try:
+        with _waits_for(self._stop_wanted, *stop) as stopped:
             await asyncio.wait((starting, *stopped), return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                return starting.result()
-            starting.cancel()
-            await asyncio.wait((starting,))
-            return None
-        finally:
-            for wait in stopped:
-                wait.cancel()
+        if starting.done():
+            return starting.result()
+        starting.cancel()
+        await asyncio.wait((starting,))
+        return None
 
     async def _stay_stopped(self, name: str) -> RunningNode | None:
         """Until `ctl start_app` succeeds; None when the process is to end."""
@@ -239,14 +234,10 @@ class _Life:
         failure = ""
         while True:
             stopped: StoppedNode = await stopped_node.StoppedNode.open(self._config, name, failure)
-            waits = [
-                asyncio.create_task(event.wait()) for event in (stopped.ended, self._stop_wanted)
-            ]
             try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                with _waits_for(stopped.ended, self._stop_wanted) as waits:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for wait in waits:
-                    wait.cancel()
                 await stopped.close()
             if not stopped.start_wanted:
                 return None
@@ -255,6 +246,17 @@ class _Life:
             except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
                 failure = str(error)
                 log_event(log, logging.ERROR, "node_not_started", reason=error)
+
+
+@contextmanager
+def _waits_for(*events: asyncio.Event) -> Iterator[Sequence[asyncio.Task[bool]]]:
+    """A task for each of these events, which are cancelled when nobody waits any more."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        yield waits
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def patient(config: Config) -> Config:

@@ -353,13 +353,16 @@ class RemoteQueue(Queue):
 
     def _is_held(self, result: Callable[[], Any], number: int) -> None:
         self._returning.discard(number)
+        if self.deleted or number not in self._told:
+            return
+        consumer, _ = self._told[number]
         try:
             result()
         except BrokerError:
-            # The leader is gone, or the queue: the consumer is subscribed anew, or cancelled.
-            return
-        if number in self._told:
-            self.consumer_changed(self._told[number][0])
+            # It holds nothing: its version does not know how to. So it has to be told what stops
+            # the consumer, or would send again what comes back, for ever.
+            self._told[number] = (consumer, False)
+        self.consumer_changed(consumer)
 
     def cancelled_by_leader(self, number: int) -> None:
         """The leader has ended a subscription."""

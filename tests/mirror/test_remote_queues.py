@@ -173,6 +173,28 @@ def test_a_consumer_elsewhere_gets_messages_in_order_however_it_is_stopped(seed:
     assert cluster["a"].queue("q").unacked == 0
 
 
+def test_a_leader_that_cannot_hold_messages_is_told_that_the_consumer_may_have_no_more(
+    cluster: Cluster,
+) -> None:
+    """As in a cluster whose nodes are upgraded one after the other."""
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    del cluster["a"].calls._methods["queue.hold"]
+    a.declares("q")
+    for number in range(20):
+        a.publishes("q", b"%d" % number)
+    b.sets_prefetch(1, whole_channel=True)
+    b.consumes("q")
+    got: list[bytes] = []
+    for tag in range(1, 21):
+        got += b.receives_bodies()
+        assert len(got) == tag
+        assert cluster["a"].queue("q").unacked == 1
+        b.acks(tag)
+    assert sorted(got) == sorted(b"%d" % number for number in range(20))
+
+
 def test_an_exclusive_queue_is_locked_at_every_other_node(cluster: Cluster) -> None:
     a, b = cluster["a"].connects(), cluster["b"].connects()
     for client in (a, b):
