@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.core.records import RECORD_TYPES, GroupMemberRecord, GroupRecord
-from warren.mirror.view import (
+from warren.mirror.gm.view import (
     MemberId,
     alive_members,
     between,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from warren.core.priority_queue import PriorityQueue
 from warren.core.records import QueueRecord
-from warren.mirror.hand_over import PATIENCE_S
-from warren.mirror.leader_level import LeaderLevel
+from warren.mirror.replication.hand_over import PATIENCE_S
+from warren.mirror.replication.leader_level import LeaderLevel
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
