@@ -3,12 +3,11 @@
 What a transaction is, and when its commit is done, is the code that also runs over etcd
 (`mirror/definitions/shared_definitions.py`); this module decides batches and carries them. Nothing
 happens by itself: every message between a node and the history is handed to `schedule` together
-with the name of the line it is on, and arrives when the step is called. Steps may be called late, in any
-order between lines, or never; on one line messages arrive in the order they were sent.
-
-A node has three lines: `<node>/requests` to the history, `<node>/answers` back, and
-`<node>/history` with the revisions. Answers and revisions overtake each other freely, as those of
-etcd do on two connections.
+with the name of the line it is on, and arrives when the step is called. Steps may be called late,
+in any order between lines, or never; on one line messages arrive in the order they were sent.  A
+node has three lines: `<node>/requests` to the history, `<node>/answers` back, and `<node>/history`
+with the revisions. Answers and revisions overtake each other freely, as those of etcd do on two
+connections.
 """
 
 from __future__ import annotations
