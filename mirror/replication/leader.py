@@ -75,6 +75,14 @@ class LeaderEffects(Protocol):
         """The mirror has all there is."""
         ...
 
+    def withhold(self) -> None:
+        """Messages may not be handed out yet."""
+        ...
+
+    def hand_out(self) -> None:
+        """They may."""
+        ...
+
 
 class SyncProgress(NamedTuple):
     """How many messages a mirror was sent, of how many there are to send, and since when."""
@@ -171,6 +179,8 @@ class Leader:
         self._copies: dict[str, _Copy] = {}
         self._awaiting: deque[tuple[int, _Confirm]] = deque()
         self._open: dict[int, _Confirm] = {}
+        # Below which positions of a level messages may be handed out, when all have that batch.
+        self._hand_outs: deque[tuple[int, int, int]] = deque()
         self._tokens = 0
         self._slices = 0
         self._unreported = Unreported()
@@ -247,6 +257,25 @@ class Leader:
     def purge(self, level: int) -> None:
         self._script.purge(level)
         self._wake()
+
+    def hand_out(self, level: int, below: int) -> None:
+        self._script.hand_out(level, below)
+        if self._copies:
+            self._hand_outs.append((self._batch, level, below))
+        else:
+            self.levels[level].hand_outs.noted_by_all(below)
+        if not self._flushing:
+            self._wake()
+
+    def withhold(self) -> None:
+        self._effects.withhold()
+
+    def tell_handed_out(self) -> None:
+        """Have mirrors know exactly what counts as delivered; nothing is handed out meanwhile."""
+        self._hand_outs.clear()
+        for level in self.levels:
+            if level.hand_outs.announced != level.inner.delivered_below:
+                level.hand_outs.begin_anew(level.inner.delivered_below)
 
     def origin(self, name: str, number: int) -> None:
         """All up to this number that was published at another node has been written down."""
@@ -386,6 +415,16 @@ class Leader:
         awaiting = self._awaiting
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
+        if self._hand_outs:
+            self._note_hand_outs(upto)
+
+    def _note_hand_outs(self, upto: int) -> None:
+        was_awaited = False
+        while self._hand_outs and self._hand_outs[0][0] <= upto:
+            _, level, below = self._hand_outs.popleft()
+            was_awaited |= self.levels[level].hand_outs.noted_by_all(below)
+        if was_awaited:
+            self._effects.hand_out()
 
     # Mirrors
 
@@ -429,6 +468,9 @@ class Leader:
             shifts,
             self._slices,
         )
+        for number, level in enumerate(self.levels):
+            self._script.hand_out(number, level.hand_outs.announced)
+            self._script.runs(Op.AGAIN, number, sorted(level.again))
         for name, number in self.origins.items():
             self._script.origin(name, number)
         for name, numbers in self.refusals:
@@ -644,4 +686,8 @@ class Leader:
         tails = [level.next_position for level in self.levels]
         self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
         self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
+        for level in self.levels:
+            # Mirrors may have heard less than we of the leader before.
+            level.hand_outs.noted = 0
+            level.hand_outs.begin_anew(level.inner.delivered_below)
         self._wake()

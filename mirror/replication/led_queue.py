@@ -197,6 +197,12 @@ class LedQueue:
         )
         self._change(add)
 
+    def withhold(self) -> None:
+        self.queue.withhold()
+
+    def hand_out(self) -> None:
+        self.queue.hand_out()
+
     # Mirrors
 
     def members(self) -> Collection[str]:

@@ -201,7 +201,7 @@ class Mirroring:
         if not level:
             for one in copy.mirror.levels:
                 one.put_all_back()
-                one.backing.count_as_delivered()
+                one.count_handed_out()
         return copy.mirror.levels[level].backing
 
     def stop_leading(self) -> None:
@@ -212,6 +212,7 @@ class Mirroring:
         """
         self._stopping = True
         for led in list(self._led.values()):
+            led.leader.tell_handed_out()
             led.leader.flush()
             if led.wanted.promote_on_shutdown == WHEN_SYNCED:
                 self._definitions.write_record(led.key, led.queue.queue_id, _down)
@@ -401,6 +402,8 @@ class Mirroring:
         reason = promotion(record.promoted)
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
+        for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
+            level.again = {position + own.delta for position in own.again}
         led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
         self._write_card_of_leader(led).then(lambda: self._noted(led))
         led.want(self._wanted(queue))
