@@ -18,8 +18,10 @@ def test_what_another_leader_may_have_delivered_is_redelivered_after_a_stop_in_o
     may_be_delivered: bool,
 ) -> None:
     journal = SimpleNamespace(
-        again=may_be_delivered, publish=lambda *_: 1,
-        nobody_asks=lambda *_: None, run=lambda *_: None
+        again=may_be_delivered,
+        publish=lambda *_: 1,
+        nobody_asks=lambda *_: None,
+        run=lambda *_: None,
     )
     store = MemoryQueue()
     level = LeaderLevel(store, 0, journal)  # type: ignore[arg-type]
