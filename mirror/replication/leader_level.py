@@ -173,13 +173,15 @@ class LeaderLevel(OneByOne):
         return self.hand_outs.make_room(self._fetched_below, limit)
 
     def _put_back(self, messages: list[Message]) -> list[Message]:
-        """Keep those that may not be handed out yet: positions in between were gone."""
-        noted = self.hand_outs.noted
-        beyond = [message for message in messages if message.position >= noted]
-        self.inner.requeue(beyond)
-        self._fetched_below = beyond[0].position
-        self.hand_outs.make_room(self._fetched_below, len(beyond))
-        return messages[: -len(beyond)]
+        """Those that may be handed out now; the others are ready again. There are such where
+        messages between them were gone."""
+        beyond = messages
+        while beyond := [one for one in beyond if one.position >= self.hand_outs.noted]:
+            self._fetched_below = beyond[0].position
+            if not self.hand_outs.make_room(self._fetched_below, len(beyond)):
+                self.inner.requeue(beyond)
+                break
+        return messages[: len(messages) - len(beyond)]
 
     def _handed_out(self, messages: list[Message]) -> None:
         end = messages[-1].position + 1 if messages else 0

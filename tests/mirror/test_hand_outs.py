@@ -146,7 +146,10 @@ def test_what_a_leader_before_had_delivered_is_redelivered_after_another_failove
     assert 50 <= count <= 50 + 3 * AHEAD_MIN
 
 
-def test_what_is_published_again_stays_redelivered_and_the_rest_does_not_become_so() -> None:
+@pytest.mark.parametrize("returns", [False, True])
+def test_what_is_published_again_stays_redelivered_and_the_rest_does_not_become_so(
+    returns: bool,
+) -> None:
     delay_s = [0.0]
     cluster = cluster_with_queue()
     cluster._delay = lambda: delay_s[0]
@@ -163,7 +166,14 @@ def test_what_is_published_again_stays_redelivered_and_the_rest_does_not_become_
     cluster.clock.advance(15)
     second = record(cluster).leader
     publish(cluster, second, range(22, 30))
+    if returns:
+        # A new mirror is told of it, too.
+        cluster.comes_back("a")
+        cluster.clock.advance(30)
+        cluster.kill(*set("bc") - {second})
+        cluster.clock.advance(15)
     lead_on(cluster, second)
+    assert not returns or record(cluster).leader == "a"
     found = left(cluster)
     assert [number for number, _ in found] == list(range(30))
     assert [number for number, redelivered in found if redelivered] == [21]

@@ -555,7 +555,8 @@ class History(Faults):
             return
         self.ledger.follow()
         queue = self.ledger.queues.get(publish.queue)
-        if queue is None or publish.published_at <= queue.bare_until:
+        started_at = self.cluster[led._node].started_at
+        if queue is None or publish.published_at <= max(queue.bare_until, started_at):
             # All that a disk gives back after a crash is redelivered.
             return
         self._marked_too_much[led.queue.queue_id] += 1
