@@ -93,6 +93,8 @@ class MemberBase:
         self._limits = limits
         self._strict = strict
         self._epoch_seen = epoch
+        # The highest version of the record that anybody has told of.
+        self._version_told = 0
         self._effects: list[Effect] = []
         self._inbox: deque[Callable[[], None]] = deque()
         self._access = RecordAccess(self._effects, self._retry_store_later)

@@ -1,6 +1,6 @@
 """How a member gets into the ring.
 
-It reads the record. With nobody in it, it makes the group of itself alone, and there is nothing to
+It reads the record, as its node knows it. With nobody in it, it makes the group of itself alone, and there is nothing to
 know. Otherwise it asks one of the members, which puts it to its own right and sends it all it
 knows: that catchup is what the joiner begins with. None of it is delivered here.
 
@@ -75,7 +75,9 @@ class JoiningMember(RingMember):
 
     def _first_catchup(self, sender: MemberId, message: Catchup) -> None:
         if self._is_answer(sender, message):
-            self._access.read(partial(self._enter, sender, message))
+            # What was ignored meanwhile, such as the catchup of another left neighbour, is of no
+            # later version.
+            self._access.read(partial(self._enter, sender, message), self._version_told)
 
     def _is_answer(self, sender: MemberId, catchup: Catchup) -> bool:
         """Whether the catchup is from whom this member asked, and later than the question.

@@ -60,7 +60,8 @@ class Member(JoiningMember):
         """Join the group; `Joined` or `Stopped` follows."""
         assert self.phase is NEW, self.phase
         self.phase = JOINING
-        self._access.read(self._choose)
+        # An old one does: who is in it no more is found gone, and changes of it are refused.
+        self._access.read(self._choose, 0)
         return self._turn()
 
     def broadcast(self, payload: bytes) -> list[Effect]:
@@ -125,6 +126,7 @@ class Member(JoiningMember):
 
     def receive(self, sender: MemberId, message: Message) -> list[Effect]:
         """A message from a member, in the order in which that member sent them."""
+        self._version_told = max(self._version_told, message.version)
         if message.epoch > self._epoch_seen:
             self._epoch_seen = message.epoch
             self._effects.append(EpochSeen(message.epoch))
@@ -242,7 +244,7 @@ class Member(JoiningMember):
             return
         if message.version > self._view.version and self.phase is not JOINING:
             self._inbox.appendleft(partial(self._process, sender, message))
-            self._access.read(partial(self._catch_up_with, message))
+            self._access.read(partial(self._catch_up_with, message), message.version)
             return
         if message.version < self._view.version:
             self._answer_late(sender, message)

@@ -103,9 +103,10 @@ class GroupMember:
         match effect:
             case Send(to, message):
                 shell.send(self.queue_id, Frame(self.member.me, to, message))
-            case ReadRecord(request):
+            case ReadRecord(request, version):
                 shell.read(
                     self.queue_id,
+                    version,
                     lambda: self._handout.run(
                         self.member.record_read(request, shell.record(self.queue_id))
                     ),
@@ -194,8 +195,12 @@ class GroupShell:
         else:
             self.post.send(frame.to.node, Kind.GROUP, _QUEUE.pack(queue_id), encode(frame))
 
-    def read(self, queue_id: int, then: Callable[[], None]) -> None:
-        """Call back when this node knows the record as it is now, or later."""
+    def read(self, queue_id: int, version: int | None, then: Callable[[], None]) -> None:
+        """Call back when this node knows the record in that version; or, as it is now."""
+        record = self.record(queue_id)
+        if version is not None and (record.version if record is not None else 0) >= version:
+            self.clock.call_soon(then)
+            return
         key = group_key(queue_id)
         stored = self._metadata.get(key)
         version = stored.version if stored is not None else 0

@@ -194,7 +194,19 @@ class Process:
             else:
                 self.event(self.member.store_unavailable, effect.request)
 
-        self.world.store.read(GROUP, answer)
+        store = self.world.store
+        last = store.version(GROUP)
+        if effect.version is not None and effect.version <= last and store.random.random() < 0.7:
+            # The process has a copy, which is late, or never comes.
+            version = store.random.randint(effect.version, last)
+            self.world.seen["read a record that was known"] += 1
+            self.world.seen["read an old record"] += version < last
+            known = store.history[GROUP][version - 1] if version else None
+            self.world.scheduler.after(
+                0.0, lambda: self.event(self.member.record_read, effect.request, known)
+            )
+            return
+        store.read(GROUP, answer)
 
     def _transact(self, effect: Transact) -> None:
         def answer(result: Answer[GroupRecord]) -> None:
