@@ -1,8 +1,9 @@
 """How a member gets into the ring.
 
-It reads the record, as its node knows it. With nobody in it, it makes the group of itself alone, and there is nothing to
-know. Otherwise it asks one of the members, which puts it to its own right and sends it all it
-knows: that catchup is what the joiner begins with. None of it is delivered here.
+It reads the record, as its node knows it. With nobody in it, it makes the group of itself alone,
+and there is nothing to know. Otherwise it asks one of the members, which puts it to its own right
+and sends it all it knows: that catchup is what the joiner begins with. None of it is delivered
+here.
 
 If whoever let it in dies before the catchup arrived, part of what that one knew may be nowhere but
 at its former right neighbour. So the joiner does not begin with the knowledge of another: it stops

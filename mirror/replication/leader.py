@@ -565,6 +565,13 @@ class Leader:
         """How many octets of instructions that is."""
         return self._unreported.octets_after(self._copies[mirror].has_batch)
 
+    def awaits_mirrors(self) -> bool:
+        """Whether there are mirrors that are in sync as soon as they have begun."""
+        return any(
+            copy.awaits_batch and copy.sync is None and not copy.in_sync
+            for copy in self._copies.values()
+        )
+
     def is_in_sync(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)
         return copy is not None and copy.in_sync

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -30,8 +30,14 @@ log = logging.getLogger("warren.queue")
 INVITE_AGAIN_S = 3.0
 """How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
 
+TOGETHER_S = 0.05
+"""How long one mirror waits for others, so that the definition names all of them at once."""
+
 UNREACHED_S = 5.0
 """How long confirms wait for a mirror that only others can reach."""
+
+
+ChangeOfRecord: TypeAlias = Callable[[QueueRecord], QueueRecord | None]
 
 
 class LedEffects(Protocol):
@@ -102,6 +108,9 @@ class LedQueue:
         self._joined = False
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
+        # Changes of the definition that wait, and what is to be done when they are written.
+        self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
+        self._is_writing = False
         self._unsent: deque[bytes] = deque()
 
     def want(self, wanted: Wanted) -> None:
@@ -195,7 +204,7 @@ class LedQueue:
         log_event(
             log, logging.INFO, "mirror_in_sync", queue=self.key[2], vhost=self.key[1], mirror=mirror
         )
-        self._change(add)
+        self._change(add, may_wait=True)
 
     def withhold(self) -> None:
         self.queue.withhold()
@@ -328,7 +337,7 @@ class LedQueue:
                     for placed in waiting:
                         placed.happen()
 
-        self._change(name, start)
+        self._change(name, start, may_wait=True)
 
     def _dismiss(self, node: str, *, though_member: bool = False) -> None:
         log_event(
@@ -350,7 +359,13 @@ class LedQueue:
         self,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = lambda: None,
+        *,
+        may_wait: bool = False,
     ) -> None:
+        """Change the definition; with what is said of other mirrors in a moment, if it `may_wait`.
+
+        `then` is called when it is written.
+        """
         epoch = self.leader.epoch
 
         def if_still_led(record: QueueRecord) -> QueueRecord | None:
@@ -358,7 +373,48 @@ class LedQueue:
                 return None
             return change(record)
 
-        self._definitions.write_record(self.key, self.queue.queue_id, if_still_led, then)
+        self._changes.append((if_still_led, then))
+        if may_wait and self._awaits_mirrors():
+            self._clock.call_later(TOGETHER_S, self._write_changes)
+        else:
+            self._write_changes()
+
+    def _awaits_mirrors(self) -> bool:
+        """Whether other mirrors are about to be born, or to be in sync."""
+        return self.leader.awaits_mirrors() or any(
+            mirror.node not in self._members and mirror.node in self.wanted_mirrors
+            for mirror in self._storages
+        )
+
+    def _write_changes(self) -> None:
+        """Write all changes at once: what comes while that is under way is written after it."""
+        if self._is_writing or not self._changes:
+            return
+        changes, self._changes = self._changes, []
+        made: list[Callable[[], None]] = []
+        self._is_writing = True
+
+        def make(record: QueueRecord) -> QueueRecord | None:
+            made.clear()
+            latest = record
+            for change, then in changes:
+                changed = change(latest)
+                if changed is not None:
+                    latest = changed
+                    made.append(then)
+            return latest if made else None
+
+        def written() -> None:
+            for then in made:
+                then()
+            over()
+
+        def over() -> None:
+            self._is_writing = False
+            self._write_changes()
+
+        key, queue_id = self.key, self.queue.queue_id
+        self._definitions.write_record(key, queue_id, make, written, over)
 
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):
