@@ -19,7 +19,7 @@ from warren.mirror.gm.errors import NotJoined
 from warren.mirror.gm.messages import Activity, Catchup, Entry, Message
 from warren.mirror.gm.record_access import RecordAccess
 from warren.mirror.gm.ring_links import RingLinks
-from warren.mirror.gm.view import MemberId, View
+from warren.mirror.gm.view import MemberId, Members, View
 
 
 class Phase(Enum):
@@ -49,6 +49,8 @@ class Limits(NamedTuple):
     beginning of a split that the store's majority decides."""
     retry_s: float = 0.05
     """Until the store, or a member that was not ready, is asked again; half to one and a half."""
+    founding_s: float = 2.0
+    """How long a member waits that is to be there from the beginning, until it joins by itself."""
 
 
 LIMITS = Limits()
@@ -103,6 +105,10 @@ class MemberBase:
         self._timers: dict[int, Callable[[], None]] = {}
         self._timers_set = 0
         self._asked: MemberId | None = None
+        self._has_asked = False
+        # Who is to be in a group from its beginning; and whether this member waits for that.
+        self._founders: Members = ()
+        self._awaits_group = False
         self._unreachable: set[MemberId] = set()
         self._flush_is_due = False
 

@@ -48,7 +48,7 @@ from warren.mirror.gm.messages import (
     Message,
     NotReady,
 )
-from warren.mirror.gm.view import MemberId, is_alive
+from warren.mirror.gm.view import MemberId, Members, is_alive
 
 
 class Member(JoiningMember):
@@ -56,10 +56,18 @@ class Member(JoiningMember):
 
     # Events from above
 
-    def start(self) -> list[Effect]:
-        """Join the group; `Joined` or `Stopped` follows."""
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> list[Effect]:
+        """Join the group; `Joined` or `Stopped` follows.
+
+        If there is none yet, it begins with these founders in it, too, who have been started and
+        are not in another one; or, if this is one of them, it `awaits_group`.
+        """
         assert self.phase is NEW, self.phase
         self.phase = JOINING
+        self._founders = founders
+        if awaits_group:
+            self._awaits_group = True
+            self._set_timer(self._await_no_longer, self._limits.founding_s)
         # An old one does: who is in it no more is found gone, and changes of it are refused.
         self._access.read(self._choose, 0)
         return self._turn()

@@ -12,7 +12,7 @@ from random import Random
 
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.records import GroupRecord, group_key
-from warren.mirror.gm.base import STOPPED
+from warren.mirror.gm.base import NEW, STOPPED
 from warren.mirror.gm.effects import (
     Demonitor,
     EpochSeen,
@@ -27,7 +27,7 @@ from warren.mirror.gm.errors import BroadcastRefused
 from warren.mirror.gm.handout import Handout, UpperLayer
 from warren.mirror.gm.member import Member
 from warren.mirror.gm.messages import Frame, MalformedMessage, decode, encode
-from warren.mirror.gm.view import MemberId, alive_members
+from warren.mirror.gm.view import MemberId, Members, alive_members
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 _QUEUE = struct.Struct("<Q")
@@ -51,8 +51,14 @@ class GroupMember:
         """Report to another layer from now on."""
         self._handout.become(upper)
 
-    def start(self) -> None:
-        self._handout.run(self.member.start())
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
+        """As `Member.start`."""
+        self._handout.run(self.member.start(founders, awaits_group=awaits_group))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was neither started nor ended."""
+        return self.member.phase is NEW
 
     def broadcast(self, payload: bytes) -> bool:
         """Send to all members at once; False when this member may not, or holds too much."""

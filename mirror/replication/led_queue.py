@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -30,6 +31,9 @@ log = logging.getLogger("warren.queue")
 INVITE_AGAIN_S = 3.0
 """How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
 
+FOUND_S = 0.1
+"""How long a new group waits for nodes that were asked to have a mirror."""
+
 TOGETHER_S = 0.05
 """How long one mirror waits for others, so that the definition names all of them at once."""
 
@@ -38,6 +42,14 @@ UNREACHED_S = 5.0
 
 
 ChangeOfRecord: TypeAlias = Callable[[QueueRecord], QueueRecord | None]
+
+
+class Founding(Enum):
+    """Of the group of a queue."""
+
+    NOT_YET = "not yet"
+    POSSIBLE = "possible"
+    OVER = "over"
 
 
 class LedEffects(Protocol):
@@ -106,6 +118,7 @@ class LedQueue:
         self._definitions = definitions
         self._effects = effects
         self._joined = False
+        self._founding = Founding.OVER
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
         # Changes of the definition that wait, and what is to be done when they are written.
@@ -127,6 +140,7 @@ class LedQueue:
         self._admitting.clear()
         self._unsent.clear()
         self.member = member
+        self._founding = Founding.OVER
         member.start()
         # What waited for mirrors that are not there any more need not wait.
         self.leader.speak_again()
@@ -218,9 +232,35 @@ class LedQueue:
         """The nodes that have a member in the group, besides this one."""
         return self._members.keys()
 
+    def will_found(self) -> None:
+        """There is no group: it is to begin with the mirrors in it."""
+        self._founding = Founding.NOT_YET
+
+    def may_found(self) -> None:
+        """Make the group as soon as all that were asked to have a mirror have answered."""
+        self._founding = Founding.POSSIBLE
+        self._found_with_all()
+        if self.is_founding:
+            self._clock.call_later(FOUND_S, self._found)
+
+    def _found_with_all(self) -> None:
+        if self._founding is Founding.POSSIBLE and len(self._storages) >= len(self._invited):
+            self._found()
+
+    def _found(self) -> None:
+        """Make the group, of the mirrors that have answered by now; others ask to be let in."""
+        if self.is_founding and self.member.is_new:
+            self.member.start(tuple(self._storages))
+        self._founding = Founding.OVER
+
+    @property
+    def is_founding(self) -> bool:
+        """Whether there is no group yet."""
+        return self._founding is not Founding.OVER
+
     def invite_missing(self, running: Collection[str]) -> None:
         """Ask the nodes that are wanted and have no mirror, again and again."""
-        if not self._joined:
+        if not (self._joined or self.is_founding):
             return
         now = self._clock.now()
         for node in self.wanted_mirrors:
@@ -246,6 +286,7 @@ class LedQueue:
         self._storages[mirror] = storage_id
         if kept is not None:
             self._kept[mirror] = kept
+        self._found_with_all()
         if self._members.get(node) == mirror and node not in self.leader.mirrors:
             self._admit(mirror)
 

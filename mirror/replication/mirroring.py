@@ -481,12 +481,18 @@ class Mirroring:
             )
             self._look_for_better_copies(led)
         else:
+            if self._groups.record(queue.queue_id) is None:
+                led.will_found()
             self._write_card_of_leader(led).then(lambda: self._start_member(led, led.member))
         return led
 
     def _start_member(self, led: LedQueue, member: GroupMember) -> None:
         """Have a group from now on, and with it mirrors that may take over."""
-        if self._led.get(led.queue.queue_id) is led and led.member is member:
+        if self._led.get(led.queue.queue_id) is not led or led.member is not member:
+            return
+        if led.is_founding:
+            led.may_found()
+        else:
             member.start()
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
@@ -803,9 +809,9 @@ class Mirroring:
     # Copies of this node
 
     async def _invited(
-        self, node: str, queue_id: int, vhost: str, name: str
+        self, node: str, queue_id: int, vhost: str, name: str, founds: bool
     ) -> tuple[int, int, Kept | None]:
-        """The leader of a queue asks us to have a mirror.
+        """The leader of a queue asks us to have a mirror; if it `founds` the group, in that.
 
         Answers the incarnation of its member, what our storage calls the copy, and what is here
         from before.
@@ -817,7 +823,7 @@ class Mirroring:
         if record is None:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         if queue_id not in self._copies:
-            self._have_copy(key, record)
+            self._have_copy(key, record, founds)
         copy = self._copies[queue_id]
         if copy.is_outside:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
@@ -826,7 +832,7 @@ class Mirroring:
         kept = None if former is None else former.kept()
         return copy.member.member.me.incarnation, copy.storage_id, kept
 
-    def _have_copy(self, key: Key, record: QueueRecord) -> None:
+    def _have_copy(self, key: Key, record: QueueRecord, awaits_group: bool) -> None:
         queue_id = record.queue_id
         settings = self._settings(key, record)
         # Never one that was used before: what is left of an earlier copy is another matter.
@@ -855,7 +861,7 @@ class Mirroring:
         self._by_storage[storage_id] = copy
         self._by_key[key] = queue_id
         copy.member = self._groups.join(queue_id, record.epoch, copy)
-        copy.member.start()
+        copy.member.start(awaits_group=awaits_group)
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key
@@ -1006,7 +1012,12 @@ class Mirroring:
 
         async def ask() -> tuple[int, int, Kept | None]:
             incarnation, storage_id, kept = await self._calls.ask(
-                node, "mirror.invite", queue.queue_id, queue.vhost_name, queue.name
+                node,
+                "mirror.invite",
+                queue.queue_id,
+                queue.vhost_name,
+                queue.name,
+                led.is_founding,
             )
             return incarnation, storage_id, Kept(*kept) if kept is not None else None
 

@@ -32,6 +32,7 @@ from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChanne
 from cluster_disk import START_SHIFT, Disk
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults
 from pamqp import commands
+from pipe import Frame
 
 from warren.core.errors import PreconditionFailed
 from warren.core.field import Field
@@ -794,8 +795,12 @@ class History(Faults):
         client, channel = session.client, session.channel(ADMIN)
         for _ in range(10_000):
             client.sends(commands.Basic.Get, channel.number, queue=queue, no_ack=True)
-            self.cluster.clock.advance(0.3)
-            frames = client.frames()
+            frames: list[Frame] = []
+            until = self.now + 30
+            while not frames and self.now < until:
+                self.cluster.clock.advance(0.3)
+                frames = client.frames()
+            assert frames, f"nobody answers who gets from {queue}"
             if frames[0].method.name == "Basic.GetEmpty":
                 session.vanishes()
                 return

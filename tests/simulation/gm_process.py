@@ -54,7 +54,7 @@ class World:
         self.network = Network(scheduler)
         self.store: SharedStore[GroupRecord] = SharedStore(scheduler, lambda group: group.version)
         self.epoch = 1
-        self.limits = Limits(suspicion_s=0.02, retry_s=0.01)
+        self.limits = Limits(suspicion_s=0.02, retry_s=0.01, founding_s=0.1)
         self.confirmed: Callable[[Process, int], None] = lambda process, number: None
         self.ended: Callable[[Process, StopReason | None], None] = lambda process, reason: None
         self.inheritors: dict[MemberId, set[MemberId]] = {}
@@ -89,8 +89,8 @@ class Process:
 
     # Events
 
-    def start(self) -> None:
-        self.event(self.member.start)
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
+        self.event(lambda: self.member.start(founders, awaits_group=awaits_group))
 
     def arrived(self, sender: Any, parcel: bytes) -> None:
         if self.is_over:
