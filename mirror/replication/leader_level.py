@@ -148,8 +148,21 @@ class LeaderLevel(OneByOne):
         return message
 
     def fetch(self) -> Message | None:
-        messages = self.fetch_many(1)
-        return messages[0] if messages else None
+        hand_outs = self.hand_outs
+        if self._fetched_below >= hand_outs.noted and not self._make_room(1):
+            return None
+        message = self.inner.fetch()
+        if message is None:
+            return None
+        position = message.position
+        if position >= hand_outs.noted and not self._put_back([message]):
+            return None
+        if position >= self._fetched_below:
+            self._fetched_below = position + 1
+            if position >= hand_outs.renew_at:
+                hand_outs.announce(position + 1)
+        self._fetched((message,))
+        return message
 
     def fetch_many(self, limit: int) -> list[Message]:
         room = self.hand_outs.noted - self._fetched_below

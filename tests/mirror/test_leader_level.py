@@ -69,24 +69,26 @@ def level_with_gaps(journal: NotingJournal) -> LeaderLevel:
     return level
 
 
-@pytest.mark.parametrize("limit", [1, 7])
+@pytest.mark.parametrize("limit", [0, 1, 7])
 def test_positions_that_are_gone_do_not_hold_up_a_leader_without_mirrors(limit: int) -> None:
+    """Fetched one by one, or many."""
     journal = NotingJournal(at_once=True)
     level = level_with_gaps(journal)
     found: list[bytes] = []
-    while messages := level.fetch_many(limit):
+    while messages := level.fetch_many(limit) if limit else [m for m in [level.fetch()] if m]:
         found += [bytes(message.body) for message in messages]
     assert found == [b"%d" % number for number in range(20)]
     assert not journal.withheld
 
 
-def test_nothing_is_fetched_beyond_positions_that_mirrors_know() -> None:
+@pytest.mark.parametrize("limit", [0, 1, 7])
+def test_nothing_is_fetched_beyond_positions_that_mirrors_know(limit: int) -> None:
     journal = NotingJournal(at_once=False)
     level = level_with_gaps(journal)
     found: list[bytes] = []
     noted = 0
     for _ in range(100):
-        messages = level.fetch_many(7)
+        messages = level.fetch_many(limit) if limit else [m for m in [level.fetch()] if m]
         assert all(message.position < noted and not message.redelivered for message in messages)
         found += [bytes(message.body) for message in messages]
         if messages or not level.length:
