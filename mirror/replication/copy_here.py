@@ -11,9 +11,7 @@ import msgspec
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
 from warren.core.records import QueueRecord
-from warren.mirror.gm.effects import StopReason
-from warren.mirror.gm.shell import GroupMember
-from warren.mirror.gm.view import MemberId, Members, alive_members
+from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
@@ -70,7 +68,7 @@ class CopyHere:
         self.queue_id = queue_id
         self.storage_id = storage_id
         self.mirror = mirror
-        self.member: GroupMember
+        self.member: CarrierMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False
         # Whether nothing was awaited of it when it was looked at last.
@@ -187,7 +185,7 @@ class CopyHere:
     def _alive(self) -> set[str]:
         if self.is_outside:
             return set(self._effects.group_members(self.queue_id) or ())
-        return {member.node for member in alive_members(self.member.member.record)}
+        return {member.node for member in self.member.others()}
 
     def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
         if epoch != self._told_epoch:

@@ -15,9 +15,7 @@ from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
 from warren.core.waiting import Event
-from warren.mirror.gm.effects import StopReason
-from warren.mirror.gm.shell import GroupMember
-from warren.mirror.gm.view import MemberId, Members
+from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, StopReason
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.instructions import epoch_and_batch
 from warren.mirror.replication.leader import Leader
@@ -76,7 +74,7 @@ class LedQueue:
         self.key = key
         self.queue = queue
         self.leader = Leader(queue.queue_id, epoch, clock, self)
-        self.member: GroupMember
+        self.member: CarrierMember
         # What the storage of this node calls the queue.
         self.storage_id = queue.queue_id
         self.wanted = Wanted()
@@ -109,7 +107,7 @@ class LedQueue:
         self.wanted = wanted
         self.leader.limit_slices(wanted.sync_batch)
 
-    def go_on_alone(self, member: GroupMember, epoch: int) -> None:
+    def go_on_alone(self, member: CarrierMember, epoch: int) -> None:
         """Lead on, after being fenced, in another life of the group, in which nobody is yet."""
         self.leader.goes_on_in(epoch)
         self.leader.fenced = False

@@ -38,8 +38,8 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
-from warren.mirror.gm.shell import GroupMember, GroupShell
-from warren.mirror.gm.view import alive_members
+from warren.mirror.carriers.ports import CarrierMember
+from warren.mirror.gm.shell import GroupShell
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
@@ -381,12 +381,12 @@ class Mirroring:
         led = self._new_led(queue, key, record)
         self._hold_until_noted(led)
         if copy.is_outside:
-            led.member = self._groups.join(queue.queue_id, record.epoch, led)
+            led.member = self._groups.join(queue.queue_id, self._name, record.epoch, led)
             led.member.start()
         else:
             led.member = copy.member
             copy.member.become(led)
-            led.already_joined(alive_members(copy.member.member.record))
+            led.already_joined(copy.member.others())
         for mirror in record.mirrors:
             if mirror in record.in_sync:
                 led.leader.follows(mirror)
@@ -397,7 +397,7 @@ class Mirroring:
         self._origins[queue.queue_id] = copy.mirror.origins
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
-        led.member.set_epoch(record.epoch)
+        led.member.follow(self._name, record.epoch, record.ballot)
         reason = promotion(record.promoted)
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
@@ -468,7 +468,7 @@ class Mirroring:
         for mirror in record.mirrors:
             # Of a time before this node was away: one of them may be about to take our place.
             led.leader.add_mirror(mirror)
-        led.member = self._groups.join(queue.queue_id, record.epoch, led)
+        led.member = self._groups.join(queue.queue_id, self._name, record.epoch, led)
         if record.mirrors:
             self._fence(led)
             led.returned = ReturnedLeader(
@@ -481,7 +481,7 @@ class Mirroring:
             self._write_card_of_leader(led).then(lambda: self._start_member(led, led.member))
         return led
 
-    def _start_member(self, led: LedQueue, member: GroupMember) -> None:
+    def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
         """Have a group from now on, and with it mirrors that may take over."""
         if self._led.get(led.queue.queue_id) is led and led.member is member:
             member.start()
@@ -534,10 +534,10 @@ class Mirroring:
 
         self._definitions.write_record(led.key, led.queue.queue_id, alone, go_on)
 
-    def _joining(self, led: LedQueue) -> GroupMember:
+    def _joining(self, led: LedQueue) -> CarrierMember:
         """A new member in the place of the one that has stopped, or has never begun."""
         self._groups.forget(led.member)
-        return self._groups.join(led.queue.queue_id, led.leader.epoch, led)
+        return self._groups.join(led.queue.queue_id, self._name, led.leader.epoch, led)
 
     def _unlead(self, led: LedQueue) -> None:
         """The queue has no mirrors any more, and shall have none."""
@@ -821,7 +821,7 @@ class Mirroring:
         copy.wanted_at = self._clock.now()
         former = copy.mirror.former
         kept = None if former is None else former.kept()
-        return copy.member.member.me.incarnation, copy.storage_id, kept
+        return copy.member.me.incarnation, copy.storage_id, kept
 
     def _have_copy(self, key: Key, record: QueueRecord) -> None:
         queue_id = record.queue_id
@@ -851,7 +851,7 @@ class Mirroring:
         self._copies[queue_id] = copy
         self._by_storage[storage_id] = copy
         self._by_key[key] = queue_id
-        copy.member = self._groups.join(queue_id, record.epoch, copy)
+        copy.member = self._groups.join(queue_id, record.leader, record.epoch, copy)
         copy.member.start()
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
@@ -900,8 +900,7 @@ class Mirroring:
         return self._present()
 
     def group_members(self, queue_id: int) -> Collection[str] | None:
-        record = self._groups.record(queue_id)
-        return None if record is None else [member.node for member in alive_members(record)]
+        return self._groups.nodes_of(queue_id)
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
         self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
@@ -958,7 +957,7 @@ class Mirroring:
         if led is not None and isinstance(record, QueueRecord) and record.leader == self._name:
             if record.epoch != led.leader.epoch:
                 led.leader.goes_on_in(record.epoch)
-                led.member.set_epoch(record.epoch)
+                led.member.follow(self._name, record.epoch, record.ballot)
             led.record_changed(record)
             self.hand_overs.mirrors_changed(queue_id, record.mirrors)
 
@@ -976,7 +975,7 @@ class Mirroring:
         else:
             copy.listed = self._name in record.mirrors
             copy.promoting = False
-            copy.member.set_epoch(record.epoch)
+            copy.member.follow(record.leader, record.epoch, record.ballot)
             # The leader's batches may have come before this.
             copy.mirror.report_again()
 
