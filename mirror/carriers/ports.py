@@ -16,12 +16,25 @@ from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from warren.core.records import QueueRecord
+from warren.mirror.carriers.batch import Position
+
 
 class CarrierKind(StrEnum):
     """As policies name it (`ha-replication`)."""
 
     GM = "gm"
     LOG = "log"
+
+    @property
+    def stored(self) -> str:
+        """As definitions have it: there gm is what goes without saying."""
+        return "" if self is CarrierKind.GM else self.value
+
+    @classmethod
+    def of(cls, record: QueueRecord) -> CarrierKind:
+        """What carries the batches of a queue with this definition."""
+        return cls(record.carrier or cls.GM)
 
 
 class MemberId(NamedTuple):
@@ -72,6 +85,11 @@ class UpperLayer(Protocol):
         """Too much is on its way, or no more."""
         ...
 
+    def disputed(self) -> None:
+        """A mirror has voted for another leader than this one, and is back: it carries out nothing
+        more before the definition has another ballot."""
+        ...
+
     def stopped(self, reason: StopReason) -> None: ...
 
 
@@ -103,8 +121,15 @@ class CarrierMember(Protocol):
         """Every mirror has everything up to this batch."""
         ...
 
-    def follow(self, leader: str, epoch: int, ballot: int) -> None:
-        """The definition says who leads, in which epoch."""
+    def follow(self, record: QueueRecord) -> None:
+        """The definition of the queue: who leads, in which epoch, and who has mirrors."""
+        ...
+
+    def vote(self) -> Position | None:
+        """Take no more batches of the present leader; returns the last one that is here.
+
+        None while that leader is there, or where the carrier needs no votes.
+        """
         ...
 
     def leave(self) -> None:
@@ -119,8 +144,8 @@ class CarrierMember(Protocol):
 class Carrier(Protocol):
     """All members of this node that are carried the same way."""
 
-    def join(self, queue_id: int, leader: str, epoch: int, upper: UpperLayer) -> CarrierMember:
-        """A member for the queue, under a new id, to be started."""
+    def join(self, record: QueueRecord, upper: UpperLayer) -> CarrierMember:
+        """A member for the queue with this definition, under a new id, to be started."""
         ...
 
     def forget(self, member: CarrierMember) -> None:

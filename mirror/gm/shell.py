@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 from random import Random
 
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
-from warren.core.records import GroupRecord, group_key
+from warren.core.records import GroupRecord, QueueRecord, group_key
+from warren.mirror.carriers.batch import Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
 from warren.mirror.gm.base import STOPPED
 from warren.mirror.gm.effects import (
@@ -75,8 +76,12 @@ class GroupMember:
         self._handout.run(self.member.flush())
         return True
 
-    def follow(self, leader: str, epoch: int, ballot: int) -> None:
-        self._handout.run(self.member.set_epoch(epoch))
+    def follow(self, record: QueueRecord) -> None:
+        self._handout.run(self.member.set_epoch(record.epoch))
+
+    def vote(self) -> Position | None:
+        """The ring sees to it that all that are left have the same."""
+        return None
 
     def leave(self) -> None:
         """Be a member no more."""
@@ -171,11 +176,12 @@ class GroupShell:
         post.watch(on_up=lambda node: None, on_down=self._node_down)
         metadata.watch(("group",), self._record_changed)
 
-    def join(self, queue_id: int, leader: str, epoch: int, upper: UpperLayer) -> GroupMember:
+    def join(self, record: QueueRecord, upper: UpperLayer) -> GroupMember:
         """Join the group of a queue under a new id; `upper` is told when that is done."""
+        queue_id = record.queue_id
         assert queue_id not in self._members, queue_id
         me = MemberId(self._node, self._rng.getrandbits(INCARNATION_BITS))
-        member = Member(me, epoch, self._rng)
+        member = Member(me, record.epoch, self._rng)
         self._members[queue_id] = grouped = GroupMember(self, queue_id, member, upper)
         return grouped
 

@@ -56,7 +56,7 @@ class HandOver:
 
     def _buried(self) -> None:
         if not self._is_over:
-            self._led.leader.barrier(self._fall_silent)
+            self._led.leader.barrier(self._fall_silent, everywhere=True)
 
     def stay(self) -> None:
         """The queue goes on here."""
@@ -80,7 +80,7 @@ class HandOver:
             self.begin()
         else:
             self._led.leader.fall_silent()
-            self._led.leader.barrier(self._ask)
+            self._led.leader.barrier(self._ask, everywhere=True)
 
     def _ask(self, leads: bool) -> None:
         if leads and not self._is_over:

@@ -15,9 +15,10 @@ from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
 from warren.core.waiting import Event
-from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, StopReason
+from warren.mirror.carriers.batch import epoch_and_batch
+from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
+from warren.mirror.replication.confirm_rule import stricter
 from warren.mirror.replication.former_copy import Kept
-from warren.mirror.replication.instructions import epoch_and_batch
 from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.replicas import Wanted, stand_ins
@@ -70,8 +71,10 @@ class LedQueue:
         clock: Clock,
         definitions: QueueDefinitions,
         effects: LedEffects,
+        carrier: CarrierKind = CarrierKind.GM,
     ) -> None:
         self.key = key
+        self.carrier = carrier
         self.queue = queue
         self.leader = Leader(queue.queue_id, epoch, clock, self)
         self.member: CarrierMember
@@ -100,12 +103,15 @@ class LedQueue:
         self._joined = False
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
+        # Members that have gone, and may be back; and mirrors that cannot be done without yet.
+        self._lost: dict[str, MemberId] = {}
+        self._to_dismiss: set[str] = set()
         self._unsent: deque[bytes] = deque()
 
     def want(self, wanted: Wanted) -> None:
         """What its policy says from now on."""
         self.wanted = wanted
-        self.leader.limit_slices(wanted.sync_batch)
+        self.leader.limit_slices(wanted.sync_batch, wanted.catch_up_rate)
 
     def go_on_alone(self, member: CarrierMember, epoch: int) -> None:
         """Lead on, after being fenced, in another life of the group, in which nobody is yet."""
@@ -142,12 +148,16 @@ class LedQueue:
         for birth in births:
             if birth.node != self._node:
                 self._members[birth.node] = birth
+                if self._lost.pop(birth.node, None) == birth:
+                    # It was only out of reach.
+                    self._to_dismiss.discard(birth.node)
+                    self.leader.stays(birth.node)
                 self._admit(birth)
         for death in deaths:
             self._storages.pop(death, None)
             self._kept.pop(death, None)
             if self._members.get(death.node) == death:
-                del self._members[death.node]
+                self._lost[death.node] = self._members.pop(death.node)
                 self._dismiss(death.node)
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
@@ -162,6 +172,12 @@ class LedQueue:
         self._effects.set_flow(self, congested)
         if not congested:
             self._send_on()
+
+    def disputed(self) -> None:
+        def call_another_ballot(record: QueueRecord) -> QueueRecord:
+            return msgspec.structs.replace(record, ballot=record.ballot + 1)
+
+        self._change(call_another_ballot)
 
     def stopped(self, reason: StopReason) -> None:
         self._joined = False
@@ -180,6 +196,9 @@ class LedQueue:
 
     def send_slice(self, mirror: str, payload: bytes) -> None:
         self._effects.send_slice(mirror, payload)
+
+    def reported_by_all(self, batch: int) -> None:
+        self.member.reported_by_all(batch)
 
     def now_in_sync(self, mirror: str) -> None:
         def add(record: QueueRecord) -> QueueRecord | None:
@@ -247,6 +266,7 @@ class LedQueue:
             and in_sync == set(self.wanted_mirrors) == set(record.mirrors)
             and in_sync == set(self.leader.mirrors)
             and in_sync <= set(running)
+            and not self._to_dismiss
         )
 
     def synchronise(self, record: QueueRecord) -> None:
@@ -268,14 +288,28 @@ class LedQueue:
             kept = [mirror for mirror in record.mirrors if mirror in wanted or mirror in stay]
             if kept == record.mirrors:
                 return None
-            in_sync = [mirror for mirror in record.in_sync if mirror in kept]
-            return msgspec.structs.replace(record, mirrors=kept, in_sync=in_sync)
+            kept = [mirror for mirror in record.mirrors if mirror in kept or self._needs(mirror)]
+            return None if kept == record.mirrors else self._naming(record, kept)
 
         self._change(drop)
+
+    def _needs(self, mirror: str) -> bool:
+        """Whether something that was confirmed may be lost without this mirror."""
+        return not self.leader.lets_go(mirror)
+
+    def _naming(self, record: QueueRecord, mirrors: list[str]) -> QueueRecord:
+        """The definition with fewer mirrors. Votes of those that are not named any more are void:
+        they may be mirrors again before an election is over."""
+        in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
+        ballot = record.ballot + (self.carrier is CarrierKind.LOG)
+        return msgspec.structs.replace(record, mirrors=mirrors, in_sync=in_sync, ballot=ballot)
 
     def drop_unreached(self, running: Collection[str]) -> None:
         """The group goes on while its neighbours reach each other, but a mirror says to the leader
         itself what it has: one that cannot is not waited for any longer."""
+        self._drop_slow()
+        for mirror in list(self._to_dismiss):
+            self._dismiss(mirror, though_member=True)
         now = self._clock.now()
         unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
         self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
@@ -283,11 +317,42 @@ class LedQueue:
             if now >= since + UNREACHED_S:
                 self._dismiss(mirror, though_member=True)
 
+    def _drop_slow(self) -> None:
+        """A mirror that is too far behind catches up later, from what it has on disk."""
+        if self.carrier is not CarrierKind.LOG:
+            return
+        for mirror in list(self.leader.mirrors):
+            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max:
+                self._dismiss(mirror, though_member=True)
+
     def record_changed(self, record: QueueRecord) -> None:
         """Mirrors that are not named any more need not have anything to confirm."""
+        if self.carrier is CarrierKind.LOG:
+            # Until a smaller number is written down, an election counts on the larger one.
+            self.leader.acks = stricter(record.acks, self._wanted_acks())
         for mirror in list(self.leader.mirrors):
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
+        self._to_dismiss &= set(record.mirrors)
+        self.leader.whole_copies_are(record.in_sync)
+
+    def _wanted_acks(self) -> int:
+        return self.wanted.acks_of(1 + len(self.wanted_mirrors))
+
+    def follow_acks(self, record: QueueRecord) -> None:
+        """Have the definition say how many copies confirm a publish, as the policy wants it."""
+        if self.carrier is not CarrierKind.LOG:
+            return
+        acks = self._wanted_acks()
+        self.leader.acks = stricter(record.acks, acks)
+        if acks == record.acks or not record.mirrors:
+            return
+        if stricter(acks, record.acks) == acks and not self.leader.have_all_confirmed(
+            record.in_sync
+        ):
+            # An election would count on what is not everywhere yet: at a later tick.
+            return
+        self._change(lambda record: msgspec.structs.replace(record, acks=acks))
 
     def _admit(self, birth: MemberId) -> None:
         """A new mirror has nothing yet, and the definition says so before it is told to start."""
@@ -300,12 +365,16 @@ class LedQueue:
 
         def name(record: QueueRecord) -> QueueRecord | None:
             mirrors = [mirror for mirror in record.mirrors if mirror != node]
-            in_sync = [mirror for mirror in record.in_sync if mirror != node]
+            if node in record.in_sync and self._needs(node):
+                self._admitting.discard(birth)
+                return None
+            named = self._naming(record, mirrors)
             return msgspec.structs.replace(
-                record,
+                named,
                 mirrors=[*mirrors, node],
-                in_sync=in_sync,
                 stores={**record.stores, node: storage_id},
+                carrier=self.carrier.stored,
+                acks=record.acks if record.mirrors else self._wanted_acks(),
             )
 
         def start() -> None:
@@ -329,12 +398,12 @@ class LedQueue:
 
         def forget(record: QueueRecord) -> QueueRecord | None:
             if node not in record.mirrors or (node in self._members and not though_member):
+                self.leader.stays(node)
                 return None
-            return msgspec.structs.replace(
-                record,
-                mirrors=[mirror for mirror in record.mirrors if mirror != node],
-                in_sync=[mirror for mirror in record.in_sync if mirror != node],
-            )
+            if self._needs(node):
+                self._to_dismiss.add(node)
+                return None
+            return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
 
         self._change(forget)
 

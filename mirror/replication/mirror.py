@@ -14,10 +14,11 @@ from typing import Any
 from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Envelope
 from warren.core.ports import Clock
+from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
-from warren.mirror.replication.instructions import Op, epoch_and_batch, perform
+from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
@@ -53,6 +54,8 @@ class Mirror:
         self.former: FormerCopy | None = None
         # Whether what is here would be found again after a restart.
         self.has_card = False
+        # Whether it has a persistent message when that is on disk, or when it has come.
+        self.is_flushed = True
         self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
@@ -153,7 +156,7 @@ class Mirror:
         delivered: bool,
     ) -> None:
         copy = self.levels[level]
-        safe = not (copy.backing.defers_confirms and envelope.persistent)
+        safe = not (self.is_flushed and copy.backing.defers_confirms and envelope.persistent)
         mark = IN_SLICE if self._in_slice else self.epoch << BATCH_BITS | self._batch
         taken = copy.publish(
             position, envelope, body, expires_at, delivered, None if safe else self, mark

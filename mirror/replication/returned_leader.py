@@ -23,17 +23,29 @@ class ReturnedLeader:
     """Of one queue, until it is known who leads. `there()` are the nodes that show signs of life;
     `ask` has one lead, and tells whether it has a copy."""
 
-    def __init__(self, clock: Clock, there: Callable[[], Collection[str]], ask: Ask) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        there: Callable[[], Collection[str]],
+        ask: Ask,
+        *,
+        is_sure: bool = False,
+    ) -> None:
+        """`is_sure`: nothing was confirmed that this node had not on disk."""
         self._clock = clock
         self._until = clock.now() + RECLAIM_S
         self._there = there
         self._mirrors = WholeCopies(there, ask)
+        self._is_sure = is_sure
 
     def awaited(self, record: QueueRecord) -> list[str]:
         """The mirrors that may take the lead and lose less by it."""
         if self._clock.now() < self._until:
             without = self._mirrors.without(record.epoch)
             return [mirror for mirror in record.in_sync if mirror not in without]
+        if self._is_sure:
+            # They would have taken the lead by now if enough of them could.
+            return []
         return self._mirrors.may_have(record.in_sync, record.epoch)
 
     def ask(self, record: QueueRecord, then: Callable[[], None]) -> None:
