@@ -43,6 +43,11 @@ class Result(NamedTuple):
     why_not: str = ""
 
 
+def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
+    """Whether so many votes of mirrors are enough."""
+    return mirrors >= votes_needed(record.acks, 1 + len(record.in_sync))
+
+
 def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int = 0) -> Result:
     """What comes of these answers, the asking node's own among them.
 

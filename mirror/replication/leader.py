@@ -412,11 +412,13 @@ class Leader:
             self._step(awaiting.popleft()[1])
 
     def whole_copies_are(self, named: Collection[str]) -> None:
-        """The definition names these mirrors as whole."""
+        """The definition names these mirrors as whole.
+
+        What was about to be written when it was another one never will be.
+        """
         for mirror, copy in self._copies.items():
             copy.is_named = mirror in named
-            if not copy.is_named:
-                copy.is_leaving = False
+            copy.is_leaving = False
         if self.acks is not None:
             self._release()
 
@@ -429,12 +431,6 @@ class Leader:
             return False
         copy.is_leaving = copy.is_named
         return True
-
-    def stays(self, mirror: str) -> None:
-        """It counts again: the definition still names it."""
-        copy = self._copies.get(mirror)
-        if copy is not None:
-            copy.is_leaving = False
 
     def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
         """Whether each of these mirrors has all that was confirmed."""

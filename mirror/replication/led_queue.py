@@ -151,7 +151,6 @@ class LedQueue:
                 if self._lost.pop(birth.node, None) == birth:
                     # It was only out of reach.
                     self._to_dismiss.discard(birth.node)
-                    self.leader.stays(birth.node)
                 self._admit(birth)
         for death in deaths:
             self._storages.pop(death, None)
@@ -398,7 +397,6 @@ class LedQueue:
 
         def forget(record: QueueRecord) -> QueueRecord | None:
             if node not in record.mirrors or (node in self._members and not though_member):
-                self.leader.stays(node)
                 return None
             if self._needs(node):
                 self._to_dismiss.add(node)

@@ -47,7 +47,7 @@ from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.election import VOTE_S, Answer, Vote
+from warren.mirror.replication.election import VOTE_S, Answer, Vote, can_be_elected
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
@@ -495,7 +495,7 @@ class Mirroring:
                 self._clock,
                 lambda: {*self._present(), *self._running()},
                 lambda node, answer: self._ask_to_lead(node, led, answer),
-                is_sure=carrier is CarrierKind.LOG,
+                *((can_be_elected,) if carrier is CarrierKind.LOG else ()),
             )
             self._look_for_better_copies(led)
         else:

@@ -28,25 +28,22 @@ class ReturnedLeader:
         clock: Clock,
         there: Callable[[], Collection[str]],
         ask: Ask,
-        *,
-        is_sure: bool = False,
+        can_lead: Callable[[QueueRecord, int], bool] = lambda record, mirrors: True,
     ) -> None:
-        """`is_sure`: nothing was confirmed that this node had not on disk."""
+        """`can_lead`: whether so many of the mirrors in sync are enough for one of them to lead."""
         self._clock = clock
         self._until = clock.now() + RECLAIM_S
         self._there = there
         self._mirrors = WholeCopies(there, ask)
-        self._is_sure = is_sure
+        self._can_lead = can_lead
 
     def awaited(self, record: QueueRecord) -> list[str]:
         """The mirrors that may take the lead and lose less by it."""
         if self._clock.now() < self._until:
             without = self._mirrors.without(record.epoch)
             return [mirror for mirror in record.in_sync if mirror not in without]
-        if self._is_sure:
-            # They would have taken the lead by now if enough of them could.
-            return []
-        return self._mirrors.may_have(record.in_sync, record.epoch)
+        awaited = self._mirrors.may_have(record.in_sync, record.epoch)
+        return awaited if self._can_lead(record, len(awaited)) else []
 
     def ask(self, record: QueueRecord, then: Callable[[], None]) -> None:
         """Ask those that are awaited to lead; `then` is called when one turns out to have none."""
