@@ -105,7 +105,9 @@ class LedQueue:
         self._admitting: set[MemberId] = set()
         # Members that have gone, and may be back; and mirrors that cannot be done without yet.
         self._lost: dict[str, MemberId] = {}
-        self._to_dismiss: set[str] = set()
+        self._to_dismiss: dict[str, MemberId | None] = {}
+        # Which life of a node's member the definition names, where this leader has named it.
+        self._named: dict[str, MemberId] = {}
         self._unsent: deque[bytes] = deque()
 
     def want(self, wanted: Wanted) -> None:
@@ -150,14 +152,14 @@ class LedQueue:
                 self._members[birth.node] = birth
                 if self._lost.pop(birth.node, None) == birth:
                     # It was only out of reach.
-                    self._to_dismiss.discard(birth.node)
+                    self._to_dismiss.pop(birth.node, None)
                 self._admit(birth)
         for death in deaths:
             self._storages.pop(death, None)
             self._kept.pop(death, None)
             if self._members.get(death.node) == death:
                 self._lost[death.node] = self._members.pop(death.node)
-                self._dismiss(death.node)
+                self._dismiss(death.node, life=death)
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
         """What a leader has broadcast it has done already; others broadcast when they lead."""
@@ -307,8 +309,8 @@ class LedQueue:
         """The group goes on while its neighbours reach each other, but a mirror says to the leader
         itself what it has: one that cannot is not waited for any longer."""
         self._drop_slow()
-        for mirror in list(self._to_dismiss):
-            self._dismiss(mirror, though_member=True)
+        for mirror, life in list(self._to_dismiss.items()):
+            self._dismiss(mirror, life=life, though_member=life is None)
         now = self._clock.now()
         unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
         self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
@@ -332,7 +334,8 @@ class LedQueue:
         for mirror in list(self.leader.mirrors):
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
-        self._to_dismiss &= set(record.mirrors)
+        for mirror in [one for one in self._to_dismiss if one not in record.mirrors]:
+            del self._to_dismiss[mirror]
         self.leader.whole_copies_are(record.in_sync)
 
     def _wanted_acks(self) -> int:
@@ -378,6 +381,7 @@ class LedQueue:
 
         def start() -> None:
             self._admitting.discard(birth)
+            self._named[node] = birth
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))
                 # Whoever was away goes on where it was, whatever the policy says of new mirrors.
@@ -390,16 +394,23 @@ class LedQueue:
 
         self._change(name, start)
 
-    def _dismiss(self, node: str, *, though_member: bool = False) -> None:
+    def _dismiss(
+        self, node: str, *, life: MemberId | None = None, though_member: bool = False
+    ) -> None:
+        """Name a mirror no more: any, or the one that this life of a member was."""
         log_event(
             log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
         )
 
         def forget(record: QueueRecord) -> QueueRecord | None:
-            if node not in record.mirrors or (node in self._members and not though_member):
+            if node not in record.mirrors:
+                return None
+            is_there = node in self._members and not though_member
+            is_back = self._members.get(node) == life
+            if is_back or self._named.get(node, life) != life if life is not None else is_there:
                 return None
             if self._needs(node):
-                self._to_dismiss.add(node)
+                self._to_dismiss[node] = life
                 return None
             return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
 

@@ -279,7 +279,8 @@ class Mirror:
         return not self._unsafe
 
     def _report_progress(self) -> None:
-        if self._awaited_slice:
+        if self._awaited_slice or not self.started:
+            # Before it is told to start, what it reports would be taken for that of its former life.
             return
         upto = self._batch
         if IN_SLICE in self._unsafe:

@@ -1057,7 +1057,7 @@ class Mirroring:
         if led is not None and isinstance(record, QueueRecord) and record.leader == self._name:
             if record.epoch != led.leader.epoch:
                 led.leader.goes_on_in(record.epoch)
-                led.member.follow(record)
+            led.member.follow(record)
             led.record_changed(record)
             self.hand_overs.mirrors_changed(queue_id, record.mirrors)
 
