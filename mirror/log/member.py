@@ -183,15 +183,18 @@ class LogMember:
             return
         self._effects.send(node, self.queue_id, Welcome(hello.incarnation))
         before = self._sessions.pop(node, None)
-        presumed = self._presumed.pop(node, None) is not None
-        if before is not None and before.member != member:
-            self._upper.members_changed((), (before.member,))
-        elif presumed and hello.end == NOTHING:
+        gone: Members = ()
+        if self._presumed.pop(node, None) is not None:
+            gone = (MemberId(node, PRESUMED),)
+        elif before is not None and before.member != member:
+            gone = (before.member,)
+        if gone and (hello.end == NOTHING or before is not None):
             # It is not the mirror that the definition names.
-            self._upper.members_changed((), (MemberId(node, PRESUMED),))
+            self._upper.members_changed((), gone)
+            gone = ()
         self._sessions[node] = session = _Session(member, place)
         if before is None or before.member != member:
-            self._upper.members_changed((member,), (MemberId(node, PRESUMED),))
+            self._upper.members_changed((member,), gone)
         if self._sessions.get(node) is session:
             self._send_on(session)
 

@@ -103,10 +103,9 @@ class LedQueue:
         self._joined = False
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
-        # Members that have gone, and may be back; and mirrors that cannot be done without yet.
-        self._lost: dict[str, MemberId] = {}
+        # Mirrors that have gone, and cannot be done without yet.
         self._to_dismiss: dict[str, MemberId | None] = {}
-        # Which life of a node's member the definition names, where this leader has named it.
+        # Which life of a node's member the mirror is that the definition names.
         self._named: dict[str, MemberId] = {}
         self._unsent: deque[bytes] = deque()
 
@@ -140,6 +139,7 @@ class LedQueue:
         """After promotion: the member was a mirror's before."""
         self._joined = True
         self._members = {member.node: member for member in members if member.node != self._node}
+        self._named = dict(self._members)
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
@@ -149,17 +149,26 @@ class LedQueue:
     def members_changed(self, births: Members, deaths: Members) -> None:
         for birth in births:
             if birth.node != self._node:
-                self._members[birth.node] = birth
-                if self._lost.pop(birth.node, None) == birth:
-                    # It was only out of reach.
-                    self._to_dismiss.pop(birth.node, None)
-                self._admit(birth)
+                self._is_born(birth, deaths)
         for death in deaths:
-            self._storages.pop(death, None)
-            self._kept.pop(death, None)
             if self._members.get(death.node) == death:
-                self._lost[death.node] = self._members.pop(death.node)
+                del self._members[death.node]
                 self._dismiss(death.node, life=death)
+
+    def _is_born(self, birth: MemberId, deaths: Members) -> None:
+        node = birth.node
+        self._members[node] = birth
+        for earlier in [one for one in self._storages if one.node == node and one != birth]:
+            del self._storages[earlier]
+            self._kept.pop(earlier, None)
+        if self._named.get(node) in deaths:
+            # Until now it was known by its node only.
+            self._named[node] = birth
+        if self._named.get(node) == birth and node in self.leader.mirrors:
+            # It was only out of reach.
+            self._to_dismiss.pop(node, None)
+        else:
+            self._admit(birth)
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
         """What a leader has broadcast it has done already; others broadcast when they lead."""
@@ -391,6 +400,8 @@ class LedQueue:
                     waiting, self.waiting = self.waiting, []
                     for placed in waiting:
                         placed.happen()
+            else:
+                self._dismiss(node, life=birth)
 
         self._change(name, start)
 
@@ -398,16 +409,18 @@ class LedQueue:
         self, node: str, *, life: MemberId | None = None, though_member: bool = False
     ) -> None:
         """Name a mirror no more: any, or the one that this life of a member was."""
-        log_event(
-            log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
-        )
+        if node not in self._to_dismiss:
+            _, vhost, queue = self.key
+            log_event(log, logging.WARNING, "mirror_lost", queue=queue, vhost=vhost, mirror=node)
 
         def forget(record: QueueRecord) -> QueueRecord | None:
             if node not in record.mirrors:
                 return None
-            is_there = node in self._members and not though_member
-            is_back = self._members.get(node) == life
-            if is_back or self._named.get(node, life) != life if life is not None else is_there:
+            if life is None:
+                is_another = node in self._members and not though_member
+            else:
+                is_another = self._named.get(node, life) != life
+            if is_another or (life is not None and self._members.get(node) == life):
                 return None
             if self._needs(node):
                 self._to_dismiss[node] = life

@@ -280,7 +280,7 @@ class Mirror:
 
     def _report_progress(self) -> None:
         if self._awaited_slice or not self.started:
-            # Before it is told to start, what it reports would be taken for that of its former life.
+            # Before it is told to start, a report would be taken for one of its former life.
             return
         upto = self._batch
         if IN_SLICE in self._unsafe:
