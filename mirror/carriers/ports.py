@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from warren.core.records import QueueRecord
-from warren.mirror.carriers.batch import Position
+from warren.mirror.carriers.batch import NOTHING, Position
 
 
 class CarrierKind(StrEnum):
@@ -144,8 +144,11 @@ class CarrierMember(Protocol):
 class Carrier(Protocol):
     """All members of this node that are carried the same way."""
 
-    def join(self, record: QueueRecord, upper: UpperLayer) -> CarrierMember:
-        """A member for the queue with this definition, under a new id, to be started."""
+    def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> CarrierMember:
+        """A member for the queue with this definition, under a new id, to be started.
+
+        It has everything up to the batch `at`, which came by another carrier.
+        """
         ...
 
     def forget(self, member: CarrierMember) -> None:

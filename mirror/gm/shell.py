@@ -12,7 +12,7 @@ from random import Random
 
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.records import GroupRecord, QueueRecord, group_key
-from warren.mirror.carriers.batch import Position
+from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
 from warren.mirror.gm.base import STOPPED
 from warren.mirror.gm.effects import (
@@ -176,7 +176,7 @@ class GroupShell:
         post.watch(on_up=lambda node: None, on_down=self._node_down)
         metadata.watch(("group",), self._record_changed)
 
-    def join(self, record: QueueRecord, upper: UpperLayer) -> GroupMember:
+    def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> GroupMember:
         """Join the group of a queue under a new id; `upper` is told when that is done."""
         queue_id = record.queue_id
         assert queue_id not in self._members, queue_id

@@ -59,7 +59,12 @@ class LogMember:
     """Implements `CarrierMember`."""
 
     def __init__(
-        self, me: MemberId, record: QueueRecord, upper: UpperLayer, effects: LogEffects
+        self,
+        me: MemberId,
+        record: QueueRecord,
+        upper: UpperLayer,
+        effects: LogEffects,
+        at: Position = NOTHING,
     ) -> None:
         self.queue_id = record.queue_id
         self.is_stopped = False
@@ -67,7 +72,7 @@ class LogMember:
         self._record = record
         self._upper = upper
         self._effects = effects
-        self._window = Window()
+        self._window = Window(at)
         self._everywhere: Position = NOTHING
         # As a leader's: the mirrors that are here, and the ones that are awaited, with the ticks.
         self._sessions: dict[str, _Session] = {}

@@ -7,7 +7,7 @@ from random import Random
 
 from warren.core.ports import Clock
 from warren.core.records import QueueRecord
-from warren.mirror.carriers.batch import Position
+from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, UpperLayer
 from warren.mirror.log.member import LogMember
 from warren.mirror.log.messages import Message, data_head, decode, encode
@@ -35,11 +35,11 @@ class LogShell:
 
     # `Carrier`
 
-    def join(self, record: QueueRecord, upper: UpperLayer) -> LogMember:
+    def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> LogMember:
         assert record.queue_id not in self._members, record.queue_id
         # Never that of a member which is known by its node only.
         me = MemberId(self._node, 1 + self._rng.getrandbits(INCARNATION_BITS))
-        self._members[record.queue_id] = member = LogMember(me, record, upper, self)
+        self._members[record.queue_id] = member = LogMember(me, record, upper, self, at)
         return member
 
     def forget(self, member: CarrierMember) -> None:

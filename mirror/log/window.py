@@ -10,11 +10,11 @@ from warren.mirror.carriers.batch import NOTHING, Position
 class Window:
     """Places count all batches ever appended, so that a place stays what it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Position = NOTHING) -> None:
         self._batches: deque[tuple[Position, bytes]] = deque()
         # The place of the first one, and the position of the one before it.
         self.first_place = 0
-        self._before = NOTHING
+        self._before = before
 
     @property
     def end_place(self) -> int:

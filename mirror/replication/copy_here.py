@@ -108,6 +108,14 @@ class CopyHere:
         # The election that this node has called, by epoch and ballot.
         self._election: tuple[int, int] | None = None
 
+    def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
+        """Another carrier brings batches from now on."""
+        self.carrier = carrier
+        self.member = member
+        self.at_rest = False
+        self._dead.clear()
+        self._election = None
+
     # `UpperLayer`
 
     def joined(self, members: Members) -> None:
@@ -167,7 +175,8 @@ class CopyHere:
         The group is to say so too: until it does, other mirrors may have got more than this one.
         """
         self.at_rest = False
-        if self.is_outside or self.carrier is CarrierKind.LOG:
+        in_ring = leader in {member.node for member in self.member.others()}
+        if self.is_outside or self.carrier is CarrierKind.LOG or not in_ring:
             self._dead.add(leader)
         self.leader_may_be_gone()
 
@@ -196,12 +205,17 @@ class CopyHere:
         self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
-        if record.leader in self._dead or not self.is_outside:
-            return record.leader in self._dead
-        # Nobody tells this node of deaths any more.
+        if record.leader in self._dead:
+            return True
+        if self.carrier is CarrierKind.LOG and not self.is_outside:
+            return False
+        # Nobody may tell this node of deaths any more; or the leader died before it had joined.
         members = self._effects.group_members(self.queue_id)
         in_group = members is None or record.leader in members
-        return not in_group or record.leader not in self._effects.present()
+        is_up = record.leader in self._effects.present()
+        if self.is_outside:
+            return not in_group or not is_up
+        return not in_group and not is_up
 
     def _candidates(self, record: QueueRecord) -> tuple[str, ...]:
         promote = WHEN_SYNCED if record.down else self._effects.promote_when(self.key)

@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.core.settlement import PublishConfirms
+from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.confirm_rule import can_do_without, confirmed_upto
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.instructions import NEVER, Op, Script
@@ -302,6 +303,11 @@ class Leader:
                 self._effects.broadcast(payload)
         if not self._copies:
             self._release()
+
+    @property
+    def last_position(self) -> Position:
+        """The last batch that was written, sent or not."""
+        return self.epoch, self._batch - 1
 
     def _last_batch(self) -> int:
         """The one that everything is in that was written down so far, sent or not."""

@@ -105,6 +105,9 @@ class LedQueue:
         self._admitting: set[MemberId] = set()
         # Mirrors that have gone, and cannot be done without yet.
         self._to_dismiss: dict[str, MemberId | None] = {}
+        # Mirrors that are to come over to another carrier.
+        self._awaited: set[str] = set()
+        self._all_came = Event()
         # Which life of a node's member the mirror is that the definition names.
         self._named: dict[str, MemberId] = {}
         self._unsent: deque[bytes] = deque()
@@ -127,6 +130,47 @@ class LedQueue:
         # What waited for mirrors that are not there any more need not wait.
         self.leader.speak_again()
         self.queue.release(self.leader.publishing_again)
+
+    # Another carrier
+
+    def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
+        """Another carrier brings batches from now on; its members come one by one."""
+        self.carrier = carrier
+        self.member = member
+        self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
+        self._invited.clear()
+        self._members.clear()
+        self._named.clear()
+        self._admitting.clear()
+        self._to_dismiss.clear()
+
+    def await_mirrors(self, mirrors: Collection[str]) -> Event:
+        """What happens when each of them has come, or is named no more."""
+        self._awaited = set(mirrors)
+        self._all_came = Event()
+        self._look_for_awaited()
+        return self._all_came
+
+    def adopt(self, member: MemberId, storage_id: int) -> None:
+        """This life of a member is that of the mirror which came over."""
+        self._named[member.node] = member
+        self._storages[member] = storage_id
+        self._look_for_awaited()
+
+    def give_mirrors_up(self) -> None:
+        """Those that have not come need not have anything to confirm."""
+        for mirror in list(self._awaited):
+            self._dismiss(mirror, though_member=True)
+
+    def _look_for_awaited(self) -> None:
+        named, there = self._named, self.leader.mirrors
+        self._awaited = {
+            node
+            for node in self._awaited
+            if node in there and (node not in named or self._members.get(node) != named[node])
+        }
+        if not self._awaited:
+            self._all_came.happen()
 
     # `UpperLayer`
 
@@ -165,10 +209,11 @@ class LedQueue:
             # Until now it was known by its node only.
             self._named[node] = birth
         if self._named.get(node) == birth and node in self.leader.mirrors:
-            # It was only out of reach.
+            # It was only out of reach, or has come over.
             self._to_dismiss.pop(node, None)
-        else:
+        elif node not in self._awaited:
             self._admit(birth)
+        self._look_for_awaited()
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
         """What a leader has broadcast it has done already; others broadcast when they lead."""
@@ -242,7 +287,7 @@ class LedQueue:
                 if node in running and now >= asked_at + INVITE_AGAIN_S:
                     self._invited[node] = now
                     self._effects.invite(self, node)
-            elif node not in self.leader.mirrors:
+            elif node not in self.leader.mirrors and node not in self._awaited:
                 # It came while another node led.
                 self._admit(member)
 
@@ -339,22 +384,24 @@ class LedQueue:
         """Mirrors that are not named any more need not have anything to confirm."""
         if self.carrier is CarrierKind.LOG:
             # Until a smaller number is written down, an election counts on the larger one.
-            self.leader.acks = stricter(record.acks, self._wanted_acks())
+            self.leader.acks = stricter(record.acks, self.wanted_acks)
         for mirror in list(self.leader.mirrors):
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
         for mirror in [one for one in self._to_dismiss if one not in record.mirrors]:
             del self._to_dismiss[mirror]
         self.leader.whole_copies_are(record.in_sync)
+        self._look_for_awaited()
 
-    def _wanted_acks(self) -> int:
+    @property
+    def wanted_acks(self) -> int:
         return self.wanted.acks_of(1 + len(self.wanted_mirrors))
 
     def follow_acks(self, record: QueueRecord) -> None:
         """Have the definition say how many copies confirm a publish, as the policy wants it."""
         if self.carrier is not CarrierKind.LOG:
             return
-        acks = self._wanted_acks()
+        acks = self.wanted_acks
         self.leader.acks = stricter(record.acks, acks)
         if acks == record.acks or not record.mirrors:
             return
@@ -385,7 +432,7 @@ class LedQueue:
                 mirrors=[*mirrors, node],
                 stores={**record.stores, node: storage_id},
                 carrier=self.carrier.stored,
-                acks=record.acks if record.mirrors else self._wanted_acks(),
+                acks=record.acks if record.mirrors else self.wanted_acks,
             )
 
         def start() -> None:

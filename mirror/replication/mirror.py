@@ -306,6 +306,18 @@ class Mirror:
         """Epoch and number of the last batch."""
         return self.epoch, self._batch
 
+    def goes_on_in(self, epoch: int) -> None:
+        """The same leader goes on in another epoch, and all has come that was of the one before."""
+        if epoch <= self.epoch:
+            return
+        tails = [level.backing.next_position - level.delta for level in self.levels]
+        self.renumbering.step(Step(epoch, [0] * len(tails), tails))
+        self._carried_out = self.carried_out
+        self.epoch = epoch
+        self._reported = 0
+        self._last_slice = (epoch, 0)
+        self._forget_slices()
+
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]
 

@@ -45,6 +45,7 @@ from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.election import VOTE_S, Answer, Vote, can_be_elected
@@ -155,6 +156,15 @@ class Mirroring:
         self.hand_overs = HandOvers(
             name, calls, clock, self._led, self._definitions, running, may_lead
         )
+        self._carrier_switch = CarrierSwitch(
+            name,
+            calls,
+            clock,
+            self._definitions,
+            self._carriers,
+            self._copies,
+            self._write_card_of_leader,
+        )
         self._lost_and_found = LostAndFound(
             name,
             calls,
@@ -189,6 +199,7 @@ class Mirroring:
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self.hand_overs.serve()
+        self._carrier_switch.serve()
         self._lost_and_found.attach(node)
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
@@ -390,7 +401,6 @@ class Mirroring:
         self._refusals[queue.queue_id] = copy.mirror.refusals
         led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
-        others = copy.member.others()
         if copy.is_outside:
             led.member = self._carriers[led.carrier].join(record, led)
             led.member.start()
@@ -414,7 +424,7 @@ class Mirroring:
         firsts = copy.mirror.firsts() if lacks else ()
         led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
         if not copy.is_outside:
-            led.already_joined(others)
+            led.already_joined(led.member.others())
         self._write_card_of_leader(led).then(lambda: self._noted(led))
         led.want(self._wanted(queue))
         for mirror in record.mirrors:
@@ -643,6 +653,7 @@ class Mirroring:
     def _forget(self, led: LedQueue) -> None:
         self._to_flush.pop(led, None)
         self.set_flow(led, False)
+        led.await_mirrors(())
 
     def _wanted(self, queue: Queue) -> Wanted:
         return self._wanted_of(("queue", queue.vhost_name, queue.name))
@@ -685,6 +696,10 @@ class Mirroring:
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
         if leader != self._name:
             self.hand_overs.begin(led, leader)
+            return
+        if wanted.mode is not None and wanted.carrier is not led.carrier:
+            kind = wanted.carrier
+            self.hand_overs.switch(led, lambda: self._carrier_switch.switch(led, kind))
             return
         led.follow_acks(record)
         led.drop_unwanted()
@@ -1069,6 +1084,9 @@ class Mirroring:
         elif self._stopping:
             # What is here is for the next start.
             return
+        elif self._is_to_come_over(copy, record):
+            copy.promoting = False
+            self._carrier_switch.follow(copy, record)
         elif copy.listed and self._name not in record.mirrors:
             # If it is only that the leader could not reach it, it is asked for again.
             self.drop_copy(copy, "it is not wanted any more", keep=True)
@@ -1078,6 +1096,11 @@ class Mirroring:
             copy.member.follow(record)
             # The leader's batches may have come before this.
             copy.mirror.report_again()
+
+    def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:
+        """Whether this copy, which has all, is to be brought batches by another carrier."""
+        is_whole = self._name in record.in_sync and not copy.is_outside
+        return copy.listed and is_whole and CarrierKind.of(record) is not copy.carrier
 
     # `LedEffects`
 
