@@ -74,8 +74,10 @@ class CarrierSwitch:
 
     async def switch(self, led: LedQueue, kind: CarrierKind) -> None:
         """Everything stands still; return when the queue may go on, whatever came of it."""
+        led.is_about_to_come_over()
         record = await self._write(led, kind)
         if record is None or led.leader.fenced:
+            led.does_not_come_over()
             return
         noted, before = self._note(led), led.carrier
         led.member.leave()

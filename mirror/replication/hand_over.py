@@ -171,6 +171,11 @@ class HandOvers:
         self._under_way[queue.queue_id] = standstill
         standstill.begin()
 
+    def is_switching(self, queue_id: int) -> bool:
+        """Whether everything of this queue is to stay as it is until `switch` is over."""
+        standstill = self._under_way.get(queue_id)
+        return standstill is not None and standstill.target is None
+
     def mirrors_changed(self, queue_id: int, mirrors: Collection[str]) -> None:
         """A queue that is led here has these mirrors now; no other node can take the lead."""
         hand_over = self._under_way.get(queue_id)

@@ -105,6 +105,8 @@ class LedQueue:
         self._admitting: set[MemberId] = set()
         # Mirrors that have gone, and cannot be done without yet.
         self._to_dismiss: dict[str, MemberId | None] = {}
+        # What members did while another carrier is being written down.
+        self._put_off: list[tuple[Members, Members]] | None = None
         # Mirrors that are to come over to another carrier.
         self._awaited: set[str] = set()
         self._all_came = Event()
@@ -133,8 +135,19 @@ class LedQueue:
 
     # Another carrier
 
+    def is_about_to_come_over(self) -> None:
+        """Mirrors may leave the present carrier before this node knows what they know."""
+        self._put_off = []
+
+    def does_not_come_over(self) -> None:
+        """The carrier stays, and who left it has gone."""
+        put_off, self._put_off = self._put_off or [], None
+        for births, deaths in put_off:
+            self.members_changed(births, deaths)
+
     def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
         """Another carrier brings batches from now on; its members come one by one."""
+        self._put_off = None
         self.carrier = carrier
         self.member = member
         self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
@@ -191,6 +204,9 @@ class LedQueue:
                 self._dismiss(mirror)
 
     def members_changed(self, births: Members, deaths: Members) -> None:
+        if self._put_off is not None:
+            self._put_off.append((births, deaths))
+            return
         for birth in births:
             if birth.node != self._node:
                 self._is_born(birth, deaths)

@@ -509,7 +509,8 @@ class Mirroring:
             )
             self._look_for_better_copies(led)
         else:
-            self._write_card_of_leader(led).then(lambda: self._start_member(led, led.member))
+            member = led.member
+            self._write_card_of_leader(led).then(lambda: self._start_member(led, member))
         return led
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
@@ -682,7 +683,7 @@ class Mirroring:
             # Another node may be about to take the lead.
             self._look_for_better_copies(led)
             return
-        if not led.leader.is_noted:
+        if not led.leader.is_noted or self.hand_overs.is_switching(queue.queue_id):
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.want(wanted)
