@@ -112,6 +112,7 @@ class CarrierSwitch:
                     epoch=epoch + 1,
                     mirrors=list(record.in_sync),
                     acks=led.wanted_acks,
+                    missing=0,
                 )
             )
             return written[0]

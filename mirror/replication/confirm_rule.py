@@ -6,8 +6,9 @@ hears of every confirmed publish (`votes_needed`), so whatever changes n or k ha
 
 - A mirror that is being named counts twice: with the copies the definition has, and with itself
   among them, because an election may see either.
-- A mirror that is about to be named no more does not count any more, but is still one of the n.
-- It can be done without as soon as k of the rest have all that was confirmed (`can_do_without`).
+- A mirror that is about to be named no more does not count any more, but is still one of the n. It
+  stays one, as a copy that is *missing*, until k of the rest have all that was confirmed
+  (`can_shrink`).
 """
 
 from __future__ import annotations
@@ -46,30 +47,31 @@ def stricter(one: int, other: int) -> int:
     return ALL if ALL in (one, other) else max(one, other)
 
 
-def confirmed_upto(acks: int, mirrors: Collection[Standing], last: int) -> int:
+def confirmed_upto(acks: int, mirrors: Collection[Standing], missing: int, last: int) -> int:
     """The batch up to which all is confirmed; `last` is the leader's own."""
     named = [mirror for mirror in mirrors if mirror.is_named]
-    upto = _reached(acks, named, last)
+    upto = _reached(acks, named, missing, last)
     if any([mirror.in_sync and not mirror.is_named for mirror in mirrors]):
         whole = [mirror for mirror in mirrors if mirror.in_sync or mirror.is_named]
-        upto = min(upto, _reached(acks, whole, last))
+        upto = min(upto, _reached(acks, whole, missing, last))
     return upto
 
 
-def _reached(acks: int, whole: Sequence[Standing], last: int) -> int:
-    others = copies_needed(acks, 1 + len(whole)) - 1
+def _reached(acks: int, whole: Sequence[Standing], missing: int, last: int) -> int:
+    others = copies_needed(acks, 1 + len(whole) + missing) - 1
     if not others:
         return last
     reached = sorted([mirror.has_batch for mirror in whole if not mirror.is_leaving], reverse=True)
     return reached[others - 1] if len(reached) >= others else 0
 
 
-def can_do_without(
-    acks: int, mirror: Standing, mirrors: Collection[Standing], confirmed: int
-) -> bool:
-    """Whether the other copies are enough for an election to hear of all up to `confirmed`."""
-    if acks == ALL or not mirror.is_named:
+def can_shrink(acks: int, mirrors: Collection[Standing], copies: int, confirmed: int) -> bool:
+    """Whether an election among so many copies would hear of all up to `confirmed`."""
+    if acks == ALL:
         return True
-    rest = [one for one in mirrors if one.is_named and one is not mirror]
-    others = copies_needed(acks, 1 + len(rest)) - 1
-    return sum([one.has_batch >= confirmed and not one.is_leaving for one in rest]) >= others
+    have_all = [
+        mirror.has_batch >= confirmed
+        for mirror in mirrors
+        if mirror.is_named and not mirror.is_leaving
+    ]
+    return sum(have_all) >= copies_needed(acks, copies) - 1

@@ -275,7 +275,8 @@ class CopyHere:
         if record.down or self._effects.promote_when(self.key) == WHEN_SYNCED:
             return 0
         present = self._effects.present()
-        return sum([node not in present for node in (record.leader, *record.in_sync)])
+        absent = [node not in present for node in (record.leader, *record.in_sync)]
+        return sum(absent) + record.missing
 
     def win(self, epoch: int, ballot: int) -> None:
         """Lead: enough have voted, and nobody of them has more."""
@@ -314,17 +315,18 @@ class CopyHere:
             alive = () if self.is_outside else self._alive()
             mirrors = [m for m in record.mirrors if m in alive and m != self._node]
             in_sync = [m for m in record.in_sync if m in mirrors] if whole else []
+            missing = 0
             if is_elected and whole and record.acks != ALL:
-                # Not all of those who live need have all: the next election counts everybody, until
-                # they do (`Leader.lets_go`).
-                in_sync = [m for m in (*record.in_sync, record.leader) if m != self._node]
-                mirrors += [m for m in in_sync if m not in mirrors]
+                # Not all of those who live need have all: until they do, the next election counts
+                # with as many copies as this one.
+                missing = record.whole_copies - 1 - len(in_sync)
             return msgspec.structs.replace(
                 record,
                 leader=self._node,
                 epoch=epoch + 1,
                 mirrors=mirrors,
                 in_sync=in_sync,
+                missing=missing,
                 promoted=leader_down(record.leader, whole=whole),
                 promoted_at=self._clock.wall_time(),
                 down=False,

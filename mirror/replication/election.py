@@ -45,7 +45,7 @@ class Result(NamedTuple):
 
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
     """Whether so many votes of mirrors are enough."""
-    return mirrors >= votes_needed(record.acks, 1 + len(record.in_sync))
+    return mirrors >= votes_needed(record.acks, record.whole_copies)
 
 
 def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int = 0) -> Result:
@@ -56,7 +56,7 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
     if Vote.LEADER_LIVES in answers.values():
         return Result(None, "the leader lives")
     votes = {node: answer for node, answer in answers.items() if isinstance(answer, tuple)}
-    needed = votes_needed(record.acks, 1 + len(record.in_sync))
+    needed = votes_needed(record.acks, record.whole_copies)
     if len(votes) + given_up < needed:
         return Result(None, f"{len(votes)} of {needed} votes")
     # The oldest mirror among those that have the most.

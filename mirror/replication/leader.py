@@ -26,7 +26,7 @@ from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.core.settlement import PublishConfirms
 from warren.mirror.carriers.batch import Position
-from warren.mirror.replication.confirm_rule import can_do_without, confirmed_upto
+from warren.mirror.replication.confirm_rule import can_shrink, confirmed_upto
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.instructions import NEVER, Op, Script
 from warren.mirror.replication.leader_level import LeaderLevel
@@ -182,6 +182,7 @@ class Leader:
         # How many whole copies confirm a publish; None: every mirror there is, whole or not.
         self.acks: int | None = None
         self._confirmed = 0
+        self._missing = 0
         self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
         self._awaiting: deque[tuple[int, _Confirm]] = deque()
         self._open: dict[int, _Confirm] = {}
@@ -407,7 +408,7 @@ class Leader:
             new = self._new_origins.items()
             self._new_origins = {name: batch for name, batch in new if batch > everywhere}
         if self.acks is not None:
-            upto = confirmed_upto(self.acks, copies, self._batch)
+            upto = confirmed_upto(self.acks, copies, self._missing, self._batch)
             self._confirmed = max(self._confirmed, min(upto, self._batch - 1))
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
         self._settle_up_to(self._awaiting, upto)
@@ -417,26 +418,38 @@ class Leader:
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
 
-    def whole_copies_are(self, named: Collection[str]) -> None:
-        """The definition names these mirrors as whole.
+    def whole_copies_are(self, named: Collection[str], missing: int) -> None:
+        """The definition names these mirrors as whole, and counts so many that it does not name.
 
         What was about to be written when it was another one never will be.
         """
+        self._missing = missing
         for mirror, copy in self._copies.items():
             copy.is_named = mirror in named
             copy.is_leaving = False
         if self.acks is not None:
             self._release()
 
-    def lets_go(self, mirror: str) -> bool:
-        """Whether all that was confirmed is safe without this mirror, which counts no more then."""
+    def leaves(self, mirror: str) -> int:
+        """A mirror is about to be named no more, and counts no more for confirms.
+
+        Returns how many copies are missing then: none if the others have all that was confirmed.
+        """
         copy = self._copies.get(mirror)
-        if copy is None or self.acks is None:
-            return True
-        if not can_do_without(self.acks, copy, self._copies.values(), self._confirmed):
-            return False
-        copy.is_leaving = copy.is_named
-        return True
+        if copy is None or self.acks is None or not copy.is_named:
+            return 0
+        copy.is_leaving = True
+        return 0 if self._can_shrink(1) else 1
+
+    def can_forget_missing(self) -> bool:
+        """Whether the copies that are named have all that was confirmed."""
+        return self.acks is not None and self._can_shrink(self._missing)
+
+    def _can_shrink(self, by: int) -> bool:
+        assert self.acks is not None
+        copies = self._copies.values()
+        count = 1 + sum([copy.is_named for copy in copies]) + self._missing - by
+        return can_shrink(self.acks, copies, count, self._confirmed)
 
     def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
         """Whether each of these mirrors has all that was confirmed."""

@@ -17,7 +17,7 @@ from warren.core.records import QueueRecord
 from warren.core.waiting import Event
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
-from warren.mirror.replication.confirm_rule import stricter
+from warren.mirror.replication.confirm_rule import ALL, stricter
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.queue_definitions import QueueDefinitions
@@ -103,8 +103,6 @@ class LedQueue:
         self._joined = False
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
-        # Mirrors that have gone, and cannot be done without yet.
-        self._to_dismiss: dict[str, MemberId | None] = {}
         # What members did while another carrier is being written down.
         self._put_off: list[tuple[Members, Members]] | None = None
         # Mirrors that are to come over to another carrier.
@@ -155,7 +153,6 @@ class LedQueue:
         self._members.clear()
         self._named.clear()
         self._admitting.clear()
-        self._to_dismiss.clear()
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
         """What happens when each of them has come, or is named no more."""
@@ -224,10 +221,9 @@ class LedQueue:
         if self._named.get(node) in deaths:
             # Until now it was known by its node only.
             self._named[node] = birth
-        if self._named.get(node) == birth and node in self.leader.mirrors:
-            # It was only out of reach, or has come over.
-            self._to_dismiss.pop(node, None)
-        elif node not in self._awaited:
+        # One that was only out of reach, or comes over, is a mirror already.
+        is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
+        if not is_mirror and node not in self._awaited:
             self._admit(birth)
         self._look_for_awaited()
 
@@ -337,7 +333,7 @@ class LedQueue:
             and in_sync == set(self.wanted_mirrors) == set(record.mirrors)
             and in_sync == set(self.leader.mirrors)
             and in_sync <= set(running)
-            and not self._to_dismiss
+            and not record.missing
         )
 
     def synchronise(self, record: QueueRecord) -> None:
@@ -359,28 +355,28 @@ class LedQueue:
             kept = [mirror for mirror in record.mirrors if mirror in wanted or mirror in stay]
             if kept == record.mirrors:
                 return None
-            kept = [mirror for mirror in record.mirrors if mirror in kept or self._needs(mirror)]
-            return None if kept == record.mirrors else self._naming(record, kept)
+            return self._naming(record, kept)
 
         self._change(drop)
-
-    def _needs(self, mirror: str) -> bool:
-        """Whether something that was confirmed may be lost without this mirror."""
-        return not self.leader.lets_go(mirror)
 
     def _naming(self, record: QueueRecord, mirrors: list[str]) -> QueueRecord:
         """The definition with fewer mirrors. Votes of those that are not named any more are void:
         they may be mirrors again before an election is over."""
         in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
-        ballot = record.ballot + (self.carrier is CarrierKind.LOG)
-        return msgspec.structs.replace(record, mirrors=mirrors, in_sync=in_sync, ballot=ballot)
+        leaving = [mirror for mirror in record.in_sync if mirror not in mirrors]
+        missing = sum([self.leader.leaves(mirror) for mirror in leaving])
+        return msgspec.structs.replace(
+            record,
+            mirrors=mirrors,
+            in_sync=in_sync,
+            ballot=record.ballot + (self.carrier is CarrierKind.LOG),
+            missing=record.missing + missing,
+        )
 
     def drop_unreached(self, running: Collection[str]) -> None:
         """The group goes on while its neighbours reach each other, but a mirror says to the leader
         itself what it has: one that cannot is not waited for any longer."""
         self._drop_slow()
-        for mirror, life in list(self._to_dismiss.items()):
-            self._dismiss(mirror, life=life, though_member=life is None)
         now = self._clock.now()
         unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
         self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
@@ -404,9 +400,7 @@ class LedQueue:
         for mirror in list(self.leader.mirrors):
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
-        for mirror in [one for one in self._to_dismiss if one not in record.mirrors]:
-            del self._to_dismiss[mirror]
-        self.leader.whole_copies_are(record.in_sync)
+        self.leader.whole_copies_are(record.in_sync, record.missing)
         self._look_for_awaited()
 
     @property
@@ -419,14 +413,25 @@ class LedQueue:
             return
         acks = self.wanted_acks
         self.leader.acks = stricter(record.acks, acks)
-        if acks == record.acks or not record.mirrors:
+        if not record.mirrors:
             return
-        if stricter(acks, record.acks) == acks and not self.leader.have_all_confirmed(
-            record.in_sync
+        forget = record.missing > 0 and self.leader.can_forget_missing()
+        is_stricter = stricter(acks, record.acks) == acks
+        if (
+            acks != record.acks
+            and is_stricter
+            and not self.leader.have_all_confirmed(record.in_sync)
         ):
             # An election would count on what is not everywhere yet: at a later tick.
+            acks = record.acks
+        if acks == record.acks and not forget:
             return
-        self._change(lambda record: msgspec.structs.replace(record, acks=acks))
+
+        def count(record: QueueRecord) -> QueueRecord:
+            missing = 0 if forget or acks == ALL else record.missing
+            return msgspec.structs.replace(record, acks=acks, missing=missing)
+
+        self._change(count)
 
     def _admit(self, birth: MemberId) -> None:
         """A new mirror has nothing yet, and the definition says so before it is told to start."""
@@ -439,9 +444,6 @@ class LedQueue:
 
         def name(record: QueueRecord) -> QueueRecord | None:
             mirrors = [mirror for mirror in record.mirrors if mirror != node]
-            if node in record.in_sync and self._needs(node):
-                self._admitting.discard(birth)
-                return None
             named = self._naming(record, mirrors)
             return msgspec.structs.replace(
                 named,
@@ -472,9 +474,9 @@ class LedQueue:
         self, node: str, *, life: MemberId | None = None, though_member: bool = False
     ) -> None:
         """Name a mirror no more: any, or the one that this life of a member was."""
-        if node not in self._to_dismiss:
-            _, vhost, queue = self.key
-            log_event(log, logging.WARNING, "mirror_lost", queue=queue, vhost=vhost, mirror=node)
+        log_event(
+            log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
+        )
 
         def forget(record: QueueRecord) -> QueueRecord | None:
             if node not in record.mirrors:
@@ -484,9 +486,6 @@ class LedQueue:
             else:
                 is_another = self._named.get(node, life) != life
             if is_another or (life is not None and self._members.get(node) == life):
-                return None
-            if self._needs(node):
-                self._to_dismiss[node] = life
                 return None
             return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
 

@@ -548,6 +548,7 @@ class Mirroring:
                 epoch=record.epoch + 1,
                 mirrors=[],
                 in_sync=[],
+                missing=0,
                 promoted=LEADER_BACK,
                 promoted_at=self._clock.wall_time(),
                 down=False,
@@ -858,6 +859,9 @@ class Mirroring:
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
         if record is None:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
+        there = self._copies.get(queue_id)
+        if there is not None and there.carrier != carrier and self._name not in record.in_sync:
+            self.drop_copy(there, "its batches come by another carrier", keep=True)
         if queue_id not in self._copies:
             self._have_copy(key, record, CarrierKind(carrier))
         copy = self._copies[queue_id]
