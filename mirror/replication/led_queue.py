@@ -413,7 +413,7 @@ class LedQueue:
             return
         acks = self.wanted_acks
         self.leader.acks = stricter(record.acks, acks)
-        if not record.mirrors:
+        if not record.mirrors and not record.missing:
             return
         forget = record.missing > 0 and self.leader.can_forget_missing()
         is_stricter = stricter(acks, record.acks) == acks

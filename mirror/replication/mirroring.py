@@ -692,7 +692,8 @@ class Mirroring:
         # Whether a mirror is alive is the group's business, not that of links.
         there = {*running, *record.mirrors}
         led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng)
-        if wanted.mode is None and not record.mirrors and not led.members():
+        is_alone = not record.mirrors and not record.missing and not led.members()
+        if wanted.mode is None and is_alone:
             self._unlead(led)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
