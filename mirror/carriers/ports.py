@@ -50,6 +50,10 @@ class MemberId(NamedTuple):
 Members: TypeAlias = tuple[MemberId, ...]
 
 
+PRESUMED = 0
+"""Stands for the incarnation of a member that is known by its node only."""
+
+
 class StopReason(Enum):
     """Why a member has stopped. Who still wants to be one joins under a new id."""
 

@@ -10,12 +10,9 @@ from typing import Protocol
 
 from warren.core.records import QueueRecord
 from warren.mirror.carriers.batch import NOTHING, Position, epoch_and_batch
-from warren.mirror.carriers.ports import MemberId, Members, StopReason, UpperLayer
+from warren.mirror.carriers.ports import PRESUMED, MemberId, Members, StopReason, UpperLayer
 from warren.mirror.log.messages import Bye, Data, Hello, Message, Refusal, Welcome
 from warren.mirror.log.window import Window
-
-PRESUMED = 0
-"""Stands for the incarnation of a member that is known by its node only."""
 
 PATIENCE_TICKS = 10
 """How many ticks a new leader waits for the hello of a mirror that the definition names."""

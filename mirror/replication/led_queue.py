@@ -16,7 +16,14 @@ from warren.core.queue import Queue
 from warren.core.records import QueueRecord
 from warren.core.waiting import Event
 from warren.mirror.carriers.batch import epoch_and_batch
-from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
+from warren.mirror.carriers.ports import (
+    PRESUMED,
+    CarrierKind,
+    CarrierMember,
+    MemberId,
+    Members,
+    StopReason,
+)
 from warren.mirror.replication.confirm_rule import ALL, stricter
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.leader import Leader
@@ -198,7 +205,7 @@ class LedQueue:
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
                 # Its death was told to the mirror, which did not lead then.
-                self._dismiss(mirror)
+                self._dismiss(mirror, life=MemberId(mirror, PRESUMED))
 
     def members_changed(self, births: Members, deaths: Members) -> None:
         if self._put_off is not None:
