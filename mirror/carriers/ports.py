@@ -73,6 +73,11 @@ class StopReason(Enum):
 class UpperLayer(Protocol):
     """What a member tells the queue: first `joined`, last `stopped`."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether what the member was brought is a copy, or the beginning of one."""
+        ...
+
     def joined(self, members: Members) -> None:
         """It is a member now, with these others."""
         ...

@@ -227,7 +227,8 @@ class LogMember:
     def _say_hello(self) -> None:
         """Again and again, until it is answered."""
         vote = self._vote if self._has_voted() else None
-        hello = Hello(self._me.incarnation, self.end, vote)
+        end = self.end if self._upper.has_begun else NOTHING
+        hello = Hello(self._me.incarnation, end, vote)
         self._effects.send(self._record.leader, self.queue_id, hello)
         self._effects.tick_soon(self)
 

@@ -191,6 +191,10 @@ class LedQueue:
 
     # `UpperLayer`
 
+    @property
+    def has_begun(self) -> bool:
+        return True
+
     def joined(self, members: Members) -> None:
         self._joined = True
         self.members_changed(tuple(m for m in members if m.node != self._node), ())
