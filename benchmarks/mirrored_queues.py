@@ -1,4 +1,4 @@
-"""What many mirrored queues cost: python -P benchmarks/mirrored_queues.py --queues 1000 --fail
+"""What many mirrored queues cost: python benchmarks/mirrored_queues.py --queues 1000 --fail
 
 Starts three nodes and an etcd on this machine. Clients of the first node declare queues with
 mirrors at the two others, each client one queue after the other. Prints how many are declared in a

@@ -13,13 +13,14 @@ from random import Random
 from typing import NamedTuple
 
 from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.circulation import Circulation
-from warren.mirror.gm.effects import Confirmed, Effect, Send, SetTimer, Stopped, StopReason
+from warren.mirror.gm.effects import Confirmed, Effect, Send, SetTimer, Stopped
 from warren.mirror.gm.errors import NotJoined
 from warren.mirror.gm.messages import Activity, Catchup, Entry, Message
 from warren.mirror.gm.record_access import RecordAccess
 from warren.mirror.gm.ring_links import RingLinks
-from warren.mirror.gm.view import MemberId, Members, View
+from warren.mirror.gm.view import View
 
 
 class Phase(Enum):

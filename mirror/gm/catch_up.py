@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.errors import Inconsistent
 from warren.mirror.gm.member_state import MemberState
 from warren.mirror.gm.messages import NONE, Entry, Known
-from warren.mirror.gm.view import MemberId
 
 
 def missed(

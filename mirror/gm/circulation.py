@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.catch_up import missed
 from warren.mirror.gm.errors import Inconsistent
 from warren.mirror.gm.member_state import MemberState, cost
 from warren.mirror.gm.messages import NONE, Entry, Known
-from warren.mirror.gm.view import MemberId
 
 
 class Progress(NamedTuple):

@@ -6,26 +6,11 @@ passed on before it is delivered, and births are told before the newborn's first
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.messages import Message
-from warren.mirror.gm.view import MemberId, Members
-
-
-class StopReason(Enum):
-    LEFT = "left"
-    """It was asked to leave."""
-    DRAINED = "drained"
-    """It was asked to stop once all had gone round, and all has."""
-    LOST_MEMBERSHIP = "lost membership"
-    """Others declared it dead. Who still wants to be a member joins under a new id."""
-    JOIN_LOST = "join lost"
-    """The member that let it in died before it said what it knew; join under a new id."""
-    GROUP_DELETED = "group deleted"
-    INCONSISTENT = "inconsistent"
-    """It was told what cannot be; see `Inconsistent`. Join under a new id."""
 
 
 class Send(NamedTuple):

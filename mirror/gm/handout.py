@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
+from warren.mirror.carriers.ports import UpperLayer
 from warren.mirror.gm.effects import (
     Confirmed,
     Congestion,
@@ -21,25 +21,7 @@ from warren.mirror.gm.effects import (
     MembersChanged,
     ShellEffect,
     Stopped,
-    StopReason,
 )
-from warren.mirror.gm.view import MemberId, Members
-
-
-class UpperLayer(Protocol):
-    """What a member tells: first `joined`, last `stopped`. See `effects` for the meanings."""
-
-    def joined(self, members: Members) -> None: ...
-
-    def members_changed(self, births: Members, deaths: Members) -> None: ...
-
-    def deliver(self, sender: MemberId, payload: bytes) -> None: ...
-
-    def confirmed(self, tokens: tuple[object, ...]) -> None: ...
-
-    def congestion(self, congested: bool) -> None: ...
-
-    def stopped(self, reason: StopReason) -> None: ...
 
 
 class Handout:

@@ -19,12 +19,12 @@ from __future__ import annotations
 from functools import partial
 
 from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.gm.base import JOINED, JOINING
-from warren.mirror.gm.effects import Joined, StopReason
+from warren.mirror.gm.effects import Joined
 from warren.mirror.gm.messages import ANY, AddOnRight, Catchup, NotReady
 from warren.mirror.gm.ring import RingMember
 from warren.mirror.gm.view import (
-    MemberId,
     View,
     alive_members,
     between,

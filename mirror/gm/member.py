@@ -28,15 +28,9 @@ from functools import partial
 from typing import Any
 
 from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, JOINING, NEW, Phase
-from warren.mirror.gm.effects import (
-    Confirmed,
-    Congestion,
-    Deliver,
-    Effect,
-    EpochSeen,
-    StopReason,
-)
+from warren.mirror.gm.effects import Confirmed, Congestion, Deliver, Effect, EpochSeen
 from warren.mirror.gm.errors import Congested, Inconsistent, Stopping
 from warren.mirror.gm.joining import JoiningMember
 from warren.mirror.gm.member_state import cost
@@ -48,7 +42,7 @@ from warren.mirror.gm.messages import (
     Message,
     NotReady,
 )
-from warren.mirror.gm.view import MemberId, Members, is_alive
+from warren.mirror.gm.view import is_alive
 
 
 class Member(JoiningMember):

@@ -26,7 +26,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
-from warren.mirror.gm.view import MemberId
+from warren.mirror.carriers.ports import MemberId
 
 NONE = -1
 """No number: the publishes of a member count from 0, versions of a group from 1."""

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, STOPPED, MemberBase
 from warren.mirror.gm.circulation import Progress
-from warren.mirror.gm.effects import Deliver, MembersChanged, StopReason
+from warren.mirror.gm.effects import Deliver, MembersChanged
 from warren.mirror.gm.errors import Inconsistent
 from warren.mirror.gm.messages import (
     NONE,
@@ -23,15 +24,7 @@ from warren.mirror.gm.messages import (
     Message,
     NotReady,
 )
-from warren.mirror.gm.view import (
-    MemberId,
-    View,
-    is_alive,
-    view_of,
-    with_dead,
-    with_right_of,
-    without,
-)
+from warren.mirror.gm.view import View, is_alive, view_of, with_dead, with_right_of, without
 
 
 class RingMember(MemberBase):

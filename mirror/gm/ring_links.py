@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.effects import Demonitor, Effect, Monitor
 from warren.mirror.gm.messages import NONE, Activity, Catchup
-from warren.mirror.gm.view import MemberId, View
+from warren.mirror.gm.view import View
 
 
 class Relinked(NamedTuple):

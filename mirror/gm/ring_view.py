@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from warren.core.records import GroupRecord, QueueRecord
-from warren.mirror.gm.view import MemberId, id_of
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.gm.view import id_of
 
 
 class Standing(StrEnum):

@@ -7,11 +7,13 @@ MEMBER_GONE, which is how others learn that a member has ended while its node go
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
-from warren.core.records import GroupRecord, group_key
+from warren.core.records import GroupRecord, QueueRecord, group_key
+from warren.mirror.carriers.batch import NOTHING, Position
+from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
 from warren.mirror.gm.base import NEW, STOPPED
 from warren.mirror.gm.effects import (
     Demonitor,
@@ -24,10 +26,10 @@ from warren.mirror.gm.effects import (
     Transact,
 )
 from warren.mirror.gm.errors import BroadcastRefused
-from warren.mirror.gm.handout import Handout, UpperLayer
+from warren.mirror.gm.handout import Handout
 from warren.mirror.gm.member import Member
 from warren.mirror.gm.messages import Frame, MalformedMessage, decode, encode
-from warren.mirror.gm.view import MemberId, Members, alive_members
+from warren.mirror.gm.view import alive_members
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 _QUEUE = struct.Struct("<Q")
@@ -38,7 +40,7 @@ INCARNATION_BITS = 61
 
 
 class GroupMember:
-    """One member of this node, with everything it wants done."""
+    """Implements `CarrierMember`: one member of this node, with everything it wants done."""
 
     def __init__(self, shell: GroupShell, queue_id: int, member: Member, upper: UpperLayer) -> None:
         self.queue_id = queue_id
@@ -47,18 +49,32 @@ class GroupMember:
         self._handout = Handout(upper, self._carry_out)
         self._monitored: set[MemberId] = set()
 
+    @property
+    def me(self) -> MemberId:
+        return self.member.me
+
     def become(self, upper: UpperLayer) -> None:
         """Report to another layer from now on."""
         self._handout.become(upper)
 
-    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
-        """As `Member.start`."""
-        self._handout.run(self.member.start(founders, awaits_group=awaits_group))
+    def others(self) -> Members:
+        members = alive_members(self.member.record)
+        return tuple(member for member in members if member != self.me)
 
-    @property
-    def is_new(self) -> bool:
-        """Whether it was neither started nor ended."""
-        return self.member.phase is NEW
+    def reported_by_all(self, batch: int) -> None:
+        """The ring finds out by itself what has gone round."""
+
+    def start(self) -> None:
+        self._handout.run(self.member.start())
+
+    def found(self, founders: Members) -> None:
+        """Make the group, with these founders in it; nothing if this member has been ended."""
+        if self.member.phase is NEW:
+            self._handout.run(self.member.start(founders))
+
+    def await_group(self) -> None:
+        """Be in the group from its beginning."""
+        self._handout.run(self.member.start(awaits_group=True))
 
     def broadcast(self, payload: bytes) -> bool:
         """Send to all members at once; False when this member may not, or holds too much."""
@@ -69,8 +85,12 @@ class GroupMember:
         self._handout.run(self.member.flush())
         return True
 
-    def set_epoch(self, epoch: int) -> None:
-        self._handout.run(self.member.set_epoch(epoch))
+    def follow(self, record: QueueRecord) -> None:
+        self._handout.run(self.member.set_epoch(record.epoch))
+
+    def vote(self) -> Position | None:
+        """The ring sees to it that all that are left have the same."""
+        return None
 
     def leave(self) -> None:
         """Be a member no more."""
@@ -150,7 +170,7 @@ class GroupMember:
 
 
 class GroupShell:
-    """All members of this node."""
+    """Implements `Carrier`: all members of this node."""
 
     def __init__(
         self, node: str, post: Post, metadata: MetadataStore, clock: Clock, rng: Random
@@ -166,22 +186,27 @@ class GroupShell:
         post.watch(on_up=lambda node: None, on_down=self._node_down)
         metadata.watch(("group",), self._record_changed)
 
-    def join(self, queue_id: int, epoch: int, upper: UpperLayer) -> GroupMember:
+    def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> GroupMember:
         """Join the group of a queue under a new id; `upper` is told when that is done."""
+        queue_id = record.queue_id
         assert queue_id not in self._members, queue_id
         me = MemberId(self._node, self._rng.getrandbits(INCARNATION_BITS))
-        member = Member(me, epoch, self._rng)
+        member = Member(me, record.epoch, self._rng)
         self._members[queue_id] = grouped = GroupMember(self, queue_id, member, upper)
         return grouped
 
-    def forget(self, grouped: GroupMember) -> None:
-        if self._members.get(grouped.queue_id) is grouped:
-            del self._members[grouped.queue_id]
+    def forget(self, member: CarrierMember) -> None:
+        if self._members.get(member.queue_id) is member:
+            del self._members[member.queue_id]
 
     def delete_group(self, queue_id: int) -> None:
         """The queue is gone, and its group with it."""
         if self._metadata.get(group_key(queue_id)) is not None:
             self._metadata.transact([Write(group_key(queue_id), None)])
+
+    def nodes_of(self, queue_id: int) -> Collection[str] | None:
+        record = self.record(queue_id)
+        return None if record is None else [member.node for member in alive_members(record)]
 
     # For the members
 

@@ -15,24 +15,10 @@ The functions that change a record return the record itself when there is nothin
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, NamedTuple, TypeAlias
-
-import msgspec
+from typing import NamedTuple
 
 from warren.core.records import GroupMemberRecord, GroupRecord
-
-
-class MemberId(NamedTuple):
-    """One life of a member. No node may use an incarnation of a group twice."""
-
-    node: Annotated[str, msgspec.Meta(max_length=255)]
-    incarnation: Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-
-    def __str__(self) -> str:
-        return f"{self.node}/{self.incarnation}"
-
-
-Members: TypeAlias = tuple[MemberId, ...]
+from warren.mirror.carriers.ports import MemberId, Members
 
 
 class View(NamedTuple):

@@ -55,6 +55,7 @@ class Kind(IntEnum):
     MEMBER_GONE = 33
     MIRRORED = 34
     SLICE = 35
+    LOG = 36
 
 
 class Undeliverable(Exception):

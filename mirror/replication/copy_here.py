@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import msgspec
@@ -11,10 +11,10 @@ import msgspec
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
 from warren.core.records import QueueRecord
-from warren.mirror.gm.effects import StopReason
-from warren.mirror.gm.shell import GroupMember
-from warren.mirror.gm.view import MemberId, Members, alive_members
+from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
+from warren.mirror.replication.confirm_rule import ALL
+from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, Vote, decide
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
@@ -47,6 +47,20 @@ class CopyEffects(Protocol):
         """The nodes in the group of the queue, as far as this node knows; None without one."""
         ...
 
+    def ask_for_votes(
+        self,
+        copy: CopyHere,
+        nodes: Collection[str],
+        election: tuple[int, int],
+        then: Callable[[dict[str, Answer]], None],
+    ) -> None:
+        """Ask the nodes for their votes; `then` is given what has come in time."""
+        ...
+
+    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+        """Have a node lead that has won."""
+        ...
+
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
         """Ask another node whether it has a copy of the queue; nobody answers if it is away."""
         ...
@@ -65,12 +79,14 @@ class CopyHere:
         clock: Clock,
         definitions: QueueDefinitions,
         effects: CopyEffects,
+        carrier: CarrierKind = CarrierKind.GM,
     ) -> None:
         self.key = key
+        self.carrier = carrier
         self.queue_id = queue_id
         self.storage_id = storage_id
         self.mirror = mirror
-        self.member: GroupMember
+        self.member: CarrierMember
         # Whether the definition of the queue has named this mirror.
         self.listed = False
         # Whether nothing was awaited of it when it was looked at last.
@@ -89,8 +105,22 @@ class CopyHere:
             effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
         )
         self._told_epoch = -1
+        # The election that this node has called, by epoch and ballot.
+        self._election: tuple[int, int] | None = None
+
+    def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
+        """Another carrier brings batches from now on."""
+        self.carrier = carrier
+        self.member = member
+        self.at_rest = False
+        self._dead.clear()
+        self._election = None
 
     # `UpperLayer`
+
+    @property
+    def has_begun(self) -> bool:
+        return self.mirror.started
 
     def joined(self, members: Members) -> None:
         """The leader hears of the birth, and tells this mirror to start."""
@@ -110,6 +140,9 @@ class CopyHere:
 
     def congestion(self, congested: bool) -> None:
         """Mirrors broadcast nothing."""
+
+    def disputed(self) -> None:
+        """It is the leader that hears of such votes."""
 
     def stopped(self, reason: StopReason) -> None:
         if reason is not StopReason.LEFT:
@@ -146,7 +179,8 @@ class CopyHere:
         The group is to say so too: until it does, other mirrors may have got more than this one.
         """
         self.at_rest = False
-        if self.is_outside:
+        in_ring = leader in {member.node for member in self.member.others()}
+        if self.is_outside or self.carrier is CarrierKind.LOG or not in_ring:
             self._dead.add(leader)
         self.leader_may_be_gone()
 
@@ -160,6 +194,9 @@ class CopyHere:
         record = self._definitions.record_of(self.key, self.queue_id)
         if record is None or self.promoting or not self._leader_is_dead(record):
             return
+        if self.carrier is CarrierKind.LOG and self._node in record.in_sync:
+            self._call_election(record)
+            return
         order = self._candidates(record)
         if self._node not in order or not self.mirror.started:
             self._tell_not_promoted(record.epoch, order)
@@ -172,12 +209,17 @@ class CopyHere:
         self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
-        if record.leader in self._dead or not self.is_outside:
-            return record.leader in self._dead
-        # Nobody tells this node of deaths any more.
+        if record.leader in self._dead:
+            return True
+        if self.carrier is CarrierKind.LOG and not self.is_outside:
+            return False
+        # Nobody may tell this node of deaths any more; or the leader died before it had joined.
         members = self._effects.group_members(self.queue_id)
         in_group = members is None or record.leader in members
-        return not in_group or record.leader not in self._effects.present()
+        is_up = record.leader in self._effects.present()
+        if self.is_outside:
+            return not in_group or not is_up
+        return not in_group and not is_up
 
     def _candidates(self, record: QueueRecord) -> tuple[str, ...]:
         promote = WHEN_SYNCED if record.down else self._effects.promote_when(self.key)
@@ -187,7 +229,63 @@ class CopyHere:
     def _alive(self) -> set[str]:
         if self.is_outside:
             return set(self._effects.group_members(self.queue_id) or ())
-        return {member.node for member in alive_members(self.member.member.record)}
+        return {member.node for member in self.member.others()}
+
+    # Elections
+
+    def _call_election(self, record: QueueRecord) -> None:
+        election = (record.epoch, record.ballot)
+        if self._election != election and self.mirror.started and not self.is_outside:
+            self._election = election
+            self._clock.call_later(ELECTION_PAUSE_S, lambda: self._ask_for_votes(election))
+
+    def _ask_for_votes(self, election: tuple[int, int]) -> None:
+        record = self._definitions.record_of(self.key, self.queue_id)
+        own = self.vote(*election)
+        if record is None or isinstance(own, Vote) or not self._leader_is_dead(record):
+            self._election = None
+            return
+        others = [node for node in record.in_sync if node != self._node]
+        self._effects.ask_for_votes(
+            self, others, election, lambda votes: self._count({**votes, self._node: own}, election)
+        )
+
+    def vote(self, epoch: int, ballot: int) -> Answer:
+        """Take no more of the leader there was, if it is gone and this copy counts."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        if record is None or (record.epoch, record.ballot) != (epoch, ballot):
+            return Vote.NONE
+        if self._node not in record.in_sync or self.is_outside or not self.mirror.started:
+            return Vote.NONE
+        end = self.member.vote()
+        return Vote.LEADER_LIVES if end is None else end
+
+    def _count(self, answers: Mapping[str, Answer], election: tuple[int, int]) -> None:
+        record = self._definitions.record_of(self.key, self.queue_id)
+        self._election = None
+        if record is None or (record.epoch, record.ballot) != election:
+            return
+        result = decide(record, answers, given_up=self._given_up(record))
+        if result.winner is None:
+            self._tell_not_promoted(record.epoch, (result.why_not,))
+        elif result.winner == self._node:
+            self.win(*election)
+        else:
+            self._effects.tell_winner(result.winner, self, election)
+
+    def _given_up(self, record: QueueRecord) -> int:
+        """Whole copies of which nothing is awaited any more: the policy allows to lose what only
+        they have."""
+        if record.down or self._effects.promote_when(self.key) == WHEN_SYNCED:
+            return 0
+        present = self._effects.present()
+        absent = [node not in present for node in (record.leader, *record.in_sync)]
+        return sum(absent) + record.missing
+
+    def win(self, epoch: int, ballot: int) -> None:
+        """Lead: enough have voted, and nobody of them has more."""
+        if not isinstance(self.vote(epoch, ballot), Vote):
+            self.take_lead(epoch)
 
     def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
         if epoch != self._told_epoch:
@@ -205,9 +303,12 @@ class CopyHere:
         """Lead, if nobody else does in a later epoch, and if nothing is lost by it that need not
         be."""
         self.promoting = True
+        now = self._definitions.record_of(self.key, self.queue_id)
+        ballot = now.ballot if now is not None else 0
+        is_elected = self.carrier is CarrierKind.LOG
 
         def lead(record: QueueRecord) -> QueueRecord | None:
-            whole = self._node in record.in_sync
+            whole = self._node in record.in_sync and not (is_elected and record.ballot != ballot)
             if (
                 record.epoch != epoch
                 or self._node not in record.mirrors
@@ -217,12 +318,19 @@ class CopyHere:
                 return None
             alive = () if self.is_outside else self._alive()
             mirrors = [m for m in record.mirrors if m in alive and m != self._node]
+            in_sync = [m for m in record.in_sync if m in mirrors] if whole else []
+            missing = 0
+            if is_elected and whole and record.acks != ALL:
+                # Not all of those who live need have all: until they do, the next election counts
+                # with as many copies as this one.
+                missing = record.whole_copies - 1 - len(in_sync)
             return msgspec.structs.replace(
                 record,
                 leader=self._node,
                 epoch=epoch + 1,
                 mirrors=mirrors,
-                in_sync=[m for m in record.in_sync if m in mirrors] if whole else [],
+                in_sync=in_sync,
+                missing=missing,
                 promoted=leader_down(record.leader, whole=whole),
                 promoted_at=self._clock.wall_time(),
                 down=False,

@@ -78,7 +78,7 @@ class HandOuts:
 
         Returns whether that was waited for.
         """
-        self.noted = below
+        self.noted = max(self.noted, below)
         waited, self._waits = self._waits, False
         if waited:
             self._ahead = min(2 * self._ahead, AHEAD_MAX)

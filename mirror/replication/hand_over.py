@@ -21,7 +21,7 @@ from warren.core.pattern import compile_pattern
 from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
-from warren.core.waiting import run
+from warren.core.waiting import Waiting, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.queue_definitions import QueueDefinitions
@@ -33,20 +33,24 @@ PATIENCE_S = 5.0
 ANY_NAME = ".*"
 
 
-class HandOver:
-    """Of one queue to one mirror; `stays` is called when it has come to nothing."""
+class Standstill:
+    """A queue that is held until every mirror in sync has everything; `then` is what comes next.
+
+    `target` is the mirror that is to lead, where it is for that. `stays` is called when the queue
+    goes on here.
+    """
 
     def __init__(
         self,
         led: LedQueue,
-        target: str,
-        calls: Calls,
+        target: str | None,
         clock: Clock,
+        then: Callable[[], Waiting[bool]],
         stays: Callable[[], None],
     ) -> None:
         self.target = target
         self._led = led
-        self._calls = calls
+        self._then = then
         self._stays = stays
         self._is_over = False
         led.queue.hold()
@@ -57,7 +61,7 @@ class HandOver:
 
     def _buried(self) -> None:
         if not self._is_over:
-            self._led.leader.barrier(self._fall_silent)
+            self._led.leader.barrier(self._fall_silent, everywhere=True)
 
     def stay(self) -> None:
         """The queue goes on here."""
@@ -82,25 +86,20 @@ class HandOver:
         else:
             self._led.leader.tell_handed_out()
             self._led.leader.fall_silent()
-            self._led.leader.barrier(self._ask)
+            self._led.leader.barrier(self._go_on, everywhere=True)
 
-    def _ask(self, leads: bool) -> None:
+    def _go_on(self, leads: bool) -> None:
         if leads and not self._is_over:
-            run(self._asked(), self._answered)
-
-    async def _asked(self) -> bool:
-        # The target itself writes that it leads: it may have died, or have begun anew.
-        leader = self._led.leader
-        takes: bool = await self._calls.ask(
-            self.target, "mirror.take_over", leader.queue_id, leader.epoch
-        )
-        return takes
+            if self.target is None:
+                # It ends by itself.
+                self._timer.cancel()
+            run(self._then(), self._answered)
 
     def _answered(self, result: Callable[[], bool]) -> None:
-        takes = False
+        goes = False
         with suppress(NotFound):
-            takes = result()
-        if not takes:
+            goes = result()
+        if not goes:
             self.stay()
 
 
@@ -127,7 +126,7 @@ class HandOvers:
         self._definitions = definitions
         self._running = running
         self._may_lead = may_lead
-        self._under_way: dict[int, HandOver] = {}
+        self._under_way: dict[int, Standstill] = {}
         # Told when a queue that was to be handed over stays here.
         self.on_stay: Callable[[Queue], None] = lambda queue: None
 
@@ -140,6 +139,28 @@ class HandOvers:
     def begin(self, led: LedQueue, target: str) -> None:
         """Hand a queue over, unless that is under way already, another node may lead it, or it is
         not noted yet that this one does."""
+
+        async def ask() -> bool:
+            # The target itself writes that it leads: it may have died, or have begun anew.
+            takes: bool = await self._calls.ask(
+                target, "mirror.take_over", led.leader.queue_id, led.leader.epoch
+            )
+            return takes
+
+        self._stand_still(led, target, ask)
+
+    def switch(self, led: LedQueue, then: Callable[[], Waiting[None]]) -> None:
+        """Do something with a queue while every mirror in sync has the same; it stays here."""
+
+        async def switched() -> bool:
+            await then()
+            return False
+
+        self._stand_still(led, None, switched)
+
+    def _stand_still(
+        self, led: LedQueue, target: str | None, then: Callable[[], Waiting[bool]]
+    ) -> None:
         queue = led.queue
         if queue.queue_id in self._under_way or led.leader.fenced or not led.leader.is_noted:
             return
@@ -148,14 +169,21 @@ class HandOvers:
             del self._under_way[queue.queue_id]
             self.on_stay(queue)
 
-        hand_over = HandOver(led, target, self._calls, self._clock, stays)
-        self._under_way[queue.queue_id] = hand_over
-        hand_over.begin()
+        standstill = Standstill(led, target, self._clock, then, stays)
+        self._under_way[queue.queue_id] = standstill
+        standstill.begin()
+
+    def is_switching(self, queue_id: int) -> bool:
+        """Whether everything of this queue is to stay as it is until `switch` is over."""
+        standstill = self._under_way.get(queue_id)
+        return standstill is not None and standstill.target is None
 
     def mirrors_changed(self, queue_id: int, mirrors: Collection[str]) -> None:
         """A queue that is led here has these mirrors now; no other node can take the lead."""
         hand_over = self._under_way.get(queue_id)
-        if hand_over is not None and hand_over.target not in mirrors:
+        if hand_over is None or hand_over.target is None:
+            return
+        if hand_over.target not in mirrors:
             hand_over.stay()
 
     def drop(self, queue_id: int) -> None:

@@ -18,11 +18,9 @@ from typing import Any, Protocol
 import msgspec
 
 from warren.core.message import Envelope
+from warren.mirror.carriers.batch import HEAD
 from warren.mirror.messages.cargo import Unpacker, packed_envelope
 from warren.mirror.messages.post import Undeliverable
-
-HEAD = struct.Struct("<QQ")
-"""Epoch, number of the batch."""
 
 _PUBLISH = struct.Struct("<BBQdI")
 """Instruction, level, position, seconds it has left to live or -1, octets of the body.
@@ -187,14 +185,6 @@ class Script:
         self._parts.append(_RUN.pack(op, level, self._run_start, self._run_count))
         self.octets += _RUN.size
         self._run_count = 0
-
-
-def epoch_and_batch(payload: bytes) -> tuple[int, int]:
-    """Of a whole batch. Raises `Undeliverable`."""
-    if len(payload) < HEAD.size:
-        raise Undeliverable(f"a batch of {len(payload)} octets")
-    epoch, batch = HEAD.unpack_from(payload)
-    return epoch, batch
 
 
 def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:

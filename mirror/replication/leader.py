@@ -25,6 +25,8 @@ from typing import NamedTuple, Protocol
 from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.core.settlement import PublishConfirms
+from warren.mirror.carriers.batch import Position
+from warren.mirror.replication.confirm_rule import can_shrink, confirmed_upto
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.instructions import NEVER, Op, Script
 from warren.mirror.replication.leader_level import LeaderLevel
@@ -83,6 +85,10 @@ class LeaderEffects(Protocol):
         """They may."""
         ...
 
+    def reported_by_all(self, batch: int) -> None:
+        """Every mirror has everything up to this batch."""
+        ...
+
 
 class SyncProgress(NamedTuple):
     """How many messages a mirror was sent, of how many there are to send, and since when."""
@@ -131,6 +137,9 @@ class _Copy:
         # It has everything from these positions on; None before it was told to start.
         self.firsts: list[int] | None = None
         self.in_sync = False
+        # Whether the definition says so, and whether it is about to say so no more.
+        self.is_named = False
+        self.is_leaving = False
         # The batch that tells it to start.
         self.begins_with = 0
         # While it is sent the rest: per level, up to which position it was sent everything.
@@ -139,6 +148,7 @@ class _Copy:
         # The last slice it was sent, until it has the batch with its marker.
         self.slice = b""
         self.slice_batch = 0
+        self.slice_bytes = 0
         # Batches so far that were no slices.
         self.used = 0
         self.sent = 0
@@ -177,6 +187,11 @@ class Leader:
         self._flushing = False
         self._silent = False
         self._copies: dict[str, _Copy] = {}
+        # How many whole copies confirm a publish; None: every mirror there is, whole or not.
+        self.acks: int | None = None
+        self._confirmed = 0
+        self._missing = 0
+        self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
         self._awaiting: deque[tuple[int, _Confirm]] = deque()
         self._open: dict[int, _Confirm] = {}
         # Below which positions of a level messages may be handed out, when all have that batch.
@@ -185,6 +200,7 @@ class Leader:
         self._slices = 0
         self._unreported = Unreported()
         self._slice_count = SLICE_COUNT
+        self._slice_rate = 0
 
     def goes_on_in(self, epoch: int) -> None:
         """The definition has another epoch, and still the same leader."""
@@ -260,9 +276,10 @@ class Leader:
 
     def hand_out(self, level: int, below: int) -> None:
         self._script.hand_out(level, below)
-        if self._copies:
+        if self._copies or self._missing:
             self._hand_outs.append((self._batch, level, below))
         else:
+            self._hand_outs.clear()
             self.levels[level].hand_outs.noted_by_all(below)
         if not self._flushing:
             self._wake()
@@ -318,6 +335,11 @@ class Leader:
         if not self._copies:
             self._release()
 
+    @property
+    def last_position(self) -> Position:
+        """The last batch that was written, sent or not."""
+        return self.epoch, self._batch - 1
+
     def _last_batch(self) -> int:
         """The one that everything is in that was written down so far, sent or not."""
         return self._batch if self._script else self._batch - 1
@@ -368,8 +390,9 @@ class Leader:
         """The queue is deleted; or, with `refuse`, another node leads it now, and nobody here can
         say what became of what is not confirmed."""
         self.fenced = True
-        awaiting = [waiting for _, waiting in self._awaiting]
+        awaiting = [waiting for _, waiting in (*self._awaiting, *self._awaited_everywhere)]
         self._awaiting.clear()
+        self._awaited_everywhere.clear()
         for waiting in {id(w): w for w in (*awaiting, *self._open.values())}.values():
             waiting.refused |= refuse
             waiting.left = 1
@@ -406,17 +429,26 @@ class Leader:
         """Confirm what every mirror has."""
         if self.fenced or not self.is_noted:
             return
-        upto = min([copy.has_batch for copy in self._copies.values()], default=self._batch)
-        self._unreported.reported_by_all(upto)
-        self.unasked.reported_by_all(upto)
+        copies = self._copies.values()
+        upto = everywhere = min([copy.has_batch for copy in copies], default=self._batch)
+        self._unreported.reported_by_all(everywhere)
+        self.unasked.reported_by_all(everywhere)
+        self._effects.reported_by_all(everywhere)
         if self._new_origins:
             new = self._new_origins.items()
-            self._new_origins = {name: batch for name, batch in new if batch > upto}
-        awaiting = self._awaiting
-        while awaiting and awaiting[0][0] <= upto:
-            self._step(awaiting.popleft()[1])
+            self._new_origins = {name: batch for name, batch in new if batch > everywhere}
+        if self.acks is not None:
+            upto = confirmed_upto(self.acks, copies, self._missing, self._batch)
+            self._confirmed = max(self._confirmed, min(upto, self._batch - 1))
+            everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
+        self._settle_up_to(self._awaiting, upto)
+        self._settle_up_to(self._awaited_everywhere, everywhere)
         if self._hand_outs:
             self._note_hand_outs(upto)
+
+    def _settle_up_to(self, awaiting: deque[tuple[int, _Confirm]], upto: int) -> None:
+        while awaiting and awaiting[0][0] <= upto:
+            self._step(awaiting.popleft()[1])
 
     def _note_hand_outs(self, upto: int) -> None:
         was_awaited = False
@@ -425,6 +457,44 @@ class Leader:
             was_awaited |= self.levels[level].hand_outs.noted_by_all(below)
         if was_awaited:
             self._effects.hand_out()
+
+    def whole_copies_are(self, named: Collection[str], missing: int) -> None:
+        """The definition names these mirrors as whole, and counts so many that it does not name.
+
+        What was about to be written when it was another one never will be.
+        """
+        self._missing = missing
+        for mirror, copy in self._copies.items():
+            copy.is_named = mirror in named
+            copy.is_leaving = False
+        if self.acks is not None:
+            self._release()
+
+    def leaves(self, mirror: str) -> int:
+        """A mirror is about to be named no more, and counts no more for confirms.
+
+        Returns how many copies are missing then: none if the others have all that was confirmed.
+        """
+        copy = self._copies.get(mirror)
+        if copy is None or self.acks is None or not copy.is_named:
+            return 0
+        copy.is_leaving = True
+        return 0 if self._can_shrink(1) else 1
+
+    def can_forget_missing(self) -> bool:
+        """Whether the copies that are named have all that was confirmed."""
+        return self.acks is not None and self._can_shrink(self._missing)
+
+    def _can_shrink(self, by: int) -> bool:
+        assert self.acks is not None
+        copies = self._copies.values()
+        count = 1 + sum([copy.is_named for copy in copies]) + self._missing - by
+        return can_shrink(self.acks, copies, count, self._confirmed)
+
+    def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
+        """Whether each of these mirrors has all that was confirmed."""
+        copies = [self._copies.get(mirror) for mirror in mirrors]
+        return all(copy is not None and copy.has_batch >= self._confirmed for copy in copies)
 
     # Mirrors
 
@@ -511,18 +581,21 @@ class Leader:
         copy.in_sync = True
         copy.firsts = [0] * len(self.levels)
 
-    def barrier(self, done: Callable[[bool], None]) -> None:
-        """Call back when every mirror has what was written down so far.
+    def barrier(self, done: Callable[[bool], None], *, everywhere: bool = False) -> None:
+        """Call back when what was written down so far is as safe as what is confirmed.
 
-        With False when another node leads by then.
+        Or when every mirror in sync has it. With False when another node leads by then.
         """
         self.flush()
-        self._awaiting.append((self._last_batch(), _Confirm(_Barrier(done), 0, 1)))
+        awaiting = self._awaited_everywhere if everywhere else self._awaiting
+        awaiting.append((self._last_batch(), _Confirm(_Barrier(done), 0, 1)))
         self._release()
 
-    def limit_slices(self, count_max: int) -> None:
-        """Send no more messages than this in a slice, if that is less than is good anyway."""
+    def limit_slices(self, count_max: int, rate: int = 0) -> None:
+        """Send no more messages than this in a slice, if that is less than is good anyway, and no
+        more octets than `rate` in a second; 0: as many as go."""
         self._slice_count = min(SLICE_COUNT, count_max)
+        self._slice_rate = rate
 
     def cancel_sync(self, mirror: str) -> bool:
         """Send a mirror no more of what is older; it begins anew with what comes from now on."""
@@ -608,7 +681,8 @@ class Leader:
         used = self._batch - self._slices
         is_busy = used != copy.used
         copy.used = used
-        return BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
+        pause_s = BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
+        return max(pause_s, copy.slice_bytes / self._slice_rate) if self._slice_rate else pause_s
 
     def _go_on_sending(self, mirror: str, copy: _Copy) -> None:
         if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:
@@ -633,6 +707,7 @@ class Leader:
         self._slices += 1
         head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
         copy.slice = head + script.take(self.epoch, 0)
+        copy.slice_bytes = len(copy.slice)
         self._effects.send_slice(mirror, copy.slice)
         self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
         copy.awaits_batch = copy.slice_batch = self._batch
@@ -697,4 +772,6 @@ class Leader:
             # Mirrors may have heard less than we of the leader before.
             level.hand_outs.noted = 0
             level.hand_outs.begin_anew(level.inner.delivered_below)
+        # Who has this has all that the leader before may have confirmed.
+        self._confirmed = self._last_batch()
         self._wake()

@@ -16,11 +16,17 @@ from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
 from warren.core.records import QueueRecord
 from warren.core.waiting import Event
-from warren.mirror.gm.effects import StopReason
-from warren.mirror.gm.shell import GroupMember
-from warren.mirror.gm.view import MemberId, Members
+from warren.mirror.carriers.batch import epoch_and_batch
+from warren.mirror.carriers.ports import (
+    PRESUMED,
+    CarrierKind,
+    CarrierMember,
+    MemberId,
+    Members,
+    StopReason,
+)
+from warren.mirror.replication.confirm_rule import ALL, stricter
 from warren.mirror.replication.former_copy import Kept
-from warren.mirror.replication.instructions import epoch_and_batch
 from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.replicas import Wanted, stand_ins
@@ -90,11 +96,13 @@ class LedQueue:
         clock: Clock,
         definitions: QueueDefinitions,
         effects: LedEffects,
+        carrier: CarrierKind = CarrierKind.GM,
     ) -> None:
         self.key = key
+        self.carrier = carrier
         self.queue = queue
         self.leader = Leader(queue.queue_id, epoch, clock, self)
-        self.member: GroupMember
+        self.member: CarrierMember
         # What the storage of this node calls the queue.
         self.storage_id = queue.queue_id
         self.wanted = Wanted()
@@ -119,19 +127,27 @@ class LedQueue:
         self._effects = effects
         self._joined = False
         self._founding = Founding.OVER
+        self._found_group: Callable[[Members], None]
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
         # Changes of the definition that wait, and what is to be done when they are written.
         self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
         self._is_writing = False
+        # What members did while another carrier is being written down.
+        self._put_off: list[tuple[Members, Members]] | None = None
+        # Mirrors that are to come over to another carrier.
+        self._awaited: set[str] = set()
+        self._all_came = Event()
+        # Which life of a node's member the mirror is that the definition names.
+        self._named: dict[str, MemberId] = {}
         self._unsent: deque[bytes] = deque()
 
     def want(self, wanted: Wanted) -> None:
         """What its policy says from now on."""
         self.wanted = wanted
-        self.leader.limit_slices(wanted.sync_batch)
+        self.leader.limit_slices(wanted.sync_batch, wanted.catch_up_rate)
 
-    def go_on_alone(self, member: GroupMember, epoch: int) -> None:
+    def go_on_alone(self, member: CarrierMember, epoch: int) -> None:
         """Lead on, after being fenced, in another life of the group, in which nobody is yet."""
         self.leader.goes_on_in(epoch)
         self.leader.fenced = False
@@ -146,7 +162,63 @@ class LedQueue:
         self.leader.speak_again()
         self.queue.release(self.leader.publishing_again)
 
+    # Another carrier
+
+    def is_about_to_come_over(self) -> None:
+        """Mirrors may leave the present carrier before this node knows what they know."""
+        self._put_off = []
+
+    def does_not_come_over(self) -> None:
+        """The carrier stays, and who left it has gone."""
+        put_off, self._put_off = self._put_off or [], None
+        for births, deaths in put_off:
+            self.members_changed(births, deaths)
+
+    def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
+        """Another carrier brings batches from now on; its members come one by one."""
+        self._put_off = None
+        self._founding = Founding.OVER
+        self.carrier = carrier
+        self.member = member
+        self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
+        self._invited.clear()
+        self._members.clear()
+        self._named.clear()
+        self._admitting.clear()
+
+    def await_mirrors(self, mirrors: Collection[str]) -> Event:
+        """What happens when each of them has come, or is named no more."""
+        self._awaited = set(mirrors)
+        self._all_came = Event()
+        self._look_for_awaited()
+        return self._all_came
+
+    def adopt(self, member: MemberId, storage_id: int) -> None:
+        """This life of a member is that of the mirror which came over."""
+        self._named[member.node] = member
+        self._storages[member] = storage_id
+        self._look_for_awaited()
+
+    def give_mirrors_up(self) -> None:
+        """Those that have not come need not have anything to confirm."""
+        for mirror in list(self._awaited):
+            self._dismiss(mirror, though_member=True)
+
+    def _look_for_awaited(self) -> None:
+        named, there = self._named, self.leader.mirrors
+        self._awaited = {
+            node
+            for node in self._awaited
+            if node in there and (node not in named or self._members.get(node) != named[node])
+        }
+        if not self._awaited:
+            self._all_came.happen()
+
     # `UpperLayer`
+
+    @property
+    def has_begun(self) -> bool:
+        return True
 
     def joined(self, members: Members) -> None:
         self._joined = True
@@ -157,23 +229,39 @@ class LedQueue:
         """After promotion: the member was a mirror's before."""
         self._joined = True
         self._members = {member.node: member for member in members if member.node != self._node}
+        self._named = dict(self._members)
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
                 # Its death was told to the mirror, which did not lead then.
-                self._dismiss(mirror)
+                self._dismiss(mirror, life=MemberId(mirror, PRESUMED))
 
     def members_changed(self, births: Members, deaths: Members) -> None:
+        if self._put_off is not None:
+            self._put_off.append((births, deaths))
+            return
         for birth in births:
             if birth.node != self._node:
-                self._members[birth.node] = birth
-                self._admit(birth)
+                self._is_born(birth, deaths)
         for death in deaths:
-            self._storages.pop(death, None)
-            self._kept.pop(death, None)
             if self._members.get(death.node) == death:
                 del self._members[death.node]
-                self._dismiss(death.node)
+                self._dismiss(death.node, life=death)
+
+    def _is_born(self, birth: MemberId, deaths: Members) -> None:
+        node = birth.node
+        self._members[node] = birth
+        for earlier in [one for one in self._storages if one.node == node and one != birth]:
+            del self._storages[earlier]
+            self._kept.pop(earlier, None)
+        if self._named.get(node) in deaths:
+            # Until now it was known by its node only.
+            self._named[node] = birth
+        # One that was only out of reach, or comes over, is a mirror already.
+        is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
+        if not is_mirror and node not in self._awaited:
+            self._admit(birth)
+        self._look_for_awaited()
 
     def deliver(self, sender: MemberId, payload: bytes) -> None:
         """What a leader has broadcast it has done already; others broadcast when they lead."""
@@ -187,6 +275,12 @@ class LedQueue:
         self._effects.set_flow(self, congested)
         if not congested:
             self._send_on()
+
+    def disputed(self) -> None:
+        def call_another_ballot(record: QueueRecord) -> QueueRecord:
+            return msgspec.structs.replace(record, ballot=record.ballot + 1)
+
+        self._change(call_another_ballot)
 
     def stopped(self, reason: StopReason) -> None:
         self._joined = False
@@ -205,6 +299,9 @@ class LedQueue:
 
     def send_slice(self, mirror: str, payload: bytes) -> None:
         self._effects.send_slice(mirror, payload)
+
+    def reported_by_all(self, batch: int) -> None:
+        self.member.reported_by_all(batch)
 
     def now_in_sync(self, mirror: str) -> None:
         def add(record: QueueRecord) -> QueueRecord | None:
@@ -232,9 +329,10 @@ class LedQueue:
         """The nodes that have a member in the group, besides this one."""
         return self._members.keys()
 
-    def will_found(self) -> None:
-        """There is no group: it is to begin with the mirrors in it."""
+    def will_found(self, found: Callable[[Members], None]) -> None:
+        """There is no group; `found` makes one that begins with these mirrors in it."""
         self._founding = Founding.NOT_YET
+        self._found_group = found
 
     def may_found(self) -> None:
         """Make the group as soon as all that were asked to have a mirror have answered."""
@@ -249,9 +347,9 @@ class LedQueue:
 
     def _found(self) -> None:
         """Make the group, of the mirrors that have answered by now; others ask to be let in."""
-        if self.is_founding and self.member.is_new:
-            self.member.start(tuple(self._storages))
-        self._founding = Founding.OVER
+        if self.is_founding:
+            self._founding = Founding.OVER
+            self._found_group(tuple(self._storages))
 
     @property
     def is_founding(self) -> bool:
@@ -270,7 +368,7 @@ class LedQueue:
                 if node in running and now >= asked_at + INVITE_AGAIN_S:
                     self._invited[node] = now
                     self._effects.invite(self, node)
-            elif node not in self.leader.mirrors:
+            elif node not in self.leader.mirrors and node not in self._awaited:
                 # It came while another node led.
                 self._admit(member)
 
@@ -305,6 +403,7 @@ class LedQueue:
             and in_sync == set(self.wanted_mirrors) == set(record.mirrors)
             and in_sync == set(self.leader.mirrors)
             and in_sync <= set(running)
+            and not record.missing
         )
 
     def synchronise(self, record: QueueRecord) -> None:
@@ -326,14 +425,28 @@ class LedQueue:
             kept = [mirror for mirror in record.mirrors if mirror in wanted or mirror in stay]
             if kept == record.mirrors:
                 return None
-            in_sync = [mirror for mirror in record.in_sync if mirror in kept]
-            return msgspec.structs.replace(record, mirrors=kept, in_sync=in_sync)
+            return self._naming(record, kept)
 
         self._change(drop)
+
+    def _naming(self, record: QueueRecord, mirrors: list[str]) -> QueueRecord:
+        """The definition with fewer mirrors. Votes of those that are not named any more are void:
+        they may be mirrors again before an election is over."""
+        in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
+        leaving = [mirror for mirror in record.in_sync if mirror not in mirrors]
+        missing = sum([self.leader.leaves(mirror) for mirror in leaving])
+        return msgspec.structs.replace(
+            record,
+            mirrors=mirrors,
+            in_sync=in_sync,
+            ballot=record.ballot + (self.carrier is CarrierKind.LOG),
+            missing=record.missing + missing,
+        )
 
     def drop_unreached(self, running: Collection[str]) -> None:
         """The group goes on while its neighbours reach each other, but a mirror says to the leader
         itself what it has: one that cannot is not waited for any longer."""
+        self._drop_slow()
         now = self._clock.now()
         unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
         self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
@@ -341,11 +454,54 @@ class LedQueue:
             if now >= since + UNREACHED_S:
                 self._dismiss(mirror, though_member=True)
 
+    def _drop_slow(self) -> None:
+        """A mirror that is too far behind catches up later, from what it has on disk."""
+        if self.carrier is not CarrierKind.LOG:
+            return
+        for mirror in list(self.leader.mirrors):
+            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max:
+                self._dismiss(mirror, though_member=True)
+
     def record_changed(self, record: QueueRecord) -> None:
         """Mirrors that are not named any more need not have anything to confirm."""
+        if self.carrier is CarrierKind.LOG:
+            # Until a smaller number is written down, an election counts on the larger one.
+            self.leader.acks = stricter(record.acks, self.wanted_acks)
         for mirror in list(self.leader.mirrors):
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
+        self.leader.whole_copies_are(record.in_sync, record.missing)
+        self._look_for_awaited()
+
+    @property
+    def wanted_acks(self) -> int:
+        return self.wanted.acks_of(1 + len(self.wanted_mirrors))
+
+    def follow_acks(self, record: QueueRecord) -> None:
+        """Have the definition say how many copies confirm a publish, as the policy wants it."""
+        if self.carrier is not CarrierKind.LOG:
+            return
+        acks = self.wanted_acks
+        self.leader.acks = stricter(record.acks, acks)
+        if not record.mirrors and not record.missing:
+            return
+        forget = record.missing > 0 and self.leader.can_forget_missing()
+        is_stricter = stricter(acks, record.acks) == acks
+        if (
+            acks != record.acks
+            and is_stricter
+            and not self.leader.have_all_confirmed(record.in_sync)
+        ):
+            # An election would count on what is not everywhere yet: at a later tick.
+            acks = record.acks
+        if acks == record.acks and not forget:
+            return
+
+        def count(record: QueueRecord) -> QueueRecord:
+            missing = 0 if forget or acks == ALL else record.missing
+            return msgspec.structs.replace(record, acks=acks, missing=missing)
+
+        self._change(count)
 
     def _admit(self, birth: MemberId) -> None:
         """A new mirror has nothing yet, and the definition says so before it is told to start."""
@@ -358,16 +514,18 @@ class LedQueue:
 
         def name(record: QueueRecord) -> QueueRecord | None:
             mirrors = [mirror for mirror in record.mirrors if mirror != node]
-            in_sync = [mirror for mirror in record.in_sync if mirror != node]
+            named = self._naming(record, mirrors)
             return msgspec.structs.replace(
-                record,
+                named,
                 mirrors=[*mirrors, node],
-                in_sync=in_sync,
                 stores={**record.stores, node: storage_id},
+                carrier=self.carrier.stored,
+                acks=record.acks if record.mirrors else self.wanted_acks,
             )
 
         def start() -> None:
             self._admitting.discard(birth)
+            self._named[node] = birth
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))
                 # Whoever was away goes on where it was, whatever the policy says of new mirrors.
@@ -377,22 +535,29 @@ class LedQueue:
                     waiting, self.waiting = self.waiting, []
                     for placed in waiting:
                         placed.happen()
+            else:
+                self._dismiss(node, life=birth)
 
         self._change(name, start, may_wait=True)
 
-    def _dismiss(self, node: str, *, though_member: bool = False) -> None:
+    def _dismiss(
+        self, node: str, *, life: MemberId | None = None, though_member: bool = False
+    ) -> None:
+        """Name a mirror no more: any, or the one that this life of a member was."""
         log_event(
             log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
         )
 
         def forget(record: QueueRecord) -> QueueRecord | None:
-            if node not in record.mirrors or (node in self._members and not though_member):
+            if node not in record.mirrors:
                 return None
-            return msgspec.structs.replace(
-                record,
-                mirrors=[mirror for mirror in record.mirrors if mirror != node],
-                in_sync=[mirror for mirror in record.in_sync if mirror != node],
-            )
+            if life is None:
+                is_another = node in self._members and not though_member
+            else:
+                is_another = self._named.get(node, life) != life
+            if is_another or (life is not None and self._members.get(node) == life):
+                return None
+            return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
 
         self._change(forget)
 

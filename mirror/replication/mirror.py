@@ -14,10 +14,11 @@ from typing import Any
 from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Envelope
 from warren.core.ports import Clock
+from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
-from warren.mirror.replication.instructions import Op, epoch_and_batch, perform
+from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
@@ -53,6 +54,8 @@ class Mirror:
         self.former: FormerCopy | None = None
         # Whether what is here would be found again after a restart.
         self.has_card = False
+        # Whether it has a persistent message when that is on disk, or when it has come.
+        self.is_flushed = True
         self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
@@ -153,7 +156,7 @@ class Mirror:
         delivered: bool,
     ) -> None:
         copy = self.levels[level]
-        safe = not (copy.backing.defers_confirms and envelope.persistent)
+        safe = not (self.is_flushed and copy.backing.defers_confirms and envelope.persistent)
         mark = IN_SLICE if self._in_slice else self.epoch << BATCH_BITS | self._batch
         taken = copy.publish(
             position, envelope, body, expires_at, delivered, None if safe else self, mark
@@ -280,7 +283,8 @@ class Mirror:
         return not self._unsafe
 
     def _report_progress(self) -> None:
-        if self._awaited_slice:
+        if self._awaited_slice or not self.started:
+            # Before it is told to start, a report would be taken for one of its former life.
             return
         upto = self._batch
         if IN_SLICE in self._unsafe:
@@ -305,6 +309,18 @@ class Mirror:
     def carried_out(self) -> tuple[int, int]:
         """Epoch and number of the last batch."""
         return self.epoch, self._batch
+
+    def goes_on_in(self, epoch: int) -> None:
+        """The same leader goes on in another epoch, and all has come that was of the one before."""
+        if epoch <= self.epoch:
+            return
+        tails = [level.backing.next_position - level.delta for level in self.levels]
+        self.renumbering.step(Step(epoch, [0] * len(tails), tails))
+        self._carried_out = self.carried_out
+        self.epoch = epoch
+        self._reported = 0
+        self._last_slice = (epoch, 0)
+        self._forget_slices()
 
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]

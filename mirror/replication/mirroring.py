@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from random import Random
 from typing import TypeVar, cast
 
@@ -38,12 +39,16 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
+from warren.mirror.carriers.batch import Position
+from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupMember, GroupShell
-from warren.mirror.gm.view import alive_members
+from warren.mirror.log.shell import LogShell
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
+from warren.mirror.replication.election import VOTE_S, Answer, Vote, can_be_elected
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
@@ -123,6 +128,10 @@ class Mirroring:
         self._sync_batch = sync_batch
         self._definitions = QueueDefinitions(metadata, clock)
         self._groups = GroupShell(name, post, metadata, clock, rng)
+        self._carriers: Mapping[CarrierKind, Carrier] = {
+            CarrierKind.GM: self._groups,
+            CarrierKind.LOG: LogShell(name, post, clock, rng),
+        }
         self._led: dict[int, LedQueue] = {}
         # Of queues that are here and have no mirrors any more.
         self._renumberings: dict[int, Renumbering] = {}
@@ -146,6 +155,15 @@ class Mirroring:
         )
         self.hand_overs = HandOvers(
             name, calls, clock, self._led, self._definitions, running, may_lead
+        )
+        self._carrier_switch = CarrierSwitch(
+            name,
+            calls,
+            clock,
+            self._definitions,
+            self._carriers,
+            self._copies,
+            self._write_card_of_leader,
         )
         self._lost_and_found = LostAndFound(
             name,
@@ -175,10 +193,13 @@ class Mirroring:
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
+        self._calls.serve("mirror.vote", self._asked_to_vote)
+        self._calls.serve("mirror.win", self._has_won)
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
         self.hand_overs.serve()
+        self._carrier_switch.serve()
         self._lost_and_found.attach(node)
         self._metadata.watch(("queue",), self._record_changed)
         node.policies.watch(self._policies_changed)
@@ -379,32 +400,34 @@ class Mirroring:
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """Our mirror leads now: its group, its positions and what it knew go on."""
         self._refusals[queue.queue_id] = copy.mirror.refusals
-        led = self._new_led(queue, key, record)
+        led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
         if copy.is_outside:
-            led.member = self._groups.join(queue.queue_id, record.epoch, led)
+            led.member = self._carriers[led.carrier].join(record, led)
             led.member.start()
         else:
             led.member = copy.member
             copy.member.become(led)
-            led.already_joined(alive_members(copy.member.member.record))
         for mirror in record.mirrors:
             if mirror in record.in_sync:
                 led.leader.follows(mirror)
             else:
                 led.leader.add_mirror(mirror)
+        led.record_changed(record)
         self._forget_former(copy.mirror)
         led.leader.renumbering = copy.mirror.renumbering
         self._origins[queue.queue_id] = copy.mirror.origins
         led.leader.origins.update(copy.mirror.origins)
         self._former_copies[queue.queue_id] = copy.mirror
-        led.member.set_epoch(record.epoch)
+        led.member.follow(record)
         reason = promotion(record.promoted)
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
         for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
             level.again = {position + own.delta for position in own.again}
         led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
+        if not copy.is_outside:
+            led.already_joined(led.member.others())
         self._write_card_of_leader(led).then(lambda: self._noted(led))
         led.want(self._wanted(queue))
         for mirror in record.mirrors:
@@ -439,8 +462,12 @@ class Mirroring:
             self.hand_overs.on_stay(led.queue)
         self._reconcile(led.queue)
 
-    def _new_led(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
-        led = LedQueue(key, queue, record.epoch, self._name, self._clock, self._definitions, self)
+    def _new_led(
+        self, queue: Queue, key: Key, record: QueueRecord, carrier: CarrierKind
+    ) -> LedQueue:
+        led = LedQueue(
+            key, queue, record.epoch, self._name, self._clock, self._definitions, self, carrier
+        )
         led.storage_id = record.storage_id(self._name)
         led.leader.refusals = self._refusals.setdefault(queue.queue_id, Refusals())
         backing = queue.backing
@@ -462,7 +489,10 @@ class Mirroring:
 
     def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
         """Begin to mirror a queue of this node."""
-        led = self._new_led(queue, key, record)
+        wanted = self._wanted(queue)
+        carrier = CarrierKind.of(record) if record.mirrors else wanted.carrier
+        led = self._new_led(queue, key, record, carrier)
+        led.member = self._carriers[carrier].join(record, led)
         led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
         known = self._formers.known_of_led(queue.queue_id, record.epoch)
         known = self._renumberings.pop(queue.queue_id, known)
@@ -471,22 +501,24 @@ class Mirroring:
         for mirror in record.mirrors:
             # Of a time before this node was away: one of them may be about to take our place.
             led.leader.add_mirror(mirror)
-        led.member = self._groups.join(queue.queue_id, record.epoch, led)
+        led.record_changed(record)
         if record.mirrors:
             self._fence(led)
             led.returned = ReturnedLeader(
                 self._clock,
                 lambda: {*self._present(), *self._running()},
                 lambda node, answer: self._ask_to_lead(node, led, answer),
+                *((can_be_elected,) if carrier is CarrierKind.LOG else ()),
             )
             self._look_for_better_copies(led)
         else:
-            if self._groups.record(queue.queue_id) is None:
-                led.will_found()
-            self._write_card_of_leader(led).then(lambda: self._start_member(led, led.member))
+            if isinstance(led.member, GroupMember) and self._groups.record(queue.queue_id) is None:
+                led.will_found(led.member.found)
+            member = led.member
+            self._write_card_of_leader(led).then(lambda: self._start_member(led, member))
         return led
 
-    def _start_member(self, led: LedQueue, member: GroupMember) -> None:
+    def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
         """Have a group from now on, and with it mirrors that may take over."""
         if self._led.get(led.queue.queue_id) is not led or led.member is not member:
             return
@@ -525,6 +557,7 @@ class Mirroring:
                 epoch=record.epoch + 1,
                 mirrors=[],
                 in_sync=[],
+                missing=0,
                 promoted=LEADER_BACK,
                 promoted_at=self._clock.wall_time(),
                 down=False,
@@ -536,17 +569,19 @@ class Mirroring:
 
         def go_on_as_noted(epoch: int) -> None:
             is_led = self._led.get(led.queue.queue_id) is led
-            if is_led and led.leader.fenced and led.leader.epoch == epoch:
+            record = self._definitions.record_of(led.key, led.queue.queue_id)
+            if is_led and record is not None and led.leader.fenced and led.leader.epoch == epoch:
                 self.figures.promotions[Promotion.LEADER_BACK] += 1
-                led.go_on_alone(self._joining(led), led.leader.epoch)
+                led.go_on_alone(self._joining(led, record), led.leader.epoch)
                 self.hand_overs.on_stay(led.queue)
 
         self._definitions.write_record(led.key, led.queue.queue_id, alone, go_on)
 
-    def _joining(self, led: LedQueue) -> GroupMember:
+    def _joining(self, led: LedQueue, record: QueueRecord) -> CarrierMember:
         """A new member in the place of the one that has stopped, or has never begun."""
-        self._groups.forget(led.member)
-        return self._groups.join(led.queue.queue_id, led.leader.epoch, led)
+        carrier = self._carriers[led.carrier]
+        carrier.forget(led.member)
+        return carrier.join(record, led)
 
     def _unlead(self, led: LedQueue) -> None:
         """The queue has no mirrors any more, and shall have none."""
@@ -563,7 +598,7 @@ class Mirroring:
             led.leader.remove_mirror(mirror)
         led.leader.flush()
         led.member.leave()
-        self._groups.delete_group(queue.queue_id)
+        self._carriers[led.carrier].delete_group(queue.queue_id)
         inner: list[BackingQueue] = [level.unwrapped() for level in led.leader.levels]
         if isinstance(queue.backing, PriorityQueue):
             queue.backing.replace_levels(inner)
@@ -589,7 +624,7 @@ class Mirroring:
         led.leader.end(refuse=not deleted or led.leader.fenced)
         led.member.leave()
         if deleted:
-            self._groups.delete_group(queue.queue_id)
+            self._carriers[led.carrier].delete_group(queue.queue_id)
             self._formers.remove_card(led.storage_id)
         else:
             self._keep_what_was_led(led)
@@ -629,9 +664,14 @@ class Mirroring:
     def _forget(self, led: LedQueue) -> None:
         self._to_flush.pop(led, None)
         self.set_flow(led, False)
+        led.await_mirrors(())
 
     def _wanted(self, queue: Queue) -> Wanted:
-        applied = self._node.policies.applied(queue.vhost_name, queue.name, "queue")
+        return self._wanted_of(("queue", queue.vhost_name, queue.name))
+
+    def _wanted_of(self, key: Key) -> Wanted:
+        _, vhost, name = key
+        applied = self._node.policies.applied(vhost, name, "queue")
         return Wanted.of(applied.definition, self._sync_batch)
 
     def _reconcile(self, queue: Queue) -> None:
@@ -653,7 +693,7 @@ class Mirroring:
             # Another node may be about to take the lead.
             self._look_for_better_copies(led)
             return
-        if not led.leader.is_noted:
+        if not led.leader.is_noted or self.hand_overs.is_switching(queue.queue_id):
             return
         copies = Copies(record.leader, record.mirrors, record.in_sync)
         led.want(wanted)
@@ -661,13 +701,19 @@ class Mirroring:
         # Whether a mirror is alive is the group's business, not that of links.
         there = {*running, *record.mirrors}
         led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng)
-        if wanted.mode is None and not record.mirrors and not led.members():
+        is_alone = not record.mirrors and not record.missing and not led.members()
+        if wanted.mode is None and is_alone:
             self._unlead(led)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
         if leader != self._name:
             self.hand_overs.begin(led, leader)
             return
+        if wanted.mode is not None and wanted.carrier is not led.carrier:
+            kind = wanted.carrier
+            self.hand_overs.switch(led, lambda: self._carrier_switch.switch(led, kind))
+            return
+        led.follow_acks(record)
         led.drop_unwanted()
         led.invite_missing(running)
         if wanted.synchronise:
@@ -781,6 +827,7 @@ class Mirroring:
         record = self._definitions.record_of(copy.key, copy.queue_id)
         if record is not None and self._copies.get(copy.queue_id) is copy:
             copy.mirror.set_mode(self._settings(copy.key, record).queue_mode)
+            copy.mirror.is_flushed = self._wanted_of(copy.key).is_flushed
 
     def _nodes_changed(self) -> None:
         queues = [led.queue for led in self._led.values()]
@@ -809,7 +856,13 @@ class Mirroring:
     # Copies of this node
 
     async def _invited(
-        self, node: str, queue_id: int, vhost: str, name: str, founds: bool
+        self,
+        node: str,
+        queue_id: int,
+        vhost: str,
+        name: str,
+        carrier: str = CarrierKind.GM,
+        founds: bool = False,
     ) -> tuple[int, int, Kept | None]:
         """The leader of a queue asks us to have a mirror; if it `founds` the group, in that.
 
@@ -822,17 +875,20 @@ class Mirroring:
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
         if record is None:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
+        there = self._copies.get(queue_id)
+        if there is not None and there.carrier != carrier and self._name not in record.in_sync:
+            self.drop_copy(there, "its batches come by another carrier", keep=True)
         if queue_id not in self._copies:
-            self._have_copy(key, record, founds)
+            self._have_copy(key, record, CarrierKind(carrier), founds)
         copy = self._copies[queue_id]
         if copy.is_outside:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
         copy.wanted_at = self._clock.now()
         former = copy.mirror.former
         kept = None if former is None else former.kept()
-        return copy.member.member.me.incarnation, copy.storage_id, kept
+        return copy.member.me.incarnation, copy.storage_id, kept
 
-    def _have_copy(self, key: Key, record: QueueRecord, awaits_group: bool) -> None:
+    def _have_copy(self, key: Key, record: QueueRecord, carrier: CarrierKind, founds: bool) -> None:
         queue_id = record.queue_id
         settings = self._settings(key, record)
         # Never one that was used before: what is left of an earlier copy is another matter.
@@ -855,13 +911,25 @@ class Mirroring:
         )
         mirror.former = self._formers.take(queue_id)
         copy = CopyHere(
-            key, queue_id, storage_id, self._name, mirror, self._clock, self._definitions, self
+            key,
+            queue_id,
+            storage_id,
+            self._name,
+            mirror,
+            self._clock,
+            self._definitions,
+            self,
+            carrier,
         )
         self._copies[queue_id] = copy
         self._by_storage[storage_id] = copy
         self._by_key[key] = queue_id
-        copy.member = self._groups.join(queue_id, record.epoch, copy)
-        copy.member.start(awaits_group=awaits_group)
+        mirror.is_flushed = self._wanted_of(key).is_flushed
+        copy.member = member = self._carriers[carrier].join(record, copy)
+        if founds and isinstance(member, GroupMember):
+            member.await_group()
+        else:
+            member.start()
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key
@@ -890,7 +958,7 @@ class Mirroring:
         else:
             self._discard_copy(copy)
         if deleted:
-            self._groups.delete_group(copy.queue_id)
+            self._carriers[copy.carrier].delete_group(copy.queue_id)
         _, vhost, name = copy.key
         log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
 
@@ -909,8 +977,71 @@ class Mirroring:
         return self._present()
 
     def group_members(self, queue_id: int) -> Collection[str] | None:
-        record = self._groups.record(queue_id)
-        return None if record is None else [member.node for member in alive_members(record)]
+        copy = self._copies.get(queue_id)
+        return None if copy is None else self._carriers[copy.carrier].nodes_of(queue_id)
+
+    def ask_for_votes(
+        self,
+        copy: CopyHere,
+        nodes: Collection[str],
+        election: tuple[int, int],
+        then: Callable[[dict[str, Answer]], None],
+    ) -> None:
+        answers: dict[str, Answer] = {}
+        left = len(nodes)
+        is_over = False
+
+        def count() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                then(answers)
+
+        async def ask(node: str) -> list[int] | str:
+            answer: list[int] | str = await self._calls.ask(
+                node, "mirror.vote", copy.queue_id, *election
+            )
+            return answer
+
+        def finish(node: str, result: Callable[[], list[int] | str]) -> None:
+            nonlocal left
+            left -= 1
+            # Who cannot be reached has not voted.
+            with suppress(NotFound):
+                answer = result()
+                answers[node] = Vote(answer) if isinstance(answer, str) else (answer[0], answer[1])
+            if not left:
+                count()
+
+        if not nodes:
+            count()
+            return
+        self._clock.call_later(VOTE_S, count)
+        for node in nodes:
+            run(ask(node), partial(finish, node))
+
+    async def _asked_to_vote(
+        self, _node: str, queue_id: int, epoch: int, ballot: int
+    ) -> Position | str:
+        copy = self._copies.get(queue_id)
+        answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
+        return answer.value if isinstance(answer, Vote) else answer
+
+    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+        def finish(result: Callable[[], None]) -> None:
+            # If it has gone, too, another election is called at the next tick.
+            with suppress(NotFound):
+                result()
+
+        async def tell() -> None:
+            await self._calls.ask(node, "mirror.win", copy.queue_id, *election)
+
+        run(tell(), finish)
+
+    async def _has_won(self, _node: str, queue_id: int, epoch: int, ballot: int) -> None:
+        copy = self._copies.get(queue_id)
+        if copy is not None:
+            copy.win(epoch, ballot)
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
         self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
@@ -950,9 +1081,7 @@ class Mirroring:
     # What definitions say
 
     def promote_when(self, key: Key) -> str:
-        _, vhost, name = key
-        applied = self._node.policies.applied(vhost, name, "queue")
-        return Wanted.of(applied.definition).promote_on_failure
+        return self._wanted_of(key).promote_on_failure
 
     def _record_changed(self, key: Key, record: object | None) -> None:
         self._definitions.changed(key)
@@ -967,7 +1096,7 @@ class Mirroring:
         if led is not None and isinstance(record, QueueRecord) and record.leader == self._name:
             if record.epoch != led.leader.epoch:
                 led.leader.goes_on_in(record.epoch)
-                led.member.set_epoch(record.epoch)
+            led.member.follow(record)
             led.record_changed(record)
             self.hand_overs.mirrors_changed(queue_id, record.mirrors)
 
@@ -979,15 +1108,23 @@ class Mirroring:
         elif self._stopping:
             # What is here is for the next start.
             return
+        elif self._is_to_come_over(copy, record):
+            copy.promoting = False
+            self._carrier_switch.follow(copy, record)
         elif copy.listed and self._name not in record.mirrors:
             # If it is only that the leader could not reach it, it is asked for again.
             self.drop_copy(copy, "it is not wanted any more", keep=True)
         else:
             copy.listed = self._name in record.mirrors
             copy.promoting = False
-            copy.member.set_epoch(record.epoch)
+            copy.member.follow(record)
             # The leader's batches may have come before this.
             copy.mirror.report_again()
+
+    def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:
+        """Whether this copy, which has all, is to be brought batches by another carrier."""
+        is_whole = self._name in record.in_sync and not copy.is_outside
+        return copy.listed and is_whole and CarrierKind.of(record) is not copy.carrier
 
     # `LedEffects`
 
@@ -1017,6 +1154,7 @@ class Mirroring:
                 queue.queue_id,
                 queue.vhost_name,
                 queue.name,
+                led.carrier,
                 led.is_founding,
             )
             return incarnation, storage_id, Kept(*kept) if kept is not None else None

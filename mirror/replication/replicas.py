@@ -10,9 +10,17 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from warren.mirror.carriers.ports import CarrierKind
+from warren.mirror.replication.confirm_rule import ALL
+
 ALWAYS = "always"
 WHEN_SYNCED = "when-synced"
 AUTOMATIC = "automatic"
+MANUAL = "manual"
+ALL_IN_SYNC = "all-in-sync"
+
+GAP_BYTES_MAX = 64 << 20
+"""Octets of batches that are kept in memory for a slow mirror."""
 
 SYNC_BATCH = 4096
 """RabbitMQ's default of `mirroring_sync_batch_size`."""
@@ -22,6 +30,11 @@ class Wanted(NamedTuple):
     """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors.
 
     `sync_batch` is how many messages a mirror is sent at a time at most while it is synchronised.
+
+    The rest is for the carrier `log`: `acks` as `log-acks` has it; with fewer whole copies than
+    `in_sync_min`, the leader's among them, publishes are refused; a mirror that has not reported
+    `gap_bytes_max` octets is dropped, and sent what it lacks at `catch_up_rate` octets a second (0:
+    no limit); `is_flushed`: a copy has a persistent message when it is on disk.
     """
 
     mode: str | None = None
@@ -30,6 +43,12 @@ class Wanted(NamedTuple):
     promote_on_failure: str = ALWAYS
     promote_on_shutdown: str = WHEN_SYNCED
     sync_batch: int = SYNC_BATCH
+    carrier: CarrierKind = CarrierKind.GM
+    acks: str | int = ALL_IN_SYNC
+    in_sync_min: int = 1
+    gap_bytes_max: int = GAP_BYTES_MAX
+    catch_up_rate: int = 0
+    is_flushed: bool = True
 
     @property
     def copies_max(self) -> int | None:
@@ -45,12 +64,42 @@ class Wanted(NamedTuple):
         return cls(
             definition.get("ha-mode"),
             definition.get("ha-params"),
-            definition.get("ha-sync-mode") == AUTOMATIC,
+            definition.get("ha-sync-mode", _usual_sync_mode(definition)) == AUTOMATIC,
             definition.get("ha-promote-on-failure", ALWAYS),
             definition.get("ha-promote-on-shutdown", WHEN_SYNCED),
             # As with RabbitMQ, 1 is no size but the default.
             int(batch) if batch > 1 else sync_batch,
+            *(_of_log(definition) if definition.get("ha-replication") == CarrierKind.LOG else ()),
         )
+
+    def acks_of(self, copies: int) -> int:
+        """How many of so many copies are to have a publish before it is confirmed; 0: all that are
+        whole."""
+        match self.acks:
+            case "async":
+                return 1
+            case "one":
+                return 2
+            case "majority":
+                return copies // 2 + 1
+            case int(number):
+                return number
+        return ALL
+
+
+def _usual_sync_mode(definition: Mapping[str, Any]) -> str:
+    return AUTOMATIC if definition.get("ha-replication") == CarrierKind.LOG else MANUAL
+
+
+def _of_log(definition: Mapping[str, Any]) -> tuple[CarrierKind, str | int, int, int, int, bool]:
+    return (
+        CarrierKind.LOG,
+        definition.get("log-acks", ALL_IN_SYNC),
+        int(definition.get("log-min-insync", 1)),
+        int(definition.get("log-max-gap-bytes", GAP_BYTES_MAX)),
+        int(definition.get("log-catchup-rate", 0)),
+        definition.get("log-flush", "sync") == "sync",
+    )
 
 
 class Copies(NamedTuple):

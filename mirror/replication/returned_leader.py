@@ -23,18 +23,27 @@ class ReturnedLeader:
     """Of one queue, until it is known who leads. `there()` are the nodes that show signs of life;
     `ask` has one lead, and tells whether it has a copy."""
 
-    def __init__(self, clock: Clock, there: Callable[[], Collection[str]], ask: Ask) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        there: Callable[[], Collection[str]],
+        ask: Ask,
+        can_lead: Callable[[QueueRecord, int], bool] = lambda record, mirrors: True,
+    ) -> None:
+        """`can_lead`: whether so many of the mirrors in sync are enough for one of them to lead."""
         self._clock = clock
         self._until = clock.now() + RECLAIM_S
         self._there = there
         self._mirrors = WholeCopies(there, ask)
+        self._can_lead = can_lead
 
     def awaited(self, record: QueueRecord) -> list[str]:
         """The mirrors that may take the lead and lose less by it."""
         if self._clock.now() < self._until:
             without = self._mirrors.without(record.epoch)
             return [mirror for mirror in record.in_sync if mirror not in without]
-        return self._mirrors.may_have(record.in_sync, record.epoch)
+        awaited = self._mirrors.may_have(record.in_sync, record.epoch)
+        return awaited if self._can_lead(record, len(awaited)) else []
 
     def ask(self, record: QueueRecord, then: Callable[[], None]) -> None:
         """Ask those that are awaited to lead; `then` is called when one turns out to have none."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.messages import (
     ANY,
     NONE,
@@ -24,7 +25,6 @@ from warren.mirror.gm.messages import (
     decode,
     encode,
 )
-from warren.mirror.gm.view import MemberId
 
 counts = st.integers(0, (1 << 62) - 1)
 ids = st.builds(MemberId, st.text(max_size=20).filter(str.isprintable), counts)

@@ -12,6 +12,7 @@ from gm_group import Group
 from gm_process import GROUP, Process
 
 from warren.core.records import GroupMemberRecord, GroupRecord
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.base import JOINED, JOINING, Limits
 from warren.mirror.gm.effects import (
     Confirmed,
@@ -23,7 +24,6 @@ from warren.mirror.gm.effects import (
     Send,
     ShellEffect,
     Stopped,
-    StopReason,
     Transact,
 )
 from warren.mirror.gm.errors import Congested, Inconsistent, NotJoined, Stopping
@@ -39,7 +39,6 @@ from warren.mirror.gm.messages import (
     Known,
     NotReady,
 )
-from warren.mirror.gm.view import MemberId, Members
 
 SEEDS = range(8)
 A, B, C, D = (MemberId(node, 1) for node in "abcd")

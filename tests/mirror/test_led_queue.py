@@ -13,7 +13,7 @@ from manual_clock import ManualClock
 
 from warren.core.ports import Key
 from warren.core.records import QueueRecord
-from warren.mirror.gm.view import MemberId
+from warren.mirror.carriers.ports import MemberId
 from warren.mirror.replication.led_queue import LedQueue
 
 KEY: Key = ("queue", "/", "ha")

@@ -58,7 +58,10 @@ WIDER_FROM = 10_000
 """Histories with lower seeds do not know of what was thought of later, and stay what they were."""
 
 WIDEST_FROM = 50_000
-"""And those from here on know of everything."""
+"""And those from here on know of everything but carriers."""
+
+CARRIERS_FROM = 10_000_000
+"""From here on policies say how batches are brought to mirrors, and change their mind."""
 
 DEAD = "dead"
 """Where the dead letters of all queues go that have any."""
@@ -96,6 +99,7 @@ class History(Faults):
         self.seen = seen
         self.is_wide = seed >= WIDER_FROM
         self.is_widest = seed >= WIDEST_FROM
+        self.has_carriers = seed >= CARRIERS_FROM
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
         self.is_durable = random.random() < 0.6
@@ -276,6 +280,8 @@ class History(Faults):
     def _set_policy(self, queue: str) -> None:
         random = self.random
         definition = dict(random.choice(HA_MODES))
+        if self.has_carriers:
+            definition |= self._carrier()
         if random.random() < 0.6:
             definition["ha-sync-mode"] = "automatic"
         if random.random() < 0.7:
@@ -284,6 +290,13 @@ class History(Faults):
             self.ledger.may_promote_out_of_sync.add(queue)
         self.ledger.wanted.setdefault(queue, []).append((self.now, self._copies_of(definition)))
         self._policies().set("/", queue, f"^{queue}$", definition, 0, "queues")
+
+    def _carrier(self) -> dict[str, Any]:
+        """What a policy says of how batches are brought; another one may say otherwise."""
+        if self.random.random() < 0.4:
+            return {}
+        acks = self.random.choice(({}, {"log-acks": "one"}, {"log-acks": "majority"}))
+        return {"ha-replication": "log", **acks}
 
     def _copies_of(self, definition: dict[str, Any]) -> int:
         count = len(self.cluster.nodes)

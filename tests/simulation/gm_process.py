@@ -15,6 +15,7 @@ from scheduler import Scheduler
 from shared_store import Answer, Outcome, SharedStore
 
 from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, JOINING, Limits
 from warren.mirror.gm.catch_up import missed
 from warren.mirror.gm.circulation import Circulation
@@ -27,14 +28,12 @@ from warren.mirror.gm.effects import (
     Send,
     SetTimer,
     ShellEffect,
-    StopReason,
     Transact,
 )
 from warren.mirror.gm.errors import BroadcastRefused, Congested, Inconsistent
 from warren.mirror.gm.handout import Handout
 from warren.mirror.gm.member import Member
 from warren.mirror.gm.messages import NONE, Catchup, Frame, Known, decode, encode
-from warren.mirror.gm.view import MemberId, Members
 
 GROUP = "group"
 ALONE = b"alone"

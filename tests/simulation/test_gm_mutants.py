@@ -20,10 +20,11 @@ sys.path.append(str(Path(__file__).parent))
 
 import gm_history
 
+from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm import catch_up
 from warren.mirror.gm.base import JOINED
 from warren.mirror.gm.circulation import Circulation, Progress
-from warren.mirror.gm.effects import Deliver, StopReason
+from warren.mirror.gm.effects import Deliver
 from warren.mirror.gm.member import HANDLERS, Member
 from warren.mirror.gm.messages import NONE, Entry
 from warren.mirror.gm.record_access import RecordAccess
