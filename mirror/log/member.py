@@ -95,7 +95,11 @@ class LogMember:
         """The last batch that it has."""
         return self._window.last
 
-    def start(self) -> None:
+    @property
+    def is_new(self) -> bool:
+        return not (self._has_started or self.is_stopped)
+
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
         self._has_started = True
         self._upper.joined(())
         if not self.leads:
