@@ -132,7 +132,7 @@ class LedQueue:
         # What members did while another carrier is being written down.
         self._put_off: list[tuple[Members, Members]] | None = None
         # Mirrors that are to come over to another carrier.
-        self._awaited: set[str] = set()
+        self._awaited: list[str] = []
         self._all_came = Event()
         # Which life of a node's member the mirror is that the definition names.
         self._named: dict[str, MemberId] = {}
@@ -187,7 +187,7 @@ class LedQueue:
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
         """What happens when each of them has come, or is named no more."""
-        self._awaited = set(mirrors)
+        self._awaited = list(mirrors)
         self._all_came = Event()
         self._look_for_awaited()
         return self._all_came
@@ -205,11 +205,11 @@ class LedQueue:
 
     def _look_for_awaited(self) -> None:
         named, there = self._named, self.leader.mirrors
-        self._awaited = {
+        self._awaited = [
             node
             for node in self._awaited
             if node in there and (node not in named or self._members.get(node) != named[node])
-        }
+        ]
         if not self._awaited:
             self._all_came.happen()
 
@@ -524,6 +524,10 @@ class LedQueue:
 
         def start() -> None:
             self._admitting.discard(birth)
+            record = self._definitions.record_of(self.key, self.queue.queue_id)
+            if record is None or node not in record.mirrors:
+                # It has gone by the same change: if it is back, it is admitted at the next tick.
+                return
             self._named[node] = birth
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))

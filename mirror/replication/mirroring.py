@@ -862,7 +862,9 @@ class Mirroring:
         vhost: str,
         name: str,
         founds: bool,
-        carrier: str = CarrierKind.GM,
+        carrier: str,
+        epoch: int,
+        ballot: int,
     ) -> tuple[int, int, Kept | None]:
         """The leader of a queue asks us to have a mirror; if it `founds` the group, in that.
 
@@ -873,7 +875,8 @@ class Mirroring:
         """
         key: Key = ("queue", vhost, name)
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
-        if record is None:
+        if record is None or (record.epoch, record.ballot) < (epoch, ballot):
+            # By what is not known yet, the copy that is here may be one to drop.
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         there = self._copies.get(queue_id)
         if there is not None and there.carrier != carrier and self._name not in record.in_sync:
@@ -1145,6 +1148,9 @@ class Mirroring:
 
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue
+        record = self._record(queue)
+        if record is None:
+            return
 
         async def ask() -> tuple[int, int, Kept | None]:
             incarnation, storage_id, kept = await self._calls.ask(
@@ -1155,6 +1161,8 @@ class Mirroring:
                 queue.name,
                 led.is_founding,
                 led.carrier,
+                record.epoch,
+                record.ballot,
             )
             return incarnation, storage_id, Kept(*kept) if kept is not None else None
 
