@@ -110,8 +110,16 @@ class CarrierMember(Protocol):
     @property
     def me(self) -> MemberId: ...
 
-    def start(self) -> None:
-        """Become a member; `joined` is told when that is done."""
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
+        """Become a member; `joined` is told when that is done.
+
+        Where members make a group: with these `founders` in it, or as one of those of another.
+        """
+        ...
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was neither started nor ended."""
         ...
 
     def become(self, upper: UpperLayer) -> None:

@@ -64,17 +64,14 @@ class GroupMember:
     def reported_by_all(self, batch: int) -> None:
         """The ring finds out by itself what has gone round."""
 
-    def start(self) -> None:
-        self._handout.run(self.member.start())
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
+        """As `Member.start`."""
+        self._handout.run(self.member.start(founders, awaits_group=awaits_group))
 
-    def found(self, founders: Members) -> None:
-        """Make the group, with these founders in it; nothing if this member has been ended."""
-        if self.member.phase is NEW:
-            self._handout.run(self.member.start(founders))
-
-    def await_group(self) -> None:
-        """Be in the group from its beginning."""
-        self._handout.run(self.member.start(awaits_group=True))
+    @property
+    def is_new(self) -> bool:
+        """Whether it was neither started nor ended."""
+        return self.member.phase is NEW
 
     def broadcast(self, payload: bytes) -> bool:
         """Send to all members at once; False when this member may not, or holds too much."""

@@ -77,16 +77,16 @@ class LeaderEffects(Protocol):
         """The mirror has all there is."""
         ...
 
+    def reported_by_all(self, batch: int) -> None:
+        """Every mirror has everything up to this batch."""
+        ...
+
     def withhold(self) -> None:
         """Messages may not be handed out yet."""
         ...
 
     def hand_out(self) -> None:
         """They may."""
-        ...
-
-    def reported_by_all(self, batch: int) -> None:
-        """Every mirror has everything up to this batch."""
         ...
 
 
@@ -443,12 +443,12 @@ class Leader:
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
         self._settle_up_to(self._awaiting, upto)
         self._settle_up_to(self._awaited_everywhere, everywhere)
-        if self._hand_outs:
-            self._note_hand_outs(upto)
 
     def _settle_up_to(self, awaiting: deque[tuple[int, _Confirm]], upto: int) -> None:
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
+        if self._hand_outs:
+            self._note_hand_outs(upto)
 
     def _note_hand_outs(self, upto: int) -> None:
         was_awaited = False
@@ -483,7 +483,9 @@ class Leader:
 
     def can_forget_missing(self) -> bool:
         """Whether the copies that are named have all that was confirmed."""
-        return self.acks is not None and self._can_shrink(self._missing)
+        if self.acks is None or any([copy.is_leaving for copy in self._copies.values()]):
+            return False
+        return self._can_shrink(self._missing)
 
     def _can_shrink(self, by: int) -> bool:
         assert self.acks is not None
@@ -768,10 +770,10 @@ class Leader:
         tails = [level.next_position for level in self.levels]
         self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
         self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
+        # Who has this has all that the leader before may have confirmed.
+        self._confirmed = self._last_batch()
         for level in self.levels:
             # Mirrors may have heard less than we of the leader before.
             level.hand_outs.noted = 0
             level.hand_outs.begin_anew(level.inner.delivered_below)
-        # Who has this has all that the leader before may have confirmed.
-        self._confirmed = self._last_batch()
         self._wake()

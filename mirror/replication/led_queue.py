@@ -127,19 +127,18 @@ class LedQueue:
         self._effects = effects
         self._joined = False
         self._founding = Founding.OVER
-        self._found_group: Callable[[Members], None]
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
-        # Changes of the definition that wait, and what is to be done when they are written.
-        self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
-        self._is_writing = False
         # What members did while another carrier is being written down.
         self._put_off: list[tuple[Members, Members]] | None = None
         # Mirrors that are to come over to another carrier.
-        self._awaited: set[str] = set()
+        self._awaited: list[str] = []
         self._all_came = Event()
         # Which life of a node's member the mirror is that the definition names.
         self._named: dict[str, MemberId] = {}
+        # Changes of the definition that wait, and what is to be done when they are written.
+        self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
+        self._is_writing = False
         self._unsent: deque[bytes] = deque()
 
     def want(self, wanted: Wanted) -> None:
@@ -188,7 +187,7 @@ class LedQueue:
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
         """What happens when each of them has come, or is named no more."""
-        self._awaited = set(mirrors)
+        self._awaited = list(mirrors)
         self._all_came = Event()
         self._look_for_awaited()
         return self._all_came
@@ -206,11 +205,11 @@ class LedQueue:
 
     def _look_for_awaited(self) -> None:
         named, there = self._named, self.leader.mirrors
-        self._awaited = {
+        self._awaited = [
             node
             for node in self._awaited
             if node in there and (node not in named or self._members.get(node) != named[node])
-        }
+        ]
         if not self._awaited:
             self._all_came.happen()
 
@@ -329,10 +328,9 @@ class LedQueue:
         """The nodes that have a member in the group, besides this one."""
         return self._members.keys()
 
-    def will_found(self, found: Callable[[Members], None]) -> None:
-        """There is no group; `found` makes one that begins with these mirrors in it."""
+    def will_found(self) -> None:
+        """There is no group: it is to begin with the mirrors in it."""
         self._founding = Founding.NOT_YET
-        self._found_group = found
 
     def may_found(self) -> None:
         """Make the group as soon as all that were asked to have a mirror have answered."""
@@ -347,9 +345,9 @@ class LedQueue:
 
     def _found(self) -> None:
         """Make the group, of the mirrors that have answered by now; others ask to be let in."""
-        if self.is_founding:
-            self._founding = Founding.OVER
-            self._found_group(tuple(self._storages))
+        if self.is_founding and self.member.is_new:
+            self.member.start(tuple(self._storages))
+        self._founding = Founding.OVER
 
     @property
     def is_founding(self) -> bool:
@@ -485,7 +483,8 @@ class LedQueue:
         self.leader.acks = stricter(record.acks, acks)
         if not record.mirrors and not record.missing:
             return
-        forget = record.missing > 0 and self.leader.can_forget_missing()
+        can_forget = self.leader.can_forget_missing
+        forget = record.missing > 0 and can_forget()
         is_stricter = stricter(acks, record.acks) == acks
         if (
             acks != record.acks
@@ -498,7 +497,7 @@ class LedQueue:
             return
 
         def count(record: QueueRecord) -> QueueRecord:
-            missing = 0 if forget or acks == ALL else record.missing
+            missing = 0 if can_forget() or acks == ALL else record.missing
             return msgspec.structs.replace(record, acks=acks, missing=missing)
 
         self._change(count)
@@ -525,6 +524,10 @@ class LedQueue:
 
         def start() -> None:
             self._admitting.discard(birth)
+            record = self._definitions.record_of(self.key, self.queue.queue_id)
+            if record is None or node not in record.mirrors:
+                # It has gone by the same change: if it is back, it is admitted at the next tick.
+                return
             self._named[node] = birth
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))

@@ -41,7 +41,7 @@ from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
 from warren.mirror.carriers.batch import Position
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
-from warren.mirror.gm.shell import GroupMember, GroupShell
+from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Kind, Post, Undeliverable
@@ -512,8 +512,8 @@ class Mirroring:
             )
             self._look_for_better_copies(led)
         else:
-            if isinstance(led.member, GroupMember) and self._groups.record(queue.queue_id) is None:
-                led.will_found(led.member.found)
+            if led.carrier is CarrierKind.GM and self._groups.record(queue.queue_id) is None:
+                led.will_found()
             member = led.member
             self._write_card_of_leader(led).then(lambda: self._start_member(led, member))
         return led
@@ -861,8 +861,10 @@ class Mirroring:
         queue_id: int,
         vhost: str,
         name: str,
-        carrier: str = CarrierKind.GM,
-        founds: bool = False,
+        founds: bool,
+        carrier: str,
+        epoch: int,
+        ballot: int,
     ) -> tuple[int, int, Kept | None]:
         """The leader of a queue asks us to have a mirror; if it `founds` the group, in that.
 
@@ -873,7 +875,8 @@ class Mirroring:
         """
         key: Key = ("queue", vhost, name)
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
-        if record is None:
+        if record is None or (record.epoch, record.ballot) < (epoch, ballot):
+            # By what is not known yet, the copy that is here may be one to drop.
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         there = self._copies.get(queue_id)
         if there is not None and there.carrier != carrier and self._name not in record.in_sync:
@@ -888,7 +891,9 @@ class Mirroring:
         kept = None if former is None else former.kept()
         return copy.member.me.incarnation, copy.storage_id, kept
 
-    def _have_copy(self, key: Key, record: QueueRecord, carrier: CarrierKind, founds: bool) -> None:
+    def _have_copy(
+        self, key: Key, record: QueueRecord, carrier: CarrierKind, awaits_group: bool
+    ) -> None:
         queue_id = record.queue_id
         settings = self._settings(key, record)
         # Never one that was used before: what is left of an earlier copy is another matter.
@@ -925,11 +930,8 @@ class Mirroring:
         self._by_storage[storage_id] = copy
         self._by_key[key] = queue_id
         mirror.is_flushed = self._wanted_of(key).is_flushed
-        copy.member = member = self._carriers[carrier].join(record, copy)
-        if founds and isinstance(member, GroupMember):
-            member.await_group()
-        else:
-            member.start()
+        copy.member = self._carriers[carrier].join(record, copy)
+        copy.member.start(awaits_group=awaits_group)
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key
@@ -1146,6 +1148,9 @@ class Mirroring:
 
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue
+        record = self._record(queue)
+        if record is None:
+            return
 
         async def ask() -> tuple[int, int, Kept | None]:
             incarnation, storage_id, kept = await self._calls.ask(
@@ -1154,8 +1159,10 @@ class Mirroring:
                 queue.queue_id,
                 queue.vhost_name,
                 queue.name,
-                led.carrier,
                 led.is_founding,
+                led.carrier,
+                record.epoch,
+                record.ballot,
             )
             return incarnation, storage_id, Kept(*kept) if kept is not None else None
 

@@ -105,3 +105,15 @@ def test_what_is_dropped_waits_for_no_mirror() -> None:
     level = level_with_gaps(journal)
     message = level.fetch_to_drop()
     assert message is not None and message.body == b"0" and not journal.announced
+
+
+def test_what_was_noted_stays_so_when_an_older_announcement_is_heard_of_late() -> None:
+    """Or a leader that has lost its mirrors, and has others, would hand out nothing any more."""
+    journal = NotingJournal(at_once=False)
+    level = level_with_gaps(journal)
+    assert not level.fetch_many(7)
+    old = journal.announced.pop()
+    level.hand_outs.announce(10_000)
+    level.hand_outs.noted_by_all(journal.announced.pop())
+    level.hand_outs.noted_by_all(old)
+    assert len(level.fetch_many(7)) == 7
