@@ -443,12 +443,13 @@ class Leader:
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
         self._settle_up_to(self._awaiting, upto)
         self._settle_up_to(self._awaited_everywhere, everywhere)
+        if self._hand_outs:
+            # Whoever is elected has all that is confirmed.
+            self._note_hand_outs(upto)
 
     def _settle_up_to(self, awaiting: deque[tuple[int, _Confirm]], upto: int) -> None:
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
-        if self._hand_outs:
-            self._note_hand_outs(upto)
 
     def _note_hand_outs(self, upto: int) -> None:
         was_awaited = False
