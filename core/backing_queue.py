@@ -288,6 +288,15 @@ class OneByOne(ABC):
         ]
 
 
+class ReturningQueue(BackingQueue, Protocol):
+    """The backing queue of a queue that counts how often messages come back."""
+
+    def give_back(self, messages: Collection[Message], *, last: bool) -> None:
+        """Make pending messages ready again, and count that: in this order behind those that came
+        back before, or behind everything that is ready."""
+        ...
+
+
 class MirroredLevel(BackingQueue, Protocol):
     """A backing queue of which other nodes may have copies; of a priority queue, each level.
 

@@ -618,7 +618,9 @@ class Mirroring:
         self.set_flow(led, False)
 
     def _wanted(self, queue: Queue) -> Wanted:
-        applied = self._node.policies.applied(queue.vhost_name, queue.name, "queue")
+        applied = self._node.policies.applied(
+            queue.vhost_name, queue.name, "queue", queue.settings.type
+        )
         return Wanted.of(applied.definition, self._sync_batch)
 
     def _reconcile(self, queue: Queue) -> None:

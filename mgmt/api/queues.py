@@ -487,7 +487,7 @@ async def put_queue(request: ApiRequest) -> Reply:
     arguments = body.get("arguments") or {}
     if not isinstance(arguments, dict):
         raise BadRequest("arguments should be an object")
-    table = from_json(arguments)
+    table = vhost.with_default_type(from_json(arguments), exclusive=False, **wanted)
     if not name:
         raise BadRequest("a queue needs a name")
     check_length(name, "queue")
