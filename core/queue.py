@@ -250,6 +250,12 @@ class Queue:
         return self.durable and self.exclusive_owner is None
 
     @property
+    def kept_dead(self) -> tuple[int, int]:
+        """Dead messages that count as in the queue until their dead letters are safe, and the
+        octets of their bodies."""
+        return (0, 0)
+
+    @property
     def one_by_one(self) -> bool:
         """Whether `publish_many` is not for it: there are rules, or other nodes have a part in it
         and may confirm a message while the next one is published."""

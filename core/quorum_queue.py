@@ -57,7 +57,6 @@ class QuorumQueue(Queue):
 
     @property
     def kept_dead(self) -> tuple[int, int]:
-        """Dead messages that stay until their dead letters are safe, and the octets of those."""
         return len(self._kept), self._kept_bytes
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:

@@ -157,7 +157,7 @@ NO_SUM = {"queue_head_message_timestamp", "queue_consumer_capacity"}
 
 def queue_coarse(queue: Queue) -> Values:
     ready, unacked = queue.backing.length, queue.unacked
-    return (ready, unacked, ready + unacked, 0)
+    return (ready, unacked, ready + unacked + queue.kept_dead[0], 0)
 
 
 def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:
@@ -167,7 +167,7 @@ def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:
     capacity = managed.statistics.capacity(queue)
     in_memory = status.ram_msg_count + status.ram_ack_count
     return (
-        len(queue.consumers),
+        queue.consumer_total,
         capacity,
         capacity,
         status.memory_bytes,
