@@ -26,7 +26,7 @@ from warren.core import dead_letter
 from warren.core.exchange import Exchange
 from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
-from warren.core.node_counts import NodeCounts
+from warren.core.node_counts import Death, NodeCounts
 from warren.core.ports import Clock, ContentCodec, Timer
 from warren.core.queue import DeathReason, Queue
 from warren.core.routing import DEFAULT_EXCHANGE
@@ -143,8 +143,16 @@ class Burials:
         """The dead of a queue that are not buried yet; they are pending in its backing queue."""
         yield from self._unburied.get(queue, ())
 
+    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
+        settings = queue.settings
+        if settings.dead_letter_exchange is None:
+            strategy = "disabled"
+        else:
+            strategy = "at_least_once" if settings.keeps_dead else "at_most_once"
+        self._counts.dead[Death(settings.type, strategy, reason)] += count
+
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
-        self._counts.dead_lettered[reason] += len(messages)
+        self.died(queue, len(messages), reason)
         self._turns.spend(DEATH_US)
         self._unburied.setdefault(queue, {}).update(dict.fromkeys(messages))
         self._line.append(_Dead(queue, messages, reason, None))
@@ -153,7 +161,7 @@ class Burials:
     def bury_unkept(
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
-        self._counts.dead_lettered[reason] += 1
+        self.died(queue, 1, reason)
         self._turns.spend(DEATH_US)
         self._line.append(_Dead(queue, (message,), reason, done))
         self._work()
@@ -288,10 +296,15 @@ class Burials:
         if not insists:
             self._succession.publish(targets, envelope, message.body, done)
         elif targets:
+            arrived = partial(self._has_arrived, done)
             keep = partial(self._keep, queue, message, reason, done)
-            self._succession.publish(targets, envelope, message.body, done, keep)
+            self._succession.publish(targets, envelope, message.body, arrived, keep)
         else:
             self._keep(queue, message, reason, done)
+
+    def _has_arrived(self, done: Callable[[], None]) -> None:
+        self._counts.dead_confirmed += 1
+        done()
 
     def _keep(
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]

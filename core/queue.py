@@ -71,6 +71,10 @@ class Fetched(NamedTuple):
 class DeadLetters(Protocol):
     """Publishes what died in a queue to its dead letter exchange."""
 
+    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
+        """Count messages that are not to be published."""
+        ...
+
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
         """These pending messages of the queue died, the oldest first.
 

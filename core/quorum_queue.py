@@ -196,6 +196,8 @@ class QuorumQueue(Queue):
     # Deaths
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
+        if self.settings.dead_letter_exchange is None:
+            self._vhost.burials.died(self, len(dead), reason)
         if self.settings.keeps_dead:
             for message in dead:
                 self._kept[message.position] = message.body_bytes

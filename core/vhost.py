@@ -543,6 +543,11 @@ class VirtualHost:
         else:
             self.past_channels = self.past_channels.plus(stats)
 
+    def _count_past_queue(self, queue: Queue) -> None:
+        """What passed through a queue that is going still counts as of its type."""
+        if queue.is_here and queue.settings.type is QUORUM:
+            self._counts.past_quorum = self._counts.past_quorum.plus(queue.stats())
+
     def connection_ended(self, received_octets: int, sent_octets: int) -> None:
         """A connection to the virtual host is gone; what passed through it still counts."""
         if self._ended:
@@ -605,6 +610,7 @@ class VirtualHost:
         self.connection_ended(self.past_received, self.past_sent)
         for queue in list(self.queues.values()):
             self._local_queues.remove(queue)
+            self._count_past_queue(queue)
             queue.delete()
         self._policy_round += 1
         self.burials.end()
@@ -800,6 +806,7 @@ class VirtualHost:
         self._local_queues.remove(queue)
         log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
         self._counts.queues_deleted += 1
+        self._count_past_queue(queue)
         if queue.exclusive_owner is not None:
             owned = self._exclusive[queue.exclusive_owner]
             del owned[queue.name]
