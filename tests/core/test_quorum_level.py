@@ -1,4 +1,4 @@
-"""The level of a quorum queue against plain lists: order, counts, lengths, and what a restart leaves.
+"""The level of a quorum queue against plain lists: order, counts, lengths, restarts.
 
 Two levels get the same calls, one over a disk that pages everything out, one over memory: as a
 leader and its copy would. Both must do what the lists say.
