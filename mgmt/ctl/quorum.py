@@ -45,55 +45,66 @@ def quorum_status(call: Call, queue: str) -> Answer:
 
 
 @command(
-    "add_member", "Give a quorum queue a member on a node.", argument("queue"), argument("node")
+    "add_member",
+    "Give a quorum queue a member on a node.",
+    argument("queue"),
+    argument("member_node"),
 )
-def add_member(call: Call, queue: str, node: str) -> Answer:
-    call.announce(f"Adding a replica for queue {queue} on node {node}...")
-    _asked(call, "PUT", queue, "members", node)
+def add_member(call: Call, queue: str, member_node: str) -> Answer:
+    call.announce(f"Adding a replica for queue {queue} on node {member_node}...")
+    _asked(call, "PUT", queue, "members", member_node)
     return None
 
 
 @command(
-    "delete_member", "Take a member of a quorum queue away.", argument("queue"), argument("node")
+    "delete_member",
+    "Take a member of a quorum queue away.",
+    argument("queue"),
+    argument("member_node"),
 )
-def delete_member(call: Call, queue: str, node: str) -> Answer:
-    call.announce(f"Removing a replica of queue {queue} on node {node}...")
-    _asked(call, "DELETE", queue, "members", node)
+def delete_member(call: Call, queue: str, member_node: str) -> Answer:
+    call.announce(f"Removing a replica of queue {queue} on node {member_node}...")
+    _asked(call, "DELETE", queue, "members", member_node)
     return None
 
 
 @command(
     "grow",
     "Give quorum queues a member on a node: all, or those with an even number of members.",
-    argument("node"),
+    argument("member_node"),
     argument("strategy"),
     option("--vhost-pattern", default=".*", metavar="REGEX"),
     option("--queue-pattern", default=".*", metavar="REGEX"),
     flag("--errors-only", help="Show only those that failed."),
 )
 def grow(
-    call: Call, node: str, strategy: str, vhost_pattern: str, queue_pattern: str, errors_only: bool
+    call: Call,
+    member_node: str,
+    strategy: str,
+    vhost_pattern: str,
+    queue_pattern: str,
+    errors_only: bool,
 ) -> Answer:
     if strategy not in STRATEGIES:
         raise WrongUsage(f"strategy '{strategy}' is not recognised.")
-    call.announce(f"Growing {strategy} quorum queues on {node}...")
+    call.announce(f"Growing {strategy} quorum queues on {member_node}...")
     body = {
         "strategy": strategy,
         "vhost_pattern": vhost_pattern,
         "queue_pattern": queue_pattern,
     }
-    return _results(call.client.post(*MEMBERS, node, body=body), errors_only)
+    return _results(call.client.post(*MEMBERS, member_node, body=body), errors_only)
 
 
 @command(
     "shrink",
     "Take the members of quorum queues on a node away.",
-    argument("node"),
+    argument("member_node"),
     flag("--errors-only", help="Show only those that failed."),
 )
-def shrink(call: Call, node: str, errors_only: bool) -> Answer:
-    call.announce(f"Shrinking quorum queues on {node}...")
-    return _results(call.client.request("DELETE", *MEMBERS, node), errors_only)
+def shrink(call: Call, member_node: str, errors_only: bool) -> Answer:
+    call.announce(f"Shrinking quorum queues on {member_node}...")
+    return _results(call.client.request("DELETE", *MEMBERS, member_node), errors_only)
 
 
 def _results(rows: list[dict[str, Any]], errors_only: bool) -> Answer:
