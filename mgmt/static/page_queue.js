@@ -48,12 +48,14 @@ const FACTS = [
   "Total",
   "In memory",
   "Paged out",
+  "Dead letters kept",
   "Size of bodies",
   "Memory",
   "Consumers",
   "Consumer capacity",
   "Owner",
   "Node",
+  "Members",
 ];
 
 export function queuePage({ vhost, name }) {
@@ -280,6 +282,7 @@ function described(queue) {
     Total: count(queue.messages),
     "In memory": count(queue.messages_ram),
     "Paged out": count(queue.messages_paged_out),
+    "Dead letters kept": queue.messages_dlx === undefined ? null : count(queue.messages_dlx),
     "Size of bodies": bytes(queue.message_bytes),
     Memory: bytes(queue.memory),
     Consumers: queue.consumers ?? null,
@@ -287,7 +290,14 @@ function described(queue) {
       queue.consumers && Number.isFinite(capacity) ? `${Math.round(capacity * 100)} %` : null,
     Owner: owner ? { text: owner, href: to.connection(owner) } : null,
     Node: nodeLink(queue.node),
+    Members: queue.members?.map((name) => memberBadge(name, queue)) ?? null,
   };
+}
+
+/** A member of a quorum queue: it leads, follows, or cannot be reached. */
+function memberBadge(name, { leader, online }) {
+  if (!online.includes(name)) return { text: name, tone: "bad", title: "cannot be reached" };
+  return { text: name, tone: "good", title: name === leader ? "the leader" : "a follower" };
 }
 
 /** To the form for a policy of this queue alone, or of those with such names. */
