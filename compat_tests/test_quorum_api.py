@@ -197,6 +197,14 @@ def test_definitions_have_the_type_among_the_arguments(api: Api, own_vhost: str)
     assert api.get("queues", own_vhost, "q")["type"] == "quorum"
 
 
+def test_transient_quorum_queue_in_definitions_is_passed_over(api: Api, own_vhost: str) -> None:
+    good = {"name": "good", "durable": True, "auto_delete": False, "arguments": QUORUM}
+    queues = [{**good, "name": "bad", "durable": False}, good]
+    answer = api.ask("POST", "definitions", own_vhost, body={"queues": queues})
+    assert answer.status == 204
+    assert names_of(api.get("queues", own_vhost)) == ["good"]
+
+
 # Policies
 
 

@@ -22,6 +22,9 @@ class QueueType(StrEnum):
         return f"rabbit_{self}_queue"
 
 
+DEFAULT_TYPES = ("classic", "quorum", "stream")
+"""What a virtual host may have as its default type."""
+
 CLASSIC = QueueType.CLASSIC
 QUORUM = QueueType.QUORUM
 
@@ -46,7 +49,9 @@ def with_default_type(
     consumer is a classic queue unless it says otherwise.
     """
     lasts = durable and not exclusive and not auto_delete
-    if default is None or not lasts or QUEUE_TYPE in arguments:
+    # Definitions say `undefined` where there is none.
+    if default not in DEFAULT_TYPES or not lasts or QUEUE_TYPE in arguments:
         return arguments
+    assert default is not None
     kind: Field = longstr(default)
     return {**arguments, QUEUE_TYPE: kind}

@@ -221,7 +221,8 @@ class QuorumQueue(Queue):
 
     def _is_longer_than(self, part: float) -> bool:
         settings = self.settings
-        count, octets = self.kept_dead
+        # What is kept from when it insisted on arrivals is let go soon, and must push out nothing.
+        count, octets = self.kept_dead if settings.keeps_dead else (0, 0)
         return (
             settings.max_length is not None
             and self.backing.length + count > settings.max_length * part
