@@ -184,7 +184,7 @@ def _position(text: str) -> int:
 QUEUE = "/control/quorum-queues/{vhost}/{queue}"
 
 ENDPOINTS = [
-    Endpoint(f"{QUEUE}/status", {"GET": status}, Right.MONITOR, "Members of a quorum queue"),
+    Endpoint(f"{QUEUE}/status", {"GET": status}, Right.LOCAL, "Members of a quorum queue"),
     Endpoint(
         f"{QUEUE}/members/{{node}}",
         {"PUT": put_member, "DELETE": remove_member},
