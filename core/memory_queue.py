@@ -172,6 +172,11 @@ class MemoryQueue:
         """None are kept from before."""
         return {}
 
+    @property
+    def dead_marks(self) -> dict[int, int]:
+        """The same."""
+        return {}
+
     def counts_changed(self, positions: Iterable[int]) -> None:
         """Who counts has the counts."""
 

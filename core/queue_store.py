@@ -63,6 +63,10 @@ class QueueStore(Protocol):
     delivery_counts: dict[int, int]
     """How often messages were returned, by position; whoever counts changes it."""
 
+    dead_marks: dict[int, int]
+    """Why messages are dead that must not be delivered any more, by position, as small numbers;
+    whoever marks them changes it."""
+
     @property
     def count(self) -> int:
         """Messages it has, ready and pending."""
@@ -103,7 +107,8 @@ class QueueStore(Protocol):
         ...
 
     def counts_changed(self, positions: Iterable[int]) -> None:
-        """The delivery counts of these messages have changed, and are to survive a restart."""
+        """The delivery counts or dead marks of these messages have changed, and are to survive a
+        restart."""
         ...
 
     def read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:

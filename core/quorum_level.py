@@ -11,8 +11,9 @@ So the backing queue has no returned messages of its own; what is ready in it wa
 and stands behind every returned message by position. It hands out its messages in order.
 
 `counts` says how often a message was returned, by its position, and has no entry for one that
-never was. The store keeps counts as durably as acknowledgements. The order of returns is not kept:
-after a restart returned messages are where they were published.
+never was. `dead_marks` says why messages died that stay until their dead letters are safe. The
+store keeps both as durably as acknowledgements, but not the order of returns: after a restart all
+are where they were published, the dead ones too, which the queue takes out then.
 
 Given the same calls in the same order, two levels do the same. `requeue` puts back what has not
 reached its consumer and counts nothing; `give_back` is a return.
@@ -52,8 +53,13 @@ class CountingQueue(MirroredLevel, Protocol):
         """By position; as they were found at the start, and changed from outside since then."""
         ...
 
+    @property
+    def dead_marks(self) -> dict[int, int]:
+        """By position, why messages are dead; the same is true of it."""
+        ...
+
     def counts_changed(self, positions: Iterable[int]) -> None:
-        """The counts of these messages are to be kept."""
+        """The counts and marks of these messages are to be kept."""
         ...
 
 
@@ -98,6 +104,7 @@ class QuorumLevel:
         "_lasting",
         "_returned_bytes",
         "counts",
+        "dead_marks",
         "defers_confirms",
         "defers_transient",
         "expiring",
@@ -112,6 +119,7 @@ class QuorumLevel:
         # Messages that became ready in the inner queue since the start, those found then included.
         self._entered = inner.length
         self.counts = inner.delivery_counts
+        self.dead_marks = inner.dead_marks
         self.defers_confirms = self.defers_transient = inner.defers_confirms
         self.expiring = inner.expiring
 
@@ -266,6 +274,16 @@ class QuorumLevel:
         if counts:
             for message in messages:
                 counts.pop(message.position, None)
+        marks = self.dead_marks
+        if marks:
+            for message in messages:
+                marks.pop(message.position, None)
+
+    def mark_dead(self, messages: Collection[Message], why: int) -> None:
+        """These pending messages are never delivered again, not even after a restart."""
+        positions = [message.position for message in messages]
+        self.dead_marks.update(dict.fromkeys(positions, why))
+        self._inner.counts_changed(positions)
 
     def requeue(self, messages: Iterable[Message]) -> None:
         """They have not reached their consumer: they are the next again, and it does not count."""
@@ -293,9 +311,10 @@ class QuorumLevel:
         self.ack(self._returned())
         self._forget_returned()
         undelivered_from = self._inner.undelivered_from
-        for position in [at for at in self.counts if at >= undelivered_from]:
-            # Returned before the node was started.
-            del self.counts[position]
+        for known in (self.counts, self.dead_marks):
+            for position in [at for at in known if at >= undelivered_from]:
+                # From before the node was started.
+                del known[position]
         self._inner.purge()
         return count
 
@@ -308,6 +327,7 @@ class QuorumLevel:
     def delete(self) -> None:
         self._forget_returned()
         self.counts.clear()
+        self.dead_marks.clear()
         self._inner.delete()
 
     def _returned(self) -> list[Message]:

@@ -28,7 +28,19 @@ CREDIT: Final = 2000
 OPEN_AGAIN: Final = 0.8
 """A queue that refuses publishes takes them again when it is down to so much of its limit."""
 
+LOOKED_AT: Final = 512
+"""Messages that are looked at in one go for those that were dead before."""
+
 DELIVERY_COUNT: Final = "x-delivery-count"
+
+REASONS: Final = {
+    1: DeathReason.REJECTED,
+    2: DeathReason.EXPIRED,
+    3: DeathReason.MAXLEN,
+    4: DeathReason.DELIVERY_LIMIT,
+}
+"""Why messages died, as the storage has it."""
+NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 
 
 class QuorumQueue(Queue):
@@ -202,12 +214,35 @@ class QuorumQueue(Queue):
             for message in dead:
                 self._kept[message.position] = message.body_bytes
                 self._kept_bytes += message.body_bytes
+            self.level.mark_dead(dead, NUMBERS[reason])
         super()._bury(dead, reason)
 
     def buried(self, messages: list[Message]) -> None:
         for message in messages:
             self._kept_bytes -= self._kept.pop(message.position, 0)
         super().buried(messages)
+
+    def keep_limits(self) -> None:
+        self._bury_again()
+        super().keep_limits()
+
+    def _bury_again(self) -> None:
+        """Bury what was dead before the node was started.
+
+        All that is before a dead message had been delivered once, so there is little of it.
+        """
+        marks = self.level.dead_marks
+        last = max(marks, default=-1)
+        living: list[Message] = []
+        while marks and self.backing.length and self.level.undelivered_from <= last:
+            for message in self.backing.fetch_many(LOOKED_AT):
+                why = marks.pop(message.position, None)
+                if why is None:
+                    living.append(message)
+                else:
+                    self._bury([message], REASONS[why])
+        if living:
+            self.backing.requeue(living)
 
     # Length limits
 

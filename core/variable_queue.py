@@ -493,6 +493,10 @@ class VariableQueue:
         """How often messages were returned, as `core/quorum_level.py` counts it."""
         return self._store.delivery_counts
 
+    @property
+    def dead_marks(self) -> dict[int, int]:
+        return self._store.dead_marks
+
     def counts_changed(self, positions: Iterable[int]) -> None:
         self._store.counts_changed(positions)
 

@@ -6,8 +6,8 @@ frames are written and synced by the background thread. When all segments that w
 start are through, the checkpoint is written: recovery begins at the batch with which it started.
 Each frame says up to where the journal is in it, so it does no harm that some are newer.
 
-Delivery counts are in the journal only. Before the checkpoint is written, all there are go to a
-small file: that it has newer ones than the checkpoint does no harm, for counts only grow.
+Delivery counts and dead marks are in the journal only. Before the checkpoint is written, all there
+are go to a small file: that it has newer ones than the checkpoint does no harm, for they only grow.
 
 Then go the files nobody needs any more: log files with nothing alive before the checkpoint, and
 log files with little alive are written anew (`combine.py`). Files of segments that have become
@@ -235,18 +235,18 @@ class Checkpointer:
 
         self._in_background(job, lambda error: self._checkpoint_written(place, error))
 
-    def _delivery_counts(self) -> list[tuple[int, dict[int, int]]] | None:
+    def _delivery_counts(self) -> list[tuple[int, list[tuple[int, int]]]] | None:
         """All there are, by queue; None while there were none since the node was started."""
         counted = self._surroundings.counted
         if not counted:
             return None
         there = [
-            (index.queue_id, dict(index.delivery_counts))
+            (index.queue_id, index.returns({**index.delivery_counts, **index.dead_marks}))
             for index in counted
-            if index.delivery_counts
+            if index.is_counted
         ]
         # An index without any goes when the file knows that it has none.
-        self._uncounted = [index for index in counted if not index.delivery_counts]
+        self._uncounted = [index for index in counted if not index.is_counted]
         return there
 
     def _checkpoint_written(self, place: int, error: OSError | None) -> None:
@@ -256,7 +256,7 @@ class Checkpointer:
             return
         self._running = False
         for index in self._uncounted:
-            if not index.delivery_counts:
+            if not index.is_counted:
                 self._surroundings.counted.pop(index, None)
         self._uncounted = []
         self.place = place
@@ -402,13 +402,13 @@ def write_counts(
     filesystem: FileSystem,
     directory: Path,
     node_id: bytes,
-    counts: list[tuple[int, dict[int, int]]],
+    counts: list[tuple[int, list[tuple[int, int]]]],
 ) -> None:
     """Put the delivery counts in place of those that are there. Raises OSError."""
     each = [
         DeliveryCount(queue_id, position, count)
         for queue_id, of_queue in counts
-        for position, count in of_queue.items()
+        for position, count in of_queue
     ]
     write_small_file(filesystem, directory / COUNTS_FILE, encode_counts(node_id, each))
 

@@ -53,7 +53,10 @@ ENQUEUE = 3
 REMOVE = 4
 """Ranges of positions that left a queue."""
 RETURNED = 5
-"""How often messages of a queue were returned."""
+"""How often messages of a queue were returned, and which of them are dead."""
+MARK_SHIFT = 32
+"""Above so many bits of such a number is why the message is dead, 0 while it lives."""
+COUNT_MAX = (1 << MARK_SHIFT) - 1
 
 PERSISTENT = 1
 """Flag of a record: the message was published with delivery mode 2."""
@@ -585,7 +588,8 @@ def decode_clean(data: bytes) -> tuple[bytes, int, dict[int, int]]:
 
 
 class DeliveryCount(NamedTuple):
-    """How often the message of that position in that queue was returned."""
+    """How often the message of that position in that queue was returned, and its dead mark above
+    `MARK_SHIFT`."""
 
     queue: int
     position: int

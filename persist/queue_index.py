@@ -27,7 +27,9 @@ from warren.core.queue_store import Batch, Recovered
 from warren.core.settlement import PublishConfirms
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
+    COUNT_MAX,
     ENQUEUE,
+    MARK_SHIFT,
     OFFSET_MASK,
     PERSISTENT,
     PUBLISH,
@@ -98,7 +100,7 @@ class Surroundings:
     `epoch_s` is the time on the wall when the clock of the node was at 0, `start` counts the starts
     of the node. `dirty` are the segments
     whose files are behind, `discarded` the files of segments that nobody needs any more; `counted`
-    are the indexes that may have delivery counts.
+    are the indexes that may have delivery counts or dead marks.
     `in_turns` goes through work that may take long, a step at once and the others in later turns.
     """
 
@@ -176,6 +178,7 @@ class QueueIndex:
         self.read_count = 0
         self.written_count = 0
         self.delivery_counts: dict[int, int] = {}
+        self.dead_marks: dict[int, int] = {}
         self.segments: dict[int, Segment] = {}
         self._numbers: list[int] = []
         self._first_position = first_position
@@ -183,7 +186,7 @@ class QueueIndex:
         self._surroundings = surroundings
         self._unwritten: dict[int, Noted] = {}
         self._removed: list[tuple[int, int]] = []
-        # Positions whose delivery counts are to be in the next batch.
+        # Positions whose delivery counts and dead marks are to be in the next batch.
         self._returned: dict[int, None] = {}
         self._noted = False
         self._cursor = 0
@@ -446,8 +449,7 @@ class QueueIndex:
         batch.add((head, payload), RECORD_BYTES + len(payload))
 
     def _emit_returned(self, batch: OpenBatch) -> None:
-        counts = self.delivery_counts
-        pairs = [(position, counts[position]) for position in self._returned if position in counts]
+        pairs = self.returns(self._returned)
         self._returned.clear()
         if pairs:
             payload = encode_ranges(pairs)
@@ -456,16 +458,36 @@ class QueueIndex:
             )
             batch.add((head, payload), RECORD_BYTES + len(payload))
 
+    def returns(self, positions: Iterable[int]) -> list[tuple[int, int]]:
+        """What is to be kept of these messages: positions, each with its count and dead mark."""
+        counts, marks = self.delivery_counts, self.dead_marks
+        return [
+            (at, counts.get(at, 0) | marks.get(at, 0) << MARK_SHIFT)
+            for at in positions
+            if at in counts or at in marks
+        ]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it has any delivery counts or dead marks."""
+        return bool(self.delivery_counts or self.dead_marks)
+
     def counts_changed(self, positions: Iterable[int]) -> None:
         self._returned.update(dict.fromkeys(positions))
         self._surroundings.counted[self] = None
         self._note_later()
 
-    def adopt_counts(self, counts: dict[int, int]) -> None:
-        """Delivery counts found at start; those of messages that are gone are forgotten."""
-        kept = {at: count for at, count in counts.items() if self._find(at) is not None}
-        if kept:
-            self.delivery_counts.update(kept)
+    def adopt_returns(self, found: dict[int, int]) -> None:
+        """What was kept of messages, found at start; of those that are gone it is forgotten."""
+        for at, value in found.items():
+            if self._find(at) is None:
+                continue
+            count, mark = value & COUNT_MAX, value >> MARK_SHIFT
+            if count:
+                self.delivery_counts[at] = count
+            if mark:
+                self.dead_marks[at] = mark
+        if self.is_counted:
             self._surroundings.counted[self] = None
 
     def page(self, messages: Sequence[Message]) -> None:

@@ -302,7 +302,7 @@ class Storage:
             index.go_on_behind(START_SHIFT)
             counts = self._recovered_counts.pop(index.queue_id, None)
             if counts:
-                index.adopt_counts(counts)
+                index.adopt_returns(counts)
         if self._undelivered is None:
             index.redelivered_below = index.first_position()
         else:

@@ -304,7 +304,7 @@ class StoredIndex:
             self.count_returns(record.queue, decode_ranges(record.payload))
 
     def count_returns(self, queue_id: int, pairs: Iterable[tuple[int, int]]) -> None:
-        """These positions of the queue have these delivery counts, which only grow."""
+        """These positions of the queue have these delivery counts and marks, which only grow."""
         counts = self.delivery_counts.setdefault(queue_id, {})
         for position, count in pairs:
             counts[position] = max(count, counts.get(position, 0))

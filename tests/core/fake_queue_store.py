@@ -47,6 +47,7 @@ class FakeQueueStore:
         self.closed_at: int | None = None
         self.deleted = False
         self.delivery_counts: dict[int, int] = {}
+        self.dead_marks: dict[int, int] = {}
         self._first_position = first_position
         self._next_position = first_position
         self._unconfirmed: dict[int, tuple[PublishConfirms, int]] = {}
@@ -82,6 +83,8 @@ class FakeQueueStore:
         )
         counts = self.delivery_counts.items()
         again.delivery_counts.update({at: n for at, n in counts if at in again.kept})
+        marks = self.dead_marks.items()
+        again.dead_marks.update({at: why for at, why in marks if at in again.kept})
         return again
 
     # The contract

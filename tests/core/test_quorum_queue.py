@@ -6,10 +6,12 @@ be seen from outside.
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
 from bare_vhost import new_vhost
+from fake_queue_store import FakeQueueStore
 from manual_clock import ManualClock
 from test_burials import DurableQueue
 from test_queue_model import Recorder
@@ -23,12 +25,14 @@ from warren.core.field import Table, long, longstr
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.node_counts import Death
+from warren.core.paging import Pager
 from warren.core.ports import Write
 from warren.core.queue import Queue
 from warren.core.queue_type import QueueType
 from warren.core.quorum_queue import CREDIT, QuorumQueue
 from warren.core.records import VirtualHostRecord
 from warren.core.settlement import PENDING, REJECTED, SETTLED
+from warren.core.variable_queue import VariableQueue
 from warren.core.vhost import VirtualHost
 from warren.core.volatile_metadata import VolatileMetadataStore
 
@@ -225,6 +229,41 @@ class TestDeadLettersThatMustArrive:
         clock.settle()
         assert queue.kept_dead == (0, 0)
         assert vhost.burials.idle
+
+
+def test_what_was_dead_before_a_restart_is_not_delivered(
+    store: VolatileMetadataStore, clock: ManualClock, restarted: Any
+) -> None:
+    pager = Pager(clock, lambda: 0.0)
+    stores: dict[int, FakeQueueStore] = {}
+
+    def on_disk(spec: BackingSpec) -> VariableQueue:
+        before = stores.get(spec.queue_id)
+        stores[spec.queue_id] = FakeQueueStore() if before is None else before.restarted()
+        return VariableQueue(stores[spec.queue_id], pager)
+
+    queue = insisting(new_vhost(store, clock, on_disk), "q", "later", delivery_limit=5)
+    for number in range(6):
+        publish(queue, b"%d" % number)
+    messages = [queue.get(False, SOMEBODY) for _ in range(5)]
+    queue.reject([messages[1], messages[3]])
+    queue.requeue([messages[4]])
+    clock.settle()
+    assert queue.kept_dead == (2, 2)
+    again = restarted(on_disk)
+    queue = again.queues["q"]
+    clock.settle()
+    assert (len(queue), queue.kept_dead) == (4, (2, 2))
+    # Which ids queues get begins anew with each of these virtual hosts.
+    again._random = Random(2)
+    later = add_queue(again, "later")
+    clock.advance(KEPT_AGAIN_S)
+    assert queue.kept_dead == (2, 2)
+    stores[later.queue_id].sync()
+    clock.settle()
+    assert queue.kept_dead == (0, 0)
+    assert bodies(later) == [b"1", b"3"]
+    assert bodies(queue) == [b"0", b"2", b"4", b"5"]
 
 
 class TestCounts:

@@ -86,6 +86,24 @@ def test_they_survive(node: Node, disk: SimulatedDisk, end: str, checkpoints: in
     assert counts_after(again) == {b"0": 1, b"2": 3}
 
 
+@pytest.mark.parametrize("checkpoints", [0, 1])
+def test_so_do_marks_of_the_dead(node: Node, disk: SimulatedDisk, checkpoints: int) -> None:
+    level = level_of(node)
+    publish(level, 4)
+    messages = give_back(level, 2, 0, 0)
+    level.mark_dead(messages[:2], 3)
+    level.ack(messages[2:])
+    node.rest()
+    for _ in range(checkpoints):
+        node.checkpoint()
+    disk.crash()
+    again = level_of(Node(disk))
+    assert again.counts == {messages[0].position: 2}
+    assert again.dead_marks == {message.position: 3 for message in messages[:2]}
+    assert again.purge() == 3
+    assert (again.counts, again.dead_marks) == ({}, {})
+
+
 def test_they_survive_when_the_journal_that_had_them_is_gone(disk: SimulatedDisk) -> None:
     node = Node(disk, Limits(file_bytes_max=20_000, checkpoint_bytes=1 << 40))
     level = level_of(node)

@@ -116,25 +116,36 @@ def test_the_delivery_limit_counts_deliveries_of_all_lives(
     assert letter.headers["x-death"][0]["reason"] == "delivery_limit"
 
 
-def test_a_kept_dead_letter_is_not_lost(
-    start_server: Start, connect: Connect, tmp_path: Path
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_a_kept_dead_letter_stays_dead(
+    start_server: Start, connect: Connect, tmp_path: Path, end: str
 ) -> None:
-    """It is in the queue again, where it dies once more."""
     server = start_server(data_dir=tmp_path / "data")
     channel = connect(server).channel()
     declare(
         channel,
         x_dead_letter_exchange="",
-        x_dead_letter_routing_key="nowhere",
+        x_dead_letter_routing_key="later",
         x_dead_letter_strategy="at-least-once",
         x_overflow="reject-publish",
     )
-    publish(channel, 1)
-    channel.nack(channel.got("q", no_ack=False)["delivery_tag"], requeue=False)
+    publish(channel, 4)
+    for number, rejected in enumerate((False, True, False, True)):
+        tag = channel.got("q", b"%d" % number, no_ack=False)["delivery_tag"]
+        if rejected:
+            channel.nack(tag, requeue=False)
     channel.ping()
-    assert channel.ready("q") == 0
     time.sleep(0.3)
-    server.kill()
+    getattr(server, end)()
 
     channel = connect(start_server(data_dir=tmp_path / "data")).channel()
-    assert messages(channel) == [(0, None)]
+    assert channel.ready("q") == 2
+    assert sorted(counts(channel)) == [0, 2]
+    declare(channel, "later")
+    # It is routed again every 10 seconds.
+    deadline = time.monotonic() + 30
+    while channel.ready("later") < 2 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    letters = [channel.got("later") for _ in range(2)]
+    assert [letter.body for letter in letters] == [b"1", b"3"]
+    assert {letter.headers["x-death"][0]["reason"] for letter in letters} == {"rejected"}
