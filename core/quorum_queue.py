@@ -80,9 +80,13 @@ class QuorumQueue(Queue):
 
     @property
     def consumer_total(self) -> int:
+        self._forget_leavers()
+        return len(self.consumers) + len(self._leaving)
+
+    def _forget_leavers(self) -> None:
+        """Let go of consumers that were cancelled and whose messages are settled by now."""
         for consumer in [consumer for consumer in self._leaving if not consumer.unacked]:
             del self._leaving[consumer]
-        return len(self.consumers) + len(self._leaving)
 
     def add_consumer(self, consumer: Consumer) -> None:
         super().add_consumer(consumer)
@@ -93,10 +97,21 @@ class QuorumQueue(Queue):
         """Nobody has a quorum queue for themselves, whatever they ask for."""
 
     def _without(self, gone: Collection[Consumer]) -> None:
-        for consumer in gone:
-            if consumer.unacked:
-                self._leaving[consumer] = None
+        leaving = [consumer for consumer in gone if consumer.unacked]
+        if leaving and not self.deleted:
+            self._leaving.update(dict.fromkeys(leaving))
+            # Where its channel closes, its messages come back at once.
+            self._vhost.clock.call_soon(self._forget_leavers)
         super()._without(gone)
+
+    def ack(self, messages: Collection[Message]) -> None:
+        super().ack(messages)
+        if self._leaving:
+            self._forget_leavers()
+
+    def delete(self) -> None:
+        super().delete()
+        self._leaving.clear()
 
     def _next_active(self) -> Consumer | None:
         return next(iter(self.consumers), None)
