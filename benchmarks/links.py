@@ -20,8 +20,8 @@ import uvloop
 
 from warren.allocator import keep_freed_memory
 from warren.clock import LoopClock
-from warren.mirror.links import Links
-from warren.mirror.ports import EndReason, Frame, Identity, LinkUser
+from warren.mirror.links.links import Links
+from warren.mirror.links.ports import EndReason, Frame, Identity, LinkUser
 
 SECRET = b"nobody else knows it"
 FRAMES_A_TURN = 500

@@ -35,6 +35,12 @@ HA_KEYS = frozenset(
         "ha-sync-batch-size",
         "ha-promote-on-shutdown",
         "ha-promote-on-failure",
+        "ha-replication",
+        "log-acks",
+        "log-min-insync",
+        "log-flush",
+        "log-max-gap-bytes",
+        "log-catchup-rate",
     }
 )
 STREAM_KEYS = frozenset({"max-age", "initial-cluster-size", "stream-max-segment-size-bytes"})
@@ -106,6 +112,22 @@ KEYS: Mapping[str, tuple[Valid, str]] = {
         "is not a valid segment size",
     ),
 }
+LOG_KEYS: Mapping[str, tuple[Valid, str]] = {
+    "log-acks": (
+        lambda value: (
+            _one_of("async", "one", "majority", "all-in-sync")(value) or _at_least(1)(value)
+        ),
+        "must be async, one, majority, all-in-sync or an integer greater than 0",
+    ),
+    "log-min-insync": (_at_least(1), "takes an integer greater than 0"),
+    "log-flush": (
+        lambda value: _one_of("sync", "async")(value) or _at_least(1)(value),
+        "must be sync, async or a number of milliseconds",
+    ),
+    "log-max-gap-bytes": (_at_least(1 << 20), "takes an integer of 1048576 or more"),
+    "log-catchup-rate": (_at_least(0), "takes an integer of 0 or more"),
+}
+"""Of Warren alone: how batches are carried where `ha-replication` is `log`."""
 HA_CHOICES: Mapping[str, tuple[str, str]] = {
     "ha-sync-mode": ("manual", "automatic"),
     "ha-promote-on-shutdown": ("always", "when-synced"),
@@ -158,6 +180,20 @@ def _check_ha(definition: Mapping[str, Any]) -> None:
         raise ValidationFailed(
             f"ha-sync-batch-size takes an integer greater than 0, {term(batch_size)} given"
         )
+    _check_log(definition)
+
+
+def _check_log(definition: Mapping[str, Any]) -> None:
+    carrier = definition.get("ha-replication", "gm")
+    if not _one_of("gm", "log")(carrier):
+        raise ValidationFailed(f"ha-replication must be gm or log, got {term(carrier)}")
+    for key, (valid, refusal) in LOG_KEYS.items():
+        if key not in definition:
+            continue
+        if carrier != "log":
+            raise ValidationFailed(f"ha-replication must be log to specify {key}")
+        if not valid(definition[key]) or not is_storable(definition[key]):
+            raise ValidationFailed(f"{key} {refusal}, {term(definition[key])} given")
 
 
 def _check_ha_params(mode: Any, definition: Mapping[str, Any]) -> None:

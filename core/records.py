@@ -57,7 +57,11 @@ class QueueRecord(msgspec.Struct, frozen=True):
     often it was given another leader, and `promoted` says why the last time, which was at
     `promoted_at`, in seconds since 1970. `down`: its leader has stopped in order, and only a mirror
     in sync may take its place. `stores` says under which id a node has its copy on disk, where that
-    is not `queue_id`.
+    is not `queue_id`. `carrier` is what brings the leader's batches to mirrors: `log`, or gm
+    where it is empty. With `log`, `acks` is how many of the copies that are whole, the leader's
+    among them, have a publish before it is confirmed (0: all), and `ballot` counts the elections
+    that came to nothing, and `missing` the copies that are not named any more and still count,
+    since the others may lack what they had.
     """
 
     auto_delete: bool
@@ -73,6 +77,15 @@ class QueueRecord(msgspec.Struct, frozen=True):
     down: bool = False
     stores: dict[str, int] = {}
     promoted_at: float = 0.0
+    carrier: str = ""
+    acks: int = 0
+    ballot: int = 0
+    missing: int = 0
+
+    @property
+    def whole_copies(self) -> int:
+        """How many copies an election counts with, the leader's among them."""
+        return 1 + len(self.in_sync) + self.missing
 
     def storage_id(self, node: str) -> int:
         """What the storage of a node that has the queue, or a copy, knows it by."""

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
 from warren.mgmt.ctl.errors import CtlError
-from warren.mirror.etcd import EtcdClient, EtcdError
-from warren.mirror.etcd_messages import Txn, delete, end_of
+from warren.mirror.definitions.etcd import EtcdClient, EtcdError
+from warren.mirror.definitions.etcd_messages import Txn, delete, end_of
 
 HOST = "127.0.0.1"
 START_S = 60.0

@@ -1,1 +1,17 @@
-"""What makes nodes a cluster: links, shared definitions, membership, replication of queues."""
+"""What makes nodes a cluster: links, shared definitions, members, queues at several nodes.
+
+Rooms, each of which may use only those above it in this list:
+
+| room | answers |
+|---|---|
+| `links` | How do two nodes talk? One authenticated connection for each pair. |
+| `definitions` | What do all nodes agree on? Definitions in etcd, with a copy at each node. |
+| `messages` | How do parts of two nodes talk? Frames by kind, and questions with answers. |
+| `members` | Who is in the cluster, who is up, who is in maintenance, who has an alarm? |
+| `gm` | How does a group of nodes get the same messages in the same order? The ring. |
+| `replication` | How do several nodes have the same queue, and who leads it? |
+| `remote` | How do clients of this node use a queue that another node leads? |
+
+`links`, `definitions` and `messages` know nothing of queues, and `gm` nothing of what it carries.
+`docs/clustering.md` and `docs/mirroring.md` say what users get; `docs/gm.md` is about the ring.
+"""

@@ -29,25 +29,31 @@ from warren.core.periodic import Periodic
 from warren.core.placement import Placement
 from warren.core.ports import MetadataStore, Stored, Write
 from warren.core.records import QueueRecord
-from warren.mirror import leftovers
-from warren.mirror.alarm_news import AlarmNews
-from warren.mirror.calls import Calls
-from warren.mirror.cluster_metadata import ClusterMetadata
-from warren.mirror.copy_cards import CardFiles, NoCards, is_copy
-from warren.mirror.etcd import EtcdClient, EtcdError
-from warren.mirror.link_traffic import LinkTraffic
-from warren.mirror.links import Links
-from warren.mirror.maintenance import Maintenance
-from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
-from warren.mirror.membership import MemberIsUp, Membership, MembershipRefused, UnknownMember
-from warren.mirror.mirroring import Mirroring
-from warren.mirror.placement import ClusterPlacement
-from warren.mirror.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
-from warren.mirror.post import Post
-from warren.mirror.presence import Presence
-from warren.mirror.queue_host import QueueHost
-from warren.mirror.remote_queues import RemoteQueues, origin_name
-from warren.mirror.secret_proof import is_secret_of
+from warren.mirror.definitions.cluster_metadata import ClusterMetadata
+from warren.mirror.definitions.etcd import EtcdClient, EtcdError
+from warren.mirror.definitions.secret_proof import is_secret_of
+from warren.mirror.links.links import Links
+from warren.mirror.links.ports import PROTOCOL_VERSION, EndReason, Identity, LinkSettings
+from warren.mirror.links.traffic import LinkTraffic
+from warren.mirror.members import leftovers
+from warren.mirror.members.alarm_news import AlarmNews
+from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
+from warren.mirror.members.maintenance import Maintenance
+from warren.mirror.members.membership import (
+    MemberIsUp,
+    Membership,
+    MembershipRefused,
+    UnknownMember,
+)
+from warren.mirror.members.presence import Presence
+from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.origin import origin_name
+from warren.mirror.messages.post import Post
+from warren.mirror.remote.placement import ClusterPlacement
+from warren.mirror.remote.queue_host import QueueHost
+from warren.mirror.remote.remote_queues import RemoteQueues
+from warren.mirror.replication.copy_cards import CardFiles, NoCards, is_copy
+from warren.mirror.replication.mirroring import Mirroring
 from warren.open_files import descriptors
 from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager
 from warren.clock import LoopClock
 from warren.cluster import ClusterRefused, etcd_client, known_cluster, written
 from warren.config import ClusterConfig
-from warren.mirror import leftovers
-from warren.mirror.cluster_metadata import ClusterMetadata
-from warren.mirror.etcd import EtcdClient, EtcdError
-from warren.mirror.etcd_messages import Txn, delete, end_of
-from warren.mirror.member_directory import MemberDirectory, UnreadableMembership
-from warren.mirror.membership import Membership, MembershipRefused
-from warren.mirror.ports import PROTOCOL_VERSION
+from warren.mirror.definitions.cluster_metadata import ClusterMetadata
+from warren.mirror.definitions.etcd import EtcdClient, EtcdError
+from warren.mirror.definitions.etcd_messages import Txn, delete, end_of
+from warren.mirror.links.ports import PROTOCOL_VERSION
+from warren.mirror.members import leftovers
+from warren.mirror.members.directory import MemberDirectory, UnreadableMembership
+from warren.mirror.members.membership import Membership, MembershipRefused
 from warren.persist.data_directory import DataDirectory
 
 NO_ETCD = (

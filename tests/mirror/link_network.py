@@ -11,7 +11,7 @@ from typing import Any
 from link_nodes import LinkNode
 from manual_clock import ManualClock
 
-from warren.mirror.ports import LinkSettings
+from warren.mirror.links.ports import LinkSettings
 
 
 class Wire(asyncio.Transport):

@@ -15,8 +15,8 @@ from link_pipe import SECRET, End, dialler, identity
 
 from warren.clock import LoopClock
 from warren.core.ports import Clock
-from warren.mirror.links import Links
-from warren.mirror.ports import EndReason, Frame, Identity, LinkSettings, LinkUser
+from warren.mirror.links.links import Links
+from warren.mirror.links.ports import EndReason, Frame, Identity, LinkSettings, LinkUser
 
 PATIENCE_S = 20.0
 QUICK = LinkSettings(interval_s=0.1, timeout_s=0.5, redial_first_s=0.01, redial_max_s=0.1)

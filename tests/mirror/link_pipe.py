@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from warren.mirror.link_handshake import Ended, Established, Identified
-from warren.mirror.link_protocol import Frames, LinkEvent, LinkProtocol
-from warren.mirror.ports import Frame, Identity, Role
+from warren.mirror.links.handshake import Ended, Established, Identified
+from warren.mirror.links.ports import Frame, Identity, Role
+from warren.mirror.links.protocol import Frames, LinkEvent, LinkProtocol
 
 SECRET = b"the secret of this cluster"
 TURNS_MAX = 1000

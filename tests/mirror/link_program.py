@@ -12,8 +12,8 @@ import sys
 import uvloop
 
 from warren.clock import LoopClock
-from warren.mirror.links import Links
-from warren.mirror.ports import EndReason, Frame, Identity, LinkSettings, LinkUser
+from warren.mirror.links.links import Links
+from warren.mirror.links.ports import EndReason, Frame, Identity, LinkSettings, LinkUser
 
 
 def say(*words: object) -> None:

@@ -13,8 +13,8 @@ from cluster import Cluster
 from pamqp import commands
 
 from warren.core.alarms import Alarm, Resource
-from warren.mirror.alarm_news import AlarmNews
-from warren.mirror.post import Kind, Undeliverable
+from warren.mirror.members.alarm_news import AlarmNews
+from warren.mirror.messages.post import Kind, Undeliverable
 
 
 @pytest.fixture

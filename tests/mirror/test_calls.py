@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 from cluster import Cluster
 
 from warren.core.waiting import Event, run
-from warren.mirror.calls import NodeDown
+from warren.mirror.messages.calls import NodeDown
 
 
 class SlowAnswers:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.mirror.catch_up import missed
-from warren.mirror.circulation import Circulation
-from warren.mirror.gm_errors import Inconsistent
-from warren.mirror.gm_messages import NONE, Entry, Known
-from warren.mirror.member_state import MemberState
-from warren.mirror.view import MemberId
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.gm.catch_up import missed
+from warren.mirror.gm.circulation import Circulation
+from warren.mirror.gm.errors import Inconsistent
+from warren.mirror.gm.member_state import MemberState
+from warren.mirror.gm.messages import NONE, Entry, Known
 
 ME, X = MemberId("me", 1), MemberId("x", 1)
 

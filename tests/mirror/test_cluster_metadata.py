@@ -29,12 +29,12 @@ from warren.core.records import (
     QueueRecord,
     UserRecord,
 )
-from warren.mirror.batch_writer import WriterSuperseded
-from warren.mirror.cluster_metadata import ClusterMetadata
-from warren.mirror.definition_codec import Keys, UnreadableDefinition
-from warren.mirror.definition_history import DefinitionHistory
-from warren.mirror.etcd import EtcdClient, EtcdUnreachable
-from warren.mirror.etcd_messages import Txn, put
+from warren.mirror.definitions.batch_writer import WriterSuperseded
+from warren.mirror.definitions.cluster_metadata import ClusterMetadata
+from warren.mirror.definitions.codec import Keys, UnreadableDefinition
+from warren.mirror.definitions.etcd import EtcdClient, EtcdUnreachable
+from warren.mirror.definitions.etcd_messages import Txn, put
+from warren.mirror.definitions.history import DefinitionHistory
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata_replica import LmdbReplica
@@ -160,7 +160,7 @@ def test_every_kind_of_value_and_odd_keys_reach_the_other_nodes(
 
 
 def test_a_broker_without_a_cluster_does_not_load_the_client() -> None:
-    program = "import sys, warren.node; sys.exit('warren.mirror.etcd' in sys.modules)"
+    program = "import sys, warren.node; sys.exit('warren.mirror.definitions.etcd' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 

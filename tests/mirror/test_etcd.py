@@ -15,8 +15,8 @@ from etcd_server import EtcdServer, find_etcd
 
 from warren.core.ports import Write
 from warren.core.records import VirtualHostRecord
-from warren.mirror.cluster_metadata import ClusterMetadata
-from warren.mirror.etcd import (
+from warren.mirror.definitions.cluster_metadata import ClusterMetadata
+from warren.mirror.definitions.etcd import (
     EtcdClient,
     EtcdCompacted,
     EtcdNotAllowed,
@@ -24,7 +24,7 @@ from warren.mirror.etcd import (
     EtcdRefused,
     EtcdUnreachable,
 )
-from warren.mirror.etcd_messages import Range, Txn, WatchCreate, get, put
+from warren.mirror.definitions.etcd_messages import Range, Txn, WatchCreate, get, put
 
 NOBODY = "http://127.0.0.1:9"
 

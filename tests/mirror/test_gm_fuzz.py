@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.core.records import GroupMemberRecord, GroupRecord
-from warren.mirror.gm import Member
-from warren.mirror.gm_base import JOINED, STOPPED
-from warren.mirror.gm_effects import Effect, ReadRecord, Stopped, StopReason, Transact
-from warren.mirror.gm_messages import (
+from warren.mirror.carriers.ports import MemberId, StopReason
+from warren.mirror.gm.base import JOINED, STOPPED
+from warren.mirror.gm.effects import Effect, ReadRecord, Stopped, Transact
+from warren.mirror.gm.member import Member
+from warren.mirror.gm.messages import (
     NONE,
     Activity,
     AddOnRight,
@@ -22,7 +23,6 @@ from warren.mirror.gm_messages import (
     Message,
     NotReady,
 )
-from warren.mirror.view import MemberId
 
 A, B, C, D = (MemberId(node, 1) for node in "abcd")
 RECORD = GroupRecord(3, tuple(GroupMemberRecord(m.node, m.incarnation) for m in (A, B, C)))

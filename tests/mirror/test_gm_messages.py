@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.mirror.gm_messages import (
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.gm.messages import (
     ANY,
     NONE,
     Activity,
@@ -24,7 +25,6 @@ from warren.mirror.gm_messages import (
     decode,
     encode,
 )
-from warren.mirror.view import MemberId
 
 counts = st.integers(0, (1 << 62) - 1)
 ids = st.builds(MemberId, st.text(max_size=20).filter(str.isprintable), counts)
@@ -107,6 +107,6 @@ def test_deep_nesting_is_refused() -> None:
 
 
 def test_what_is_too_long_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("warren.mirror.gm_messages.FRAME_BYTES_MAX", 100)
+    monkeypatch.setattr("warren.mirror.gm.messages.FRAME_BYTES_MAX", 100)
     with pytest.raises(MalformedMessage, match="at most 100"):
         decode(bytes(101))

@@ -12,9 +12,9 @@ from gm_group import Group
 from gm_process import GROUP, Process
 
 from warren.core.records import GroupMemberRecord, GroupRecord
-from warren.mirror.gm import Member
-from warren.mirror.gm_base import JOINED, JOINING, Limits
-from warren.mirror.gm_effects import (
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
+from warren.mirror.gm.base import JOINED, JOINING, Limits
+from warren.mirror.gm.effects import (
     Confirmed,
     Deliver,
     Effect,
@@ -24,11 +24,12 @@ from warren.mirror.gm_effects import (
     Send,
     ShellEffect,
     Stopped,
-    StopReason,
     Transact,
 )
-from warren.mirror.gm_errors import Congested, Inconsistent, NotJoined, Stopping
-from warren.mirror.gm_messages import (
+from warren.mirror.gm.errors import Congested, Inconsistent, NotJoined, Stopping
+from warren.mirror.gm.handout import Handout
+from warren.mirror.gm.member import Member
+from warren.mirror.gm.messages import (
     ANY,
     NONE,
     Activity,
@@ -38,8 +39,6 @@ from warren.mirror.gm_messages import (
     Known,
     NotReady,
 )
-from warren.mirror.handout import Handout
-from warren.mirror.view import MemberId, Members
 
 SEEDS = range(8)
 A, B, C, D = (MemberId(node, 1) for node in "abcd")

@@ -19,7 +19,7 @@ from pamqp import commands
 from pipe import Client
 
 from warren.core.records import QueueRecord
-from warren.mirror.lost_and_found import LATE_S, LOST_AND_FOUND
+from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND
 
 POLICY = {"ha-mode": "all", "ha-promote-on-failure": "always"}
 

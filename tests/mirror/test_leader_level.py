@@ -8,7 +8,7 @@ import pytest
 
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope
-from warren.mirror.leader_level import LeaderLevel
+from warren.mirror.replication.leader_level import LeaderLevel
 
 ENVELOPE = Envelope("", "ha", b"", True, 0, None)
 

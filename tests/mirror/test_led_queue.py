@@ -13,8 +13,8 @@ from manual_clock import ManualClock
 
 from warren.core.ports import Key
 from warren.core.records import QueueRecord
-from warren.mirror.led_queue import LedQueue
-from warren.mirror.view import MemberId
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.replication.led_queue import LedQueue
 
 KEY: Key = ("queue", "/", "ha")
 

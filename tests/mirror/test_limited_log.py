@@ -7,7 +7,7 @@ import logging
 import pytest
 from manual_clock import ManualClock
 
-from warren.mirror.limited_log import LINES_MAX, WINDOW_S, LimitedLog
+from warren.mirror.links.limited_log import LINES_MAX, WINDOW_S, LimitedLog
 
 
 @pytest.fixture

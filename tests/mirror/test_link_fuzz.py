@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from link_pipe import SECRET, End, acceptor, dialler, linked, talk
 
-from warren.mirror.link_handshake import HELLO, PROOF_BYTES
-from warren.mirror.ports import FRAME_BYTES_MAX
+from warren.mirror.links.handshake import HELLO, PROOF_BYTES
+from warren.mirror.links.ports import FRAME_BYTES_MAX
 
 KEPT_MAX = FRAME_BYTES_MAX + 100_000
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from link_pipe import End, acceptor, dialler, identity, talk
 
-from warren.mirror.link_handshake import (
+from warren.mirror.links.handshake import (
     HELLO,
     LEGAL,
     PROOF_BYTES,
@@ -16,8 +16,14 @@ from warren.mirror.link_handshake import (
     Identified,
     Step,
 )
-from warren.mirror.link_records import RECORD_BYTES_MAX, Acceptance, Refusal, Sealer, check_identity
-from warren.mirror.ports import EndReason, Role
+from warren.mirror.links.ports import EndReason, Role
+from warren.mirror.links.records import (
+    RECORD_BYTES_MAX,
+    Acceptance,
+    Refusal,
+    Sealer,
+    check_identity,
+)
 
 OTHER_SECRET = b"the secret of this clusteR"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from link_nodes import QUICK, LinkNode, on_loop, until
 from link_pipe import SECRET
 
-from warren.mirror.ports import EndReason
+from warren.mirror.links.ports import EndReason
 
 PROGRAM = Path(__file__).parent / "link_program.py"
 

@@ -7,10 +7,10 @@ import tracemalloc
 import pytest
 from link_pipe import End, acceptor, dialler, linked, talk
 
-from warren.mirror.link_frames import HEADER, Control
-from warren.mirror.link_handshake import Ended, Established
-from warren.mirror.link_protocol import RECEIVED, Frames
-from warren.mirror.ports import FRAME_BYTES_MAX, USER_KINDS, EndReason, Part
+from warren.mirror.links.frames import HEADER, Control
+from warren.mirror.links.handshake import Ended, Established
+from warren.mirror.links.ports import FRAME_BYTES_MAX, USER_KINDS, EndReason, Part
+from warren.mirror.links.protocol import RECEIVED, Frames
 
 SILENT_TICKS = 5
 

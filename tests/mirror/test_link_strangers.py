@@ -11,9 +11,9 @@ import pytest
 from link_nodes import QUICK, HandPeer, LinkNode, on_loop, until
 
 from warren.core.log_line import event_line
-from warren.mirror.link_handshake import HELLO
-from warren.mirror.links import Links
-from warren.mirror.ports import EndReason
+from warren.mirror.links.handshake import HELLO
+from warren.mirror.links.links import Links
+from warren.mirror.links.ports import EndReason
 
 WRONG = b"the secret of another cluster"
 

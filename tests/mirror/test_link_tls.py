@@ -12,7 +12,7 @@ import pytest
 import trustme
 from link_nodes import QUICK, LinkNode, on_loop, until
 
-from warren.mirror.ports import FRAME_BYTES_MAX, EndReason
+from warren.mirror.links.ports import FRAME_BYTES_MAX, EndReason
 
 
 class Contexts:

@@ -10,9 +10,9 @@ import pytest
 from link_nodes import QUICK, HandPeer, LinkNode, on_loop, until
 from link_pipe import identity
 
-from warren.mirror.link_socket import CLOSE_GRACE_S
-from warren.mirror.link_traffic import LinkTraffic
-from warren.mirror.ports import FRAME_BYTES_MAX, EndReason, Identity, LinkSettings
+from warren.mirror.links.ports import FRAME_BYTES_MAX, EndReason, Identity, LinkSettings
+from warren.mirror.links.socket import CLOSE_GRACE_S
+from warren.mirror.links.traffic import LinkTraffic
 
 
 @on_loop

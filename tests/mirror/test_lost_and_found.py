@@ -22,10 +22,10 @@ from warren.core.memory_queue import MemoryQueue
 from warren.core.ports import Commit
 from warren.core.records import QueueRecord
 from warren.core.vhost import VirtualHost
-from warren.mirror.former_copy import FormerCopy
-from warren.mirror.lost_and_found import HEADER, LOST_AND_FOUND
-from warren.mirror.renumbering import Step
-from warren.mirror.unasked import Unasked
+from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.lost_and_found import HEADER, LOST_AND_FOUND
+from warren.mirror.replication.renumbering import Step
+from warren.mirror.replication.unasked import Unasked
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from pamqp import commands
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope
 from warren.core.records import QueueRecord
-from warren.mirror.instructions import NEVER, Op, Script
-from warren.mirror.mirror import Mirror
-from warren.mirror.mirror_level import NOWHERE
-from warren.mirror.post import Kind
+from warren.mirror.messages.post import Kind
+from warren.mirror.replication.instructions import NEVER, Op, Script
+from warren.mirror.replication.mirror import Mirror
+from warren.mirror.replication.mirror_level import NOWHERE
 
 NODES = ("a", "b", "c", "d", "e")
 

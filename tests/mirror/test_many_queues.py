@@ -15,7 +15,7 @@ from cluster import Cluster
 from pamqp import commands
 
 from warren.core.turns import TURN_US
-from warren.mirror.mirroring import LOOK_US, REST_TICKS, TICK_S, Mirroring
+from warren.mirror.replication.mirroring import LOOK_US, REST_TICKS, TICK_S, Mirroring
 
 QUEUES = 400
 

@@ -14,8 +14,8 @@ import pytest
 from etcd_server import EtcdServer, until
 
 from warren.clock import LoopClock
-from warren.mirror.etcd import EtcdClient
-from warren.mirror.membership import (
+from warren.mirror.definitions.etcd import EtcdClient
+from warren.mirror.members.membership import (
     DuplicateName,
     ForgottenMember,
     IncompatibleCluster,
@@ -221,8 +221,8 @@ class TestTheCluster:
 KEEPER = """
 import asyncio, sys
 from warren.clock import LoopClock
-from warren.mirror.etcd import EtcdClient
-from warren.mirror.membership import Membership
+from warren.mirror.definitions.etcd import EtcdClient
+from warren.mirror.members.membership import Membership
 
 async def main():
     etcd = EtcdClient([sys.argv[1]], request_timeout_s=1)

@@ -23,9 +23,9 @@ from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
-from warren.mirror.hand_over import PATIENCE_S
-from warren.mirror.leader import BATCH_BYTES_MAX
-from warren.mirror.replicas import Wanted
+from warren.mirror.replication.hand_over import PATIENCE_S
+from warren.mirror.replication.leader import BATCH_BYTES_MAX
+from warren.mirror.replication.replicas import Wanted
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from link_network import Network
 from link_nodes import LinkNode, on_loop
 from link_pipe import identity
 
-from warren.mirror.pairing import Standing, judge_acceptor, judge_dialler
-from warren.mirror.ports import EndReason, LinkSettings
+from warren.mirror.links.pairing import Standing, judge_acceptor, judge_dialler
+from warren.mirror.links.ports import EndReason, LinkSettings
 
 SETTINGS = LinkSettings(interval_s=1000.0, timeout_s=5000.0, redial_first_s=0.5, redial_max_s=2.0)
 MOVES = 1000

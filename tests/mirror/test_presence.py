@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.mirror.presence import LeaseDeadline, Presence, presence_changes
+from warren.mirror.members.presence import LeaseDeadline, Presence, presence_changes
 
 
 class TestLeaseDeadline:

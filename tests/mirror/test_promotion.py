@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warren.mirror.promotion import LEADER_BACK, handed_over, leader_down, promotion
+from warren.mirror.replication.promotion import LEADER_BACK, handed_over, leader_down, promotion
 
 ODD = "is down@host has handed it over"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from warren.mirror.refusals import Refusals
-from warren.mirror.remote_queues import origin_name
+from warren.mirror.messages.origin import origin_name
+from warren.mirror.replication.refusals import Refusals
 
 
 def test_a_refusal_is_kept_until_its_publisher_knows() -> None:

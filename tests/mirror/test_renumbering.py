@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.mirror.renumbering import NO_LIMIT, STEPS_MAX, Renumbering, Since, Step
+from warren.mirror.replication.renumbering import NO_LIMIT, STEPS_MAX, Renumbering, Since, Step
 
 
 def test_positions_of_the_same_epoch_stay() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from etcd_server import EtcdServer
 
-from warren.mirror.etcd import EtcdClient
-from warren.mirror.etcd_messages import Range, Txn, delete, put
-from warren.mirror.secret_proof import SecretProof, is_secret_of
+from warren.mirror.definitions.etcd import EtcdClient
+from warren.mirror.definitions.etcd_messages import Range, Txn, delete, put
+from warren.mirror.definitions.secret_proof import SecretProof, is_secret_of
 
 UP = b"/w/c/up/one"
 SALT = "00" * 16

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.core.records import RECORD_TYPES, GroupMemberRecord, GroupRecord
-from warren.mirror.view import (
-    MemberId,
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.gm.view import (
     alive_members,
     between,
     id_of,

@@ -26,14 +26,15 @@ from pipe import Broker
 from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.memory_queue import MemoryQueue
 from warren.core.placement import Placement
-from warren.mirror import leftovers
-from warren.mirror.calls import Calls
-from warren.mirror.mirroring import Mirroring
-from warren.mirror.placement import ClusterPlacement
-from warren.mirror.ports import EndReason, Frame, Identity, LinkUser, Part
-from warren.mirror.post import Post
-from warren.mirror.queue_host import QueueHost
-from warren.mirror.remote_queues import RemoteQueues, origin_name
+from warren.mirror.links.ports import EndReason, Frame, Identity, LinkUser, Part
+from warren.mirror.members import leftovers
+from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.origin import origin_name
+from warren.mirror.messages.post import Post
+from warren.mirror.remote.placement import ClusterPlacement
+from warren.mirror.remote.queue_host import QueueHost
+from warren.mirror.remote.remote_queues import RemoteQueues
+from warren.mirror.replication.mirroring import Mirroring
 from warren.persist.group_commit import PendingCommit
 
 NewBacking = Callable[["ClusterNode", BackingSpec], BackingQueue]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from warren.core.priority_queue import PriorityQueue
 from warren.core.records import QueueRecord
-from warren.mirror.hand_over import PATIENCE_S
-from warren.mirror.leader_level import LeaderLevel
+from warren.mirror.replication.election import can_be_elected
+from warren.mirror.replication.hand_over import PATIENCE_S
+from warren.mirror.replication.leader_level import LeaderLevel
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -141,7 +142,8 @@ class Ledger:
         if leader == earlier.leader:
             # It was away, and has what its disk has.
             seen["leader came back and went on alone"] += 1
-            assert not queue.holders & self._up(), (
+            there = queue.holders & self._up()
+            assert not there or not _may_lead(earlier, there), (
                 f"MS26: {leader} leads {queue.name} alone, {queue.holders} have all:"
                 f" {earlier} -> {record}"
             )
@@ -368,3 +370,8 @@ def check_nothing_left(cluster: Cluster) -> None:
     }
     for queue_id in groups:
         assert queue_id in records, f"E13: a group of a queue that is gone: {queue_id}"
+
+
+def _may_lead(record: QueueRecord, mirrors: set[str]) -> bool:
+    """Whether so many mirrors in sync are enough to have one of them lead."""
+    return not record.carrier or can_be_elected(record, len(mirrors & set(record.in_sync)))

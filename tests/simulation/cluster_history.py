@@ -40,11 +40,11 @@ from warren.core.message import Message
 from warren.core.queue import Queue
 from warren.core.validation import NotThere
 from warren.core.waiting import run as run_to_end
-from warren.mirror.cargo import Entry
-from warren.mirror.leader_level import LeaderLevel
-from warren.mirror.led_queue import LedQueue
-from warren.mirror.lost_and_found import LOST_AND_FOUND
-from warren.mirror.remote_client import RemoteClient
+from warren.mirror.messages.cargo import Entry
+from warren.mirror.remote.remote_client import RemoteClient
+from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.led_queue import LedQueue
+from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""

@@ -25,9 +25,9 @@ from gm_links import link_is_whole
 from gm_process import GROUP, Process, World, alive
 from scheduler import Scheduler
 
-from warren.mirror.gm_base import Limits
-from warren.mirror.gm_effects import StopReason
-from warren.mirror.view import MemberId, alive_members
+from warren.mirror.carriers.ports import MemberId, StopReason
+from warren.mirror.gm.base import Limits
+from warren.mirror.gm.view import alive_members
 
 FAULTY_S = 0.6
 """For so long things go wrong; afterwards everything is healed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gm_process import Process
 
-from warren.mirror.gm_messages import NONE, Catchup, decode
+from warren.mirror.gm.messages import NONE, Catchup, decode
 
 
 def link_is_whole(left: Process, right: Process) -> bool:

@@ -15,11 +15,11 @@ from scheduler import Scheduler
 from shared_store import Answer, Outcome, SharedStore
 
 from warren.core.records import GroupRecord
-from warren.mirror.catch_up import missed
-from warren.mirror.circulation import Circulation
-from warren.mirror.gm import Member
-from warren.mirror.gm_base import DRAINING, JOINED, JOINING, Limits
-from warren.mirror.gm_effects import (
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
+from warren.mirror.gm.base import DRAINING, JOINED, JOINING, Limits
+from warren.mirror.gm.catch_up import missed
+from warren.mirror.gm.circulation import Circulation
+from warren.mirror.gm.effects import (
     Demonitor,
     Effect,
     EpochSeen,
@@ -28,13 +28,12 @@ from warren.mirror.gm_effects import (
     Send,
     SetTimer,
     ShellEffect,
-    StopReason,
     Transact,
 )
-from warren.mirror.gm_errors import BroadcastRefused, Congested, Inconsistent
-from warren.mirror.gm_messages import NONE, Catchup, Frame, Known, decode, encode
-from warren.mirror.handout import Handout
-from warren.mirror.view import MemberId, Members
+from warren.mirror.gm.errors import BroadcastRefused, Congested, Inconsistent
+from warren.mirror.gm.handout import Handout
+from warren.mirror.gm.member import Member
+from warren.mirror.gm.messages import NONE, Catchup, Frame, Known, decode, encode
 
 GROUP = "group"
 ALONE = b"alone"

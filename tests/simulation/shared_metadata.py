@@ -1,14 +1,13 @@
 """An in-memory stand-in for etcd: several nodes' metadata stores over one shared history.
 
 What a transaction is, and when its commit is done, is the code that also runs over etcd
-(`mirror/shared_definitions.py`); this module decides batches and carries them. Nothing happens by
-itself: every message between a node and the history is handed to `schedule` together with the
-name of the line it is on, and arrives when the step is called. Steps may be called late, in any
-order between lines, or never; on one line messages arrive in the order they were sent.
-
-A node has three lines: `<node>/requests` to the history, `<node>/answers` back, and
-`<node>/history` with the revisions. Answers and revisions overtake each other freely, as those of
-etcd do on two connections.
+(`mirror/definitions/shared_definitions.py`); this module decides batches and carries them. Nothing
+happens by itself: every message between a node and the history is handed to `schedule` together
+with the name of the line it is on, and arrives when the step is called. Steps may be called late,
+in any order between lines, or never; on one line messages arrive in the order they were sent.  A
+node has three lines: `<node>/requests` to the history, `<node>/answers` back, and `<node>/history`
+with the revisions. Answers and revisions overtake each other freely, as those of etcd do on two
+connections.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from typing import TypeAlias
 from warren.core.definition_table import Change
 from warren.core.ports import Key
 from warren.core.record_format import encode_path
-from warren.mirror.definition_codec import decode_definition
-from warren.mirror.shared_definitions import Piece, SharedDefinitions
+from warren.mirror.definitions.codec import decode_definition
+from warren.mirror.definitions.shared_definitions import Piece, SharedDefinitions
 
 Step: TypeAlias = Callable[[], None]
 Schedule: TypeAlias = Callable[[str, Step], None]

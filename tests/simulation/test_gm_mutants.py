@@ -20,15 +20,16 @@ sys.path.append(str(Path(__file__).parent))
 
 import gm_history
 
-from warren.mirror import catch_up
-from warren.mirror.circulation import Circulation, Progress
-from warren.mirror.gm import HANDLERS, Member
-from warren.mirror.gm_base import JOINED
-from warren.mirror.gm_effects import Deliver, StopReason
-from warren.mirror.gm_messages import NONE, Entry
-from warren.mirror.record_access import RecordAccess
-from warren.mirror.ring_links import RingLinks
-from warren.mirror.view import is_alive
+from warren.mirror.carriers.ports import StopReason
+from warren.mirror.gm import catch_up
+from warren.mirror.gm.base import JOINED
+from warren.mirror.gm.circulation import Circulation, Progress
+from warren.mirror.gm.effects import Deliver
+from warren.mirror.gm.member import HANDLERS, Member
+from warren.mirror.gm.messages import NONE, Entry
+from warren.mirror.gm.record_access import RecordAccess
+from warren.mirror.gm.ring_links import RingLinks
+from warren.mirror.gm.view import is_alive
 
 SEEDS_MAX = 3000
 Patch = pytest.MonkeyPatch

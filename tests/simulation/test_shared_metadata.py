@@ -16,7 +16,7 @@ from metadata_history import Writers, check, final_table
 from shared_metadata import SharedHistory, SimulatedMetadataStore
 
 from warren.core.ports import Conflict, Key, Precondition, Write
-from warren.mirror.shared_definitions import (
+from warren.mirror.definitions.shared_definitions import (
     OPERATIONS_MAX,
     PIECE_BYTES_MAX,
     PRECONDITIONS_MAX,

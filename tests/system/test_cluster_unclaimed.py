@@ -10,7 +10,7 @@ from collections.abc import Callable
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
 from warren.core.ports import Key
-from warren.mirror.definition_codec import Keys
+from warren.mirror.definitions.codec import Keys
 
 BODIES = [b"message %05d" % number + bytes(400) for number in range(2000)]
 

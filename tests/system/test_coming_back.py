@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
-from warren.mirror.lost_and_found import LOST_AND_FOUND
+from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 
 QUEUE = "ha.back"
 

@@ -1,0 +1,82 @@
+"""Definitions as etcd keeps them.
+
+- Key: `<prefix of the cluster>/definitions/`, then the path of the definition
+  (`core/record_format.py`). etcd has no limit on keys that a name could reach, so all of the path
+  is there.
+- Value: MessagePack of [value format, transient, escaped, record]. The version of a definition is
+  the `version` etcd counts for its key.
+"""
+
+from __future__ import annotations
+
+from warren.core.definition_table import Change
+from warren.core.ports import Key, Stored
+from warren.core.record_format import (
+    UNREADABLE,
+    decode_path,
+    encode_path,
+    encode_with_record,
+    record_from,
+    unpacked,
+)
+from warren.core.records import RECORD_TYPES
+from warren.mirror.definitions.etcd_messages import end_of
+
+VALUE_FORMAT = 1
+
+
+class UnreadableDefinition(Exception):
+    """What is in etcd is not what this version of Warren writes; the text says why."""
+
+
+class NewerDefinition(UnreadableDefinition):
+    """A later version of Warren wrote it."""
+
+
+class Keys:
+    """Where in etcd the definitions of a cluster are. `watched` also covers the writers' keys,
+    so that every batch shows in the watch."""
+
+    def __init__(self, prefix: str) -> None:
+        root = prefix.rstrip("/").encode() + b"/"
+        self.definitions = root + b"definitions/"
+        self.writers = root + b"definitions-writers/"
+        self.watched = (root + b"definitions-", end_of(self.definitions))
+
+    def key(self, key: Key) -> bytes:
+        return self.definitions + encode_path(key)
+
+    def path(self, key: bytes) -> bytes:
+        """The encoded path of a key below `definitions`."""
+        return key[len(self.definitions) :]
+
+
+def encode_definition(key: Key, record: object, transient: bool) -> bytes:
+    """The value of a definition. Raises OverflowError for an integer beyond 64 bits."""
+    assert type(record) is RECORD_TYPES[key[0]], (key, record)
+    return encode_with_record((VALUE_FORMAT, transient), record)
+
+
+def decode_definition(path: bytes, value: bytes, version: int) -> Change:
+    """A definition that was put. Raises `UnreadableDefinition`."""
+    try:
+        value_format, *rest = unpacked(value)
+        if value_format > VALUE_FORMAT:
+            raise NewerDefinition(
+                f"definition {path!r} has format {value_format}, this version of Warren reads up"
+                f" to {VALUE_FORMAT}; update this node"
+            )
+        transient, escaped, plain = rest
+        key = decode_path(path)
+        record = record_from(key[0], escaped, plain)
+    except UNREADABLE as error:
+        raise UnreadableDefinition(f"definition {path!r} cannot be read: {error}") from None
+    return Change(key, Stored(key, record, version), bool(transient))
+
+
+def decode_deletion(path: bytes) -> Change:
+    """A definition that was deleted. Raises `UnreadableDefinition`."""
+    try:
+        return Change(decode_path(path), None)
+    except UNREADABLE as error:
+        raise UnreadableDefinition(f"key {path!r} cannot be read: {error!r}") from None

@@ -1,0 +1,49 @@
+"""Whether etcd can be reached, told once when that changes.
+
+Several tasks of a node talk to etcd; it counts as unreachable from the first that fails until
+every one that failed has succeeded again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from warren.core.log_line import log_event, log_fault
+from warren.mirror.definitions.cluster_log import logger
+
+
+class Reachability:
+    """`failing` are the tasks that could not do their work when they last tried."""
+
+    def __init__(self, endpoints: Sequence[str], on_reachable: Callable[[bool], None]) -> None:
+        self.failing: set[str] = set()
+        self._endpoints = ", ".join(endpoints)
+        self._on_reachable = on_reachable
+
+    def lost(self, work: str, error: BaseException) -> None:
+        was_reachable = not self.failing
+        self.failing.add(work)
+        if was_reachable:
+            log_event(
+                logger,
+                logging.ERROR,
+                "etcd_unreachable",
+                endpoints=self._endpoints,
+                during=work,
+                error=error,
+            )
+            self._tell(False)
+
+    def found(self, work: str) -> None:
+        if work in self.failing:
+            self.failing.remove(work)
+            if not self.failing:
+                log_event(logger, logging.INFO, "etcd_reachable", endpoints=self._endpoints)
+                self._tell(True)
+
+    def _tell(self, reachable: bool) -> None:
+        try:
+            self._on_reachable(reachable)
+        except Exception:
+            log_fault(logger, "reachable_callback_failed")

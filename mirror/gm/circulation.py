@@ -1,0 +1,174 @@
+"""What goes round the ring, as one member sees it: publishes, acks, confirms, and its own buffer.
+
+Theory (reference section 1.6). A publish circle: each member notes a publish, passes it on and
+delivers it, until it is back at its owner. Then an ack circle: each member forgets it. So whatever
+a member holds is still on its way to somebody, and when a neighbour dies, what it had in hand is
+found by comparing what the two around it hold (`catch_up`).
+
+A broadcast is delivered to its sender at once, then buffered, numbered and noted when it is
+flushed. Answerable for the accounts only; who the neighbours are, and what is sent when, is `gm`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.gm.catch_up import missed
+from warren.mirror.gm.errors import Inconsistent
+from warren.mirror.gm.member_state import MemberState, cost
+from warren.mirror.gm.messages import NONE, Entry, Known
+
+
+class Progress(NamedTuple):
+    """What came of activity: what to pass on, then what to deliver and to confirm."""
+
+    entries: list[Entry]
+    deliveries: list[Entry]
+    confirmed: tuple[object, ...]
+
+
+class Circulation:
+    """`held_bytes` are those of all pending publishes and of the buffer."""
+
+    def __init__(self, me: MemberId) -> None:
+        self._me = me
+        self.states: dict[MemberId, MemberState] = {me: MemberState()}
+        self.buffer: list[bytes] = []
+        self.buffer_bytes = 0
+        self._confirms: deque[tuple[int, object]] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        return self.buffer_bytes + sum(state.held_bytes for state in self.states.values())
+
+    @property
+    def last_broadcast(self) -> int:
+        """The number of the last broadcast, flushed or not."""
+        return self.states[self._me].last_pub + len(self.buffer)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all this member knows of has gone round."""
+        return not self.buffer and all(state.is_settled for state in self.states.values())
+
+    # Broadcasting
+
+    def add(self, payload: bytes) -> None:
+        self.buffer.append(payload)
+        self.buffer_bytes += cost(payload)
+
+    def confirm_last(self, token: object) -> None:
+        """The token is confirmed when the last broadcast has gone round."""
+        self._confirms.append((self.last_broadcast, token))
+
+    def flush(self) -> Entry:
+        """Number what is buffered, note it as pending, and return it to be sent."""
+        mine = self.states[self._me]
+        entry = Entry(self._me, mine.last_pub + 1, tuple(self.buffer), NONE)
+        mine.publish(entry.pubs)
+        self.buffer = []
+        self.buffer_bytes = 0
+        return entry
+
+    def settle_alone(self) -> tuple[object, ...]:
+        """Nobody else is left: everything has gone round. Returns what is confirmed by that."""
+        self.flush()
+        for state in self.states.values():
+            state.forget(state.last_pub)
+            state.last_ack = state.last_pub
+        return self._confirmed(self.last_broadcast)
+
+    # Knowledge
+
+    def known(self) -> tuple[Known, ...]:
+        """What a right neighbour has to know."""
+        return tuple(
+            Known(member, state.last_pub, tuple(state.pending))
+            for member, state in self.states.items()
+        )
+
+    def load(self, known: Iterable[Known]) -> None:
+        """Begin with what the left neighbour knows; none of it is delivered here."""
+        for member, last_pub, pending in known:
+            self.states[member] = MemberState(last_pub, pending)
+
+    def keep(self, members: Iterable[MemberId]) -> None:
+        """Know of these members only; of new ones, that they published nothing."""
+        self.states = {member: self.states.get(member) or MemberState() for member in members}
+
+    def settled(self, members: Iterable[MemberId]) -> list[MemberId]:
+        """Those of the members whose publishes and acks have all gone round."""
+        return [member for member in members if self.states[member].is_settled]
+
+    # What comes from the left
+
+    def catch_up(self, known: Iterable[Known], owned: Collection[MemberId]) -> Progress:
+        return self.receive(missed(self.states, known, owned), owned)
+
+    def receive(self, entries: Iterable[Entry], owned: Collection[MemberId]) -> Progress:
+        """Account for activity. `owned` are this member and its aliases.
+
+        Raises `Inconsistent` for numbers that do not follow from what is known.
+        """
+        progress = Progress([], [], ())
+        confirmed: tuple[object, ...] = ()
+        for entry in entries:
+            state = self.states.get(entry.member)
+            if state is None:
+                self._check_erased(entry)
+            elif entry.member in owned:
+                confirmed += self._come_round(entry, state, progress.entries)
+            else:
+                self._pass(entry, state)
+                progress.entries.append(entry)
+                if entry.pubs:
+                    progress.deliveries.append(entry)
+        return progress._replace(confirmed=confirmed)
+
+    def _check_erased(self, entry: Entry) -> None:
+        """Acks of a member may still be going round when it is erased, publishes may not."""
+        if entry.pubs:
+            raise Inconsistent(f"{entry.member} is erased and publishes {_range(entry)}")
+
+    def _pass(self, entry: Entry, state: MemberState) -> None:
+        if entry.pubs:
+            if entry.first != state.last_pub + 1:
+                raise Inconsistent(f"{entry.member} publishes {_range(entry)} after {state}")
+            state.publish(entry.pubs)
+        if entry.acked != NONE:
+            if not state.acked < entry.acked <= state.last_pub:
+                raise Inconsistent(f"{entry.member} has acked up to {entry.acked}, I know {state}")
+            state.forget(entry.acked)
+            state.last_ack = entry.acked
+
+    def _come_round(
+        self, entry: Entry, state: MemberState, answer: list[Entry]
+    ) -> tuple[object, ...]:
+        """Publishes that have come back are acked; acks that have come back end here."""
+        confirmed: tuple[object, ...] = ()
+        if entry.pubs:
+            last = entry.first + len(entry.pubs) - 1
+            if entry.first != state.acked + 1 or last > state.last_pub:
+                raise Inconsistent(f"{_range(entry)} of {entry.member} came back, it has {state}")
+            state.forget(last)
+            answer.append(Entry(entry.member, 0, (), last))
+            if entry.member == self._me:
+                confirmed = self._confirmed(last)
+        if entry.acked != NONE:
+            if entry.acked > state.acked:
+                raise Inconsistent(f"ack {entry.acked} of {entry.member} came back of {state}")
+            state.last_ack = max(state.last_ack, entry.acked)
+        return confirmed
+
+    def _confirmed(self, up_to: int) -> tuple[object, ...]:
+        confirmed: list[object] = []
+        while self._confirms and self._confirms[0][0] <= up_to:
+            confirmed.append(self._confirms.popleft()[1])
+        return tuple(confirmed)
+
+
+def _range(entry: Entry) -> Sequence[int]:
+    return range(entry.first, entry.first + len(entry.pubs))

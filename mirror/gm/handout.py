@@ -1,0 +1,67 @@
+"""Carries out the effects of a member: upcalls to the layer above, the rest to the shell.
+
+The layer above may call the member from within an upcall. What comes of that is carried out
+after what is being handed out, so that frames leave in the order in which they were made.
+And it may be replaced within an upcall (`become`): who is above is looked up for each one, so
+the rest of a batch goes to the new layer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from warren.mirror.carriers.ports import UpperLayer
+from warren.mirror.gm.effects import (
+    Confirmed,
+    Congestion,
+    Deliver,
+    Effect,
+    Joined,
+    MembersChanged,
+    ShellEffect,
+    Stopped,
+)
+
+
+class Handout:
+    """Effects of one member on their way to be done."""
+
+    def __init__(self, upper: UpperLayer, shell: Callable[[ShellEffect], None]) -> None:
+        self._upper = upper
+        self._shell = shell
+        self._waiting: deque[Effect] = deque()
+        self._is_running = False
+
+    def become(self, upper: UpperLayer) -> None:
+        """Tell another layer from the next upcall on."""
+        self._upper = upper
+
+    def run(self, effects: Iterable[Effect]) -> None:
+        """Carry out the effects, now or behind those that are being carried out."""
+        self._waiting.extend(effects)
+        if self._is_running:
+            return
+        self._is_running = True
+        try:
+            while self._waiting:
+                self._carry_out(self._waiting.popleft())
+        finally:
+            self._is_running = False
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Deliver(sender, payload):
+                self._upper.deliver(sender, payload)
+            case Confirmed(tokens):
+                self._upper.confirmed(tokens)
+            case MembersChanged(births, deaths):
+                self._upper.members_changed(births, deaths)
+            case Joined(members):
+                self._upper.joined(members)
+            case Congestion(congested):
+                self._upper.congestion(congested)
+            case Stopped(reason):
+                self._upper.stopped(reason)
+            case _:
+                self._shell(effect)

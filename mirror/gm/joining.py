@@ -1,0 +1,126 @@
+"""How a member gets into the ring.
+
+It reads the record. With nobody in it, it makes the group of itself alone, and there is nothing to
+know. Otherwise it asks one of the members, which puts it to its own right and sends it all it
+knows: that catchup is what the joiner begins with. None of it is delivered here.
+
+If whoever let it in dies before the catchup arrived, part of what that one knew may be nowhere but
+at its former right neighbour. So the joiner does not begin with the knowledge of another: it stops
+(`JOIN_LOST`), the two dead are passed over, and it joins again under a new id.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, StopReason
+from warren.mirror.gm.base import JOINED, JOINING
+from warren.mirror.gm.effects import Joined
+from warren.mirror.gm.messages import ANY, AddOnRight, Catchup, NotReady
+from warren.mirror.gm.ring import RingMember
+from warren.mirror.gm.view import (
+    View,
+    alive_members,
+    between,
+    is_alive,
+    is_known,
+    view_of,
+    with_only,
+)
+
+
+class JoiningMember(RingMember):
+    def _choose(self, record: GroupRecord | None) -> None:
+        """Make the group, or ask one of its members to be let in.
+
+        A member that cannot be reached from here is not declared dead as long as there is
+        another: its neighbours know better.
+        """
+        self.record = record
+        present = [member for member in alive_members(record) if member not in self._unreachable]
+        if record is not None and alive_members(record) == (self.me,):
+            self._enter_alone(record)
+        elif is_known(record, self.me):
+            # Who let this member in has died, and perhaps what it knew with it.
+            self._stop(StopReason.JOIN_LOST)
+        elif not present:
+            found = partial(with_only, member=self.me, lost=self._unreachable)
+            self._access.change(record, found, self._choose)
+        else:
+            self._asked = self._rng.choice(present)
+            self._links.watch({self._asked})
+            version = 0 if record is None else record.version
+            self._send(self._asked, AddOnRight(self.epoch, version))
+
+    def _choose_again(self) -> None:
+        if self.phase is JOINING and self._asked is None:
+            self._access.read(self._choose)
+
+    def _enter_alone(self, record: GroupRecord) -> None:
+        """Begin with nothing: nobody else is left that could know anything."""
+        self.phase = JOINED
+        self._view = view_of(record, self.me)
+        self._owned = self._view.aliases | {self.me}
+        self._circulation.keep(self._view.members)
+        self._effects.append(Joined(self._view.members))
+
+    def _not_ready(self, sender: MemberId, message: NotReady) -> None:
+        if sender == self._asked:
+            # Others are evicted only by who reaches nobody at all.
+            self._unreachable.clear()
+            self._asked = None
+            self._links.watch(set())
+            self._set_timer(self._choose_again, self._retry_delay())
+
+    def _first_catchup(self, sender: MemberId, message: Catchup) -> None:
+        if self._is_answer(sender, message):
+            self._access.read(partial(self._enter, sender, message))
+
+    def _is_answer(self, sender: MemberId, catchup: Catchup) -> bool:
+        """Whether the catchup is from whom this member asked, and later than the question.
+
+        One that is not is left from the time when this member was let in before, declared dead and
+        erased, without knowing of it.
+        """
+        asked_in = 0 if self.record is None else self.record.version
+        return sender == self._asked and catchup.version > asked_in
+
+    def _enter(self, left: MemberId, catchup: Catchup, record: GroupRecord | None) -> None:
+        """Begin with what the member knows that let this one in."""
+        if not self._was_let_in_by(left, record):
+            self._stop(StopReason.JOIN_LOST)
+            return
+        assert record is not None
+        self._check_version(record, catchup)
+        self.phase = JOINED
+        self.record = record
+        self._asked = None
+        # As of the catchup's version, whoever sent it was the left neighbour.
+        then = View(catchup.version - 1, self.me, self.me, frozenset(), ())
+        now = View(catchup.version, left, self.me, frozenset(), ())
+        self._links.relink(then, now)
+        self._links.begin(catchup)
+        self._circulation.load(catchup.known)
+        self._effects.append(Joined(view_of(record, self.me).members))
+        self._see(now, record, tell=False)
+        if self._links.is_waiting and not self._is_alone:
+            # Its left neighbour's catchup may have come, and been ignored, before it had joined.
+            self._links.wanted_above = ANY
+            self._check_neighbours({self._view.left})
+
+    def _was_let_in_by(self, left: MemberId, record: GroupRecord | None) -> bool:
+        """Whether nobody stands between the two but who came later.
+
+        Somebody else may have let this member in, although it had given up asking that one; and
+        when that one died, its left neighbour became this member's, and sent a catchup.
+        """
+        if record is None or not is_alive(record, self.me) or not is_known(record, left):
+            return False
+        return not any(is_known(self.record, other) for other in between(record, left, self.me))
+
+    def _give_up_asking(self, peer: MemberId) -> None:
+        self._asked = None
+        self._links.watch(set())
+        self._unreachable.add(peer)
+        self._access.read(self._choose)

@@ -1,0 +1,145 @@
+"""What members of a group tell each other, and its bytes.
+
+| message | to | says |
+|---|---|---|
+| `AddOnRight` | a member chosen by the joiner | put me to your right |
+| `NotReady` | the joiner | not by me: I am joining or stopping myself |
+| `Catchup` | the right neighbour | all I know; what follows on this link continues it |
+| `Activity` | the right neighbour | new publishes and acks of these members |
+| `CheckNeighbours` | both neighbours | there is this version; and perhaps: I miss your catchup |
+
+Every message carries the epoch of the queue and the version of its sender's view. Numbers of
+publishes of one member count from 0 without a gap. So the publishes in an `Entry` need the number
+of the first only, and an ack is the number up to which all are acked.
+
+`position` numbers the catchups and activities a member sends, over all its links. An activity
+continues what came before it exactly if its position is the next one; after a connection was lost
+and made anew, that is how its receiver sees that something is missing.
+
+The bytes are MessagePack arrays, a number for the kind of message first. Decoding is strict: what
+is not exactly one message is a `MalformedMessage`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
+
+from warren.mirror.carriers.ports import MemberId
+
+NONE = -1
+"""No number: the publishes of a member count from 0, versions of a group from 1."""
+
+ANY = (1 << 62) - 1
+"""As `catchup_above`: no catchup sent so far will do."""
+
+FRAME_BYTES_MAX = 256 << 20
+"""A catchup holds what its sender holds, which `gm.Limits` bounds well below this."""
+
+GROUP_MEMBERS_MAX = 1024
+"""Entries of one message; a group has a member or two for each node."""
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+CountOrNone: TypeAlias = Annotated[int, msgspec.Meta(ge=NONE, lt=1 << 62)]
+Payloads: TypeAlias = tuple[bytes, ...]
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are no message of gm."""
+
+
+class Entry(NamedTuple):
+    """What is new of one member: publishes from number `first` on, and all acked up to `acked`."""
+
+    member: MemberId
+    first: Count
+    pubs: Payloads
+    acked: CountOrNone
+
+
+class Known(NamedTuple):
+    """All that is known of one member: `pending` are its last publishes, up to `last_pub`."""
+
+    member: MemberId
+    last_pub: CountOrNone
+    pending: Payloads
+
+    @property
+    def acked(self) -> int:
+        return self.last_pub - len(self.pending)
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    epoch: Count
+    version: Count
+
+
+class AddOnRight(_Message, frozen=True, tag=1):
+    pass
+
+
+class NotReady(_Message, frozen=True, tag=2):
+    pass
+
+
+class Catchup(_Message, frozen=True, tag=3):
+    position: Count
+    known: Annotated[tuple[Known, ...], msgspec.Meta(max_length=GROUP_MEMBERS_MAX)]
+
+
+class Activity(_Message, frozen=True, tag=4):
+    position: Count
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=GROUP_MEMBERS_MAX)]
+
+
+class CheckNeighbours(_Message, frozen=True, tag=5):
+    """`catchup_above`: I wait for a catchup of yours of a version above; NONE: I do not."""
+
+    catchup_above: CountOrNone = NONE
+
+
+Message: TypeAlias = AddOnRight | NotReady | Catchup | Activity | CheckNeighbours
+
+
+class Frame(NamedTuple):
+    """A message on its way. The group is known from the link that carries it."""
+
+    sender: MemberId
+    to: MemberId
+    message: Message
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+def encode(frame: Frame) -> bytes:
+    octets = _encoder.encode(frame)
+    assert len(octets) <= FRAME_BYTES_MAX, len(octets)
+    return octets
+
+
+def decode(octets: bytes | memoryview) -> Frame:
+    """Raises `MalformedMessage`."""
+    if len(octets) > FRAME_BYTES_MAX:
+        raise MalformedMessage(f"{len(octets)} bytes, at most {FRAME_BYTES_MAX} are a message")
+    try:
+        frame = _decoder.decode(octets)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"{len(octets)} bytes are no message: {error}") from None
+    _check(frame)
+    return frame
+
+
+def _check(frame: Frame) -> None:
+    """What the types do not say."""
+    message = frame.message
+    if isinstance(message, Activity):
+        for entry in message.entries:
+            if not entry.pubs and entry.acked == NONE:
+                raise MalformedMessage(f"the entry of {entry.member} says nothing")
+    elif isinstance(message, Catchup):
+        for known in message.known:
+            if known.acked < NONE:
+                raise MalformedMessage(f"{len(known.pending)} pending up to {known.last_pub}")

@@ -1,0 +1,153 @@
+"""A member in the ring: its view, its neighbours, and what the left one tells it.
+
+Views come from records, and records from the store only. A change of the record is tried as long as
+this member is in it; then it acts on the record as it is, whoever changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from warren.core.records import GroupRecord
+from warren.mirror.carriers.ports import MemberId, StopReason
+from warren.mirror.gm.base import DRAINING, JOINED, STOPPED, MemberBase
+from warren.mirror.gm.circulation import Progress
+from warren.mirror.gm.effects import Deliver, MembersChanged
+from warren.mirror.gm.errors import Inconsistent
+from warren.mirror.gm.messages import (
+    NONE,
+    Activity,
+    AddOnRight,
+    Catchup,
+    CheckNeighbours,
+    Message,
+    NotReady,
+)
+from warren.mirror.gm.view import View, is_alive, view_of, with_dead, with_right_of, without
+
+
+class RingMember(MemberBase):
+    # The view
+
+    def _learn(self, record: GroupRecord | None) -> None:
+        """Act on the record as it is now."""
+        if record is None:
+            self._stop(StopReason.GROUP_DELETED)
+        elif not is_alive(record, self.me):
+            self._stop(StopReason.LOST_MEMBERSHIP)
+        elif record.version > self._view.version:
+            self.record = record
+            self._see(self._view, record)
+
+    def _see(self, old: View, record: GroupRecord, *, tell: bool = True) -> None:
+        new = view_of(record, self.me)
+        self._view = new
+        self._owned = new.aliases | {self.me}
+        self._circulation.keep(new.members)
+        if tell:
+            self._tell_members(old.members)
+        relinked = self._links.relink(old, new)
+        if relinked.right and not self._is_alone:
+            self._send_catchup()
+        if self._is_alone:
+            self._confirm(self._circulation.settle_alone())
+        # Nobody waits for the next message to learn of this version, least of all a former
+        # neighbour that was declared dead and is not.
+        told = {new.left, old.left, old.right} | (set() if relinked.right else {new.right})
+        self._check_neighbours(told - {self.me})
+
+    def _tell_members(self, before: tuple[MemberId, ...]) -> None:
+        births = tuple(member for member in self._view.members if member not in before)
+        deaths = tuple(member for member in before if member not in self._view.members)
+        if births or deaths:
+            self._effects.append(MembersChanged(births, deaths))
+
+    def _check_neighbours(self, neighbours: set[MemberId]) -> None:
+        for neighbour in sorted(neighbours):
+            waits = neighbour == self._view.left and self._links.is_waiting
+            above = self._links.wanted_above if waits else NONE
+            self._send(neighbour, CheckNeighbours(self.epoch, self._view.version, above))
+
+    def _follow_hint(self, version: int) -> None:
+        if self.phase in (JOINED, DRAINING) and (version == 0 or version > self._view.version):
+            self._access.read(self._learn)
+
+    def _change(self, change: Callable[[GroupRecord], GroupRecord]) -> None:
+        """Change the record, as long as this member is in it, and act on what it then is."""
+        self._access.change(self.record, partial(self._change_as_member, change), self._learn)
+
+    def _change_as_member(
+        self, change: Callable[[GroupRecord], GroupRecord], record: GroupRecord
+    ) -> GroupRecord:
+        return change(record) if is_alive(record, self.me) else record
+
+    def _erase_settled(self) -> bool:
+        """Take aliases out of the record whose last messages have gone round."""
+        if self._view.aliases and self.phase in (JOINED, DRAINING):
+            settled = self._circulation.settled(self._view.aliases)
+            if settled:
+                self._change(partial(without, erased=settled))
+                return True
+        return False
+
+    def _declare_dead(self, neighbour: MemberId) -> None:
+        self._change(partial(with_dead, dead=neighbour))
+
+    def _check_version(self, record: GroupRecord, message: Message) -> None:
+        if record.version < message.version:
+            raise Inconsistent(f"told of version {message.version}, the store has {record.version}")
+
+    # Who wants to join
+
+    def _let_in(self, sender: MemberId, message: AddOnRight) -> None:
+        if message.epoch > self.epoch:
+            # It would not take the catchup.
+            self._refuse(sender, message)
+            return
+        change = partial(self._change_as_member, partial(with_right_of, left=self.me, new=sender))
+        self._access.change(self.record, change, partial(self._welcome, sender, message))
+
+    def _welcome(self, sender: MemberId, message: AddOnRight, record: GroupRecord | None) -> None:
+        """Seeing itself as its left neighbour, this member sends the joiner its catchup."""
+        self._learn(record)
+        if self.phase is not STOPPED and self._view.right != sender:
+            # Let in by another one it asked before, or declared dead meanwhile.
+            self._refuse(sender, message)
+
+    def _refuse(self, sender: MemberId, message: AddOnRight) -> None:
+        self._send(sender, NotReady(self.epoch, self._view.version))
+
+    # What neighbours say
+
+    def _answer_neighbour(self, sender: MemberId, message: CheckNeighbours) -> None:
+        if sender == self._view.right and self._links.catchup_version <= message.catchup_above:
+            self._send_catchup()
+
+    def _catch_up(self, sender: MemberId, message: Catchup) -> None:
+        if sender != self._view.left:
+            self.ignored.not_left += 1
+        elif not self._links.begin(message):
+            self.ignored.earlier_link += 1
+        else:
+            self._progress(self._circulation.catch_up(message.known, self._owned))
+
+    def _pass_on(self, sender: MemberId, message: Activity) -> None:
+        if sender != self._view.left:
+            self.ignored.not_left += 1
+        elif self._links.is_waiting:
+            self.ignored.earlier_link += 1
+        elif not self._links.continues(message):
+            self.ignored.gap += 1
+            self._check_neighbours({sender})
+        else:
+            self._progress(self._circulation.receive(message.entries, self._owned))
+
+    def _progress(self, progress: Progress) -> None:
+        """Pass on first, so that a message outlives whoever delivers it."""
+        if progress.entries:
+            self._send_activity(progress.entries)
+        self._confirm(progress.confirmed)
+        for entry in progress.deliveries:
+            for payload in entry.pubs:
+                self._effects.append(Deliver(entry.member, payload))

@@ -1,0 +1,73 @@
+"""The ring of a mirrored queue as people are shown it: who stands in it, in its order, and how.
+
+Made of the record of the group, which every node has, of the definition of the queue, and of what
+its leader knows besides. A pure function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import NamedTuple
+
+from warren.core.records import GroupRecord, QueueRecord
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.gm.view import id_of
+
+
+class Standing(StrEnum):
+    """How a member of the ring is.
+
+    `JOINING`: it is asked for or in the ring already, and not a mirror yet. `OUT_OF_SYNC`: it lacks
+    what is older than itself, and is not sent it. `DEAD`: its last messages are still on their way
+    round.
+    """
+
+    LEADER = "leader"
+    IN_SYNC = "in_sync"
+    SYNCING = "syncing"
+    OUT_OF_SYNC = "out_of_sync"
+    JOINING = "joining"
+    DEAD = "dead"
+
+
+class Shown(NamedTuple):
+    """One member, in the order of the ring."""
+
+    node: str
+    standing: Standing
+
+
+def shown_ring(
+    record: QueueRecord,
+    group: GroupRecord | None,
+    *,
+    syncing: Collection[str] = (),
+    asked: Collection[str] = (),
+) -> list[Shown]:
+    """`asked` are the nodes that shall have a mirror; those not in the ring yet come last."""
+    members = group.members if group is not None else ()
+    alive = {member.node: id_of(member) for member in members if member.alive}
+    ring = [
+        Shown(member.node, _standing(id_of(member), alive, record, syncing))
+        for member in members
+        # Of a node that is back its present life is what counts.
+        if alive.get(member.node, id_of(member)) == id_of(member)
+    ]
+    there = {shown.node for shown in ring}
+    return [*ring, *(Shown(node, Standing.JOINING) for node in asked if node not in there)]
+
+
+def _standing(
+    member: MemberId, alive: dict[str, MemberId], record: QueueRecord, syncing: Collection[str]
+) -> Standing:
+    node = member.node
+    if node not in alive:
+        return Standing.DEAD
+    if node == record.leader:
+        return Standing.LEADER
+    if node in record.in_sync:
+        return Standing.IN_SYNC
+    if node in syncing:
+        return Standing.SYNCING
+    return Standing.OUT_OF_SYNC if node in record.mirrors else Standing.JOINING

@@ -1,0 +1,285 @@
+"""Carries what members of groups want done: frames over links, records in the shared definitions.
+
+A group is named by the id of its queue. A frame for a member that is not here is answered with
+MEMBER_GONE, which is how others learn that a member has ended while its node goes on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection
+from random import Random
+
+from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
+from warren.core.records import GroupRecord, QueueRecord, group_key
+from warren.mirror.carriers.batch import NOTHING, Position
+from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
+from warren.mirror.gm.base import STOPPED
+from warren.mirror.gm.effects import (
+    Demonitor,
+    EpochSeen,
+    Monitor,
+    ReadRecord,
+    Send,
+    SetTimer,
+    ShellEffect,
+    Transact,
+)
+from warren.mirror.gm.errors import BroadcastRefused
+from warren.mirror.gm.handout import Handout
+from warren.mirror.gm.member import Member
+from warren.mirror.gm.messages import Frame, MalformedMessage, decode, encode
+from warren.mirror.gm.view import alive_members
+from warren.mirror.messages.post import Kind, Post, Undeliverable
+
+_QUEUE = struct.Struct("<Q")
+_GONE = struct.Struct("<QQ")
+"""Group and incarnation of a member that is not at its node."""
+
+INCARNATION_BITS = 61
+
+
+class GroupMember:
+    """Implements `CarrierMember`: one member of this node, with everything it wants done."""
+
+    def __init__(self, shell: GroupShell, queue_id: int, member: Member, upper: UpperLayer) -> None:
+        self.queue_id = queue_id
+        self.member = member
+        self._shell = shell
+        self._handout = Handout(upper, self._carry_out)
+        self._monitored: set[MemberId] = set()
+
+    @property
+    def me(self) -> MemberId:
+        return self.member.me
+
+    def become(self, upper: UpperLayer) -> None:
+        """Report to another layer from now on."""
+        self._handout.become(upper)
+
+    def others(self) -> Members:
+        members = alive_members(self.member.record)
+        return tuple(member for member in members if member != self.me)
+
+    def reported_by_all(self, batch: int) -> None:
+        """The ring finds out by itself what has gone round."""
+
+    def start(self) -> None:
+        self._handout.run(self.member.start())
+
+    def broadcast(self, payload: bytes) -> bool:
+        """Send to all members at once; False when this member may not, or holds too much."""
+        try:
+            self._handout.run(self.member.broadcast(payload))
+        except BroadcastRefused:
+            return False
+        self._handout.run(self.member.flush())
+        return True
+
+    def follow(self, record: QueueRecord) -> None:
+        self._handout.run(self.member.set_epoch(record.epoch))
+
+    def vote(self) -> Position | None:
+        """The ring sees to it that all that are left have the same."""
+        return None
+
+    def leave(self) -> None:
+        """Be a member no more."""
+        self._handout.run(self.member.leave())
+        self.ended()
+
+    def ended(self) -> None:
+        """The member has stopped: those are told who may be waiting for it.
+
+        They need not be in the record that is known here: it may be just letting somebody in.
+        """
+        self._shell.forget(self)
+        gone = _GONE.pack(self.queue_id, self.member.me.incarnation)
+        for node in self._shell.post.peers():
+            self._shell.post.send(node, Kind.MEMBER_GONE, gone)
+
+    # What happens
+
+    def received(self, frame: Frame) -> None:
+        self._handout.run(self.member.receive(frame.sender, frame.message))
+
+    def node_down(self, node: str) -> None:
+        for peer in [peer for peer in self._monitored if peer.node == node]:
+            self.peer_gone(peer)
+
+    def peer_gone(self, peer: MemberId) -> None:
+        if peer in self._monitored:
+            self._monitored.discard(peer)
+            self._handout.run(self.member.peer_down(peer))
+
+    def record_changed(self, version: int) -> None:
+        self._handout.run(self.member.record_changed(version))
+
+    def _carry_out(self, effect: ShellEffect) -> None:
+        shell = self._shell
+        match effect:
+            case Send(to, message):
+                shell.send(self.queue_id, Frame(self.member.me, to, message))
+            case ReadRecord(request):
+                shell.read(
+                    self.queue_id,
+                    lambda: self._handout.run(
+                        self.member.record_read(request, shell.record(self.queue_id))
+                    ),
+                )
+            case Transact(request, expected_version, record):
+                self._transact(request, expected_version, record)
+            case Monitor(peer):
+                self._monitored.add(peer)
+                if not shell.is_up(peer.node):
+                    shell.clock.call_soon(lambda: self.peer_gone(peer))
+            case Demonitor(peer):
+                self._monitored.discard(peer)
+            case SetTimer(timer, delay_s):
+                shell.clock.call_later(
+                    delay_s, lambda: self._handout.run(self.member.timer_fired(timer))
+                )
+            case EpochSeen():
+                # The definition of the queue says so too, and is followed.
+                return
+
+    def _transact(self, request: int, expected_version: int, record: GroupRecord) -> None:
+        shell = self._shell
+
+        def finish(taken: bool) -> None:
+            if taken:
+                self._handout.run(self.member.transaction_committed(request))
+                if self.member.phase is STOPPED and alive_members(record) == (self.member.me,):
+                    # It has stopped meanwhile, and nobody else knows of this group.
+                    shell.delete_group(self.queue_id)
+            else:
+                now = shell.record(self.queue_id)
+                self._handout.run(self.member.transaction_refused(request, now))
+
+        shell.transact(self.queue_id, expected_version, record, finish)
+
+
+class GroupShell:
+    """Implements `Carrier`: all members of this node."""
+
+    def __init__(
+        self, node: str, post: Post, metadata: MetadataStore, clock: Clock, rng: Random
+    ) -> None:
+        self.post = post
+        self.clock = clock
+        self._node = node
+        self._metadata = metadata
+        self._rng = rng
+        self._members: dict[int, GroupMember] = {}
+        post.handle(Kind.GROUP, self._frame)
+        post.handle(Kind.MEMBER_GONE, self._gone)
+        post.watch(on_up=lambda node: None, on_down=self._node_down)
+        metadata.watch(("group",), self._record_changed)
+
+    def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> GroupMember:
+        """Join the group of a queue under a new id; `upper` is told when that is done."""
+        queue_id = record.queue_id
+        assert queue_id not in self._members, queue_id
+        me = MemberId(self._node, self._rng.getrandbits(INCARNATION_BITS))
+        member = Member(me, record.epoch, self._rng)
+        self._members[queue_id] = grouped = GroupMember(self, queue_id, member, upper)
+        return grouped
+
+    def forget(self, member: CarrierMember) -> None:
+        if self._members.get(member.queue_id) is member:
+            del self._members[member.queue_id]
+
+    def delete_group(self, queue_id: int) -> None:
+        """The queue is gone, and its group with it."""
+        if self._metadata.get(group_key(queue_id)) is not None:
+            self._metadata.transact([Write(group_key(queue_id), None)])
+
+    def nodes_of(self, queue_id: int) -> Collection[str] | None:
+        record = self.record(queue_id)
+        return None if record is None else [member.node for member in alive_members(record)]
+
+    # For the members
+
+    def record(self, queue_id: int) -> GroupRecord | None:
+        stored = self._metadata.get(group_key(queue_id))
+        if stored is None:
+            return None
+        assert isinstance(stored.record, GroupRecord)
+        return stored.record
+
+    def is_up(self, node: str) -> bool:
+        return node == self._node or self.post.is_up(node)
+
+    def send(self, queue_id: int, frame: Frame) -> None:
+        if frame.to.node == self._node:
+            self.clock.call_soon(lambda: self._hand_over(self._node, queue_id, frame))
+        else:
+            self.post.send(frame.to.node, Kind.GROUP, _QUEUE.pack(queue_id), encode(frame))
+
+    def read(self, queue_id: int, then: Callable[[], None]) -> None:
+        """Call back when this node knows the record as it is now, or later."""
+        key = group_key(queue_id)
+        stored = self._metadata.get(key)
+        version = stored.version if stored is not None else 0
+        # What is decided after this question is asked is seen when it is answered.
+        self._metadata.transact([], [Precondition(key, version)]).then(then)
+
+    def transact(
+        self,
+        queue_id: int,
+        expected_version: int,
+        record: GroupRecord,
+        finish: Callable[[bool], None],
+    ) -> None:
+        key = group_key(queue_id)
+        stored = self._metadata.get(key)
+        current = self.record(queue_id)
+        if (current.version if current is not None else 0) != expected_version:
+            self.clock.call_soon(lambda: finish(False))
+            return
+        condition = Precondition(key, stored.version if stored is not None else 0)
+        commit = self._metadata.transact([Write(key, record)], [condition])
+        commit.then(lambda: finish(not commit.refused))
+
+    # What comes
+
+    def _frame(self, node: str, payload: bytes) -> None:
+        if len(payload) < _QUEUE.size:
+            raise Undeliverable(f"a frame of {len(payload)} octets for a group")
+        (queue_id,) = _QUEUE.unpack_from(payload)
+        try:
+            frame = decode(payload[_QUEUE.size :])
+        except MalformedMessage as error:
+            raise Undeliverable(str(error)) from None
+        self._hand_over(node, queue_id, frame)
+
+    def _hand_over(self, node: str, queue_id: int, frame: Frame) -> None:
+        grouped = self._members.get(queue_id)
+        if grouped is not None and grouped.member.me == frame.to:
+            grouped.received(frame)
+        else:
+            gone = _GONE.pack(queue_id, frame.to.incarnation)
+            if node == self._node:
+                # A member of an earlier life of this node.
+                self._gone(node, gone)
+            else:
+                self.post.send(node, Kind.MEMBER_GONE, gone)
+
+    def _gone(self, node: str, payload: bytes) -> None:
+        try:
+            queue_id, incarnation = _GONE.unpack(payload)
+        except struct.error as error:
+            raise Undeliverable(f"a member that cannot be read: {error}") from None
+        grouped = self._members.get(queue_id)
+        if grouped is not None:
+            grouped.peer_gone(MemberId(node, incarnation))
+
+    def _node_down(self, node: str) -> None:
+        for grouped in list(self._members.values()):
+            grouped.node_down(node)
+
+    def _record_changed(self, key: Key, record: object | None) -> None:
+        grouped = self._members.get(int(key[1]))
+        if grouped is not None:
+            version = record.version if isinstance(record, GroupRecord) else 0
+            grouped.record_changed(version)

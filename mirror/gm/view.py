@@ -1,0 +1,120 @@
+"""Who is in a group, and what one member sees of it.
+
+The *record* of a group (`core.records.GroupRecord`) is kept in the metadata store and changed by
+compare-and-set only: its version goes up by one with each change. Members stand in it in the order
+of the ring; the right neighbour of the last is the first. A dead member stays in the record until
+its last messages have gone round.
+
+A *view* is what follows from a record for one member: its alive neighbours, and its *aliases*, the
+dead members between it and its alive left neighbour. It inherits them: their messages have gone
+round when they come back to it. So each dead member is the alias of exactly one alive one.
+
+The functions that change a record return the record itself when there is nothing to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from warren.core.records import GroupMemberRecord, GroupRecord
+from warren.mirror.carriers.ports import MemberId, Members
+
+
+class View(NamedTuple):
+    """What one member sees. `members` are all of the record, the dead ones too."""
+
+    version: int
+    left: MemberId
+    right: MemberId
+    aliases: frozenset[MemberId]
+    members: Members
+
+
+def view_of(record: GroupRecord, me: MemberId) -> View:
+    """The view of an alive member of the record."""
+    members = tuple(id_of(member) for member in record.members)
+    at = members.index(me)
+    assert record.members[at].alive, f"{me} is dead in version {record.version}"
+    aliases = []
+    left = at - 1
+    while not record.members[left].alive:
+        aliases.append(members[left])
+        left -= 1
+    right = (at + 1) % len(members)
+    while not record.members[right].alive:
+        right = (right + 1) % len(members)
+    return View(record.version, members[left], members[right], frozenset(aliases), members)
+
+
+def id_of(member: GroupMemberRecord) -> MemberId:
+    return MemberId(member.node, member.incarnation)
+
+
+def alive_members(record: GroupRecord | None) -> Members:
+    if record is None:
+        return ()
+    return tuple(id_of(member) for member in record.members if member.alive)
+
+
+def is_alive(record: GroupRecord | None, member: MemberId) -> bool:
+    return member in alive_members(record)
+
+
+def is_known(record: GroupRecord | None, member: MemberId) -> bool:
+    """Whether the record names the member, alive or dead."""
+    return record is not None and any(id_of(other) == member for other in record.members)
+
+
+def between(record: GroupRecord, left: MemberId, right: MemberId) -> Members:
+    """Who stands between two members, going from the left one to the right."""
+    members = [id_of(member) for member in record.members]
+    start, end = members.index(left) + 1, members.index(right)
+    return tuple(members[start:end] if start <= end else members[start:] + members[:end])
+
+
+# Changes of a record
+
+
+def with_only(
+    record: GroupRecord | None, member: MemberId, lost: Collection[MemberId] = ()
+) -> GroupRecord | None:
+    """A group of that member alone, in place of none or of one with nobody but dead and lost."""
+    if set(alive_members(record)).difference(lost):
+        return record
+    return GroupRecord(1 if record is None else record.version + 1, (_alive(member),))
+
+
+def with_right_of(record: GroupRecord, left: MemberId, new: MemberId) -> GroupRecord:
+    """The new member directly to the right of another one; a known one where it is."""
+    if is_known(record, new):
+        return record
+    at = 1 + [id_of(member) for member in record.members].index(left)
+    members = (*record.members[:at], _alive(new), *record.members[at:])
+    return GroupRecord(record.version + 1, members)
+
+
+def with_dead(record: GroupRecord, dead: MemberId) -> GroupRecord:
+    if not is_alive(record, dead):
+        return record
+    members = tuple(
+        GroupMemberRecord(member.node, member.incarnation, False)
+        if id_of(member) == dead
+        else member
+        for member in record.members
+    )
+    return GroupRecord(record.version + 1, members)
+
+
+def without(record: GroupRecord, erased: Collection[MemberId]) -> GroupRecord:
+    """The record without those of them that are dead."""
+    members = tuple(
+        member for member in record.members if member.alive or id_of(member) not in erased
+    )
+    if len(members) == len(record.members):
+        return record
+    return GroupRecord(record.version + 1, members)
+
+
+def _alive(member: MemberId) -> GroupMemberRecord:
+    return GroupMemberRecord(member.node, member.incarnation)

@@ -1,0 +1,341 @@
+"""How two nodes find out that both know the cluster's secret, and only then who they are.
+
+    dialler                                     acceptor
+       | magic, version, nonce: 41 octets          |
+       |------------------------------------------>|
+       |            magic, version, nonce          |
+       |<------------------------------------------|
+       | HMAC("dialler", both hellos)              |   checks it, or closes without a word
+       |------------------------------------------>|
+       |  HMAC("acceptor", both hellos, the proof) |
+       |  sealed: Introduction                     |
+       |<------------------------------------------|
+       | checks both; sealed: Introduction         |
+       |------------------------------------------>|
+       |            sealed: Acceptance             |   from here on it is up
+       |<------------------------------------------|
+       | up
+
+All HMACs are SHA-256 under the secret, compared in constant time. Either side may send a sealed
+Refusal in place of its own next record; records are sealed as records.py says, under a key
+that is the HMAC of everything before.
+
+**Who proves first.** The dialler. The acceptor must answer whoever finds its port, so it has to be
+the one that gives nothing away: a stranger gets 32 random octets, once it has said the magic, and
+nothing against which it could try secrets at home. A dialler that proves itself to a false acceptor
+does give away such a text, but it can only be had from a node that was configured to dial there.
+Against trying secrets at home there is only their length, so the secret has a minimum.
+
+**What fails, and why.** A proof sent back to its sender has the other role in it. A proof
+recorded earlier has other nonces in it. A hello altered on the way makes two transcripts and no
+proof fits; an altered proof or record fits no transcript. A dialler made to talk to itself, or to
+somebody else than it meant, gets proofs that fit, but what follows is sealed for those two: whoever
+relays it cannot read it, and the ends see from the names that they are not whom they wanted.
+
+**What is left to TLS**, where it is configured: frames after the handshake are neither sealed nor
+hidden.
+
+A handshake reads fixed sizes before the peer has proved itself, at most `HELLO.size` octets of an
+acceptor's peer; a record's size is 16 bits. Time is the owner's to limit. Nothing a peer sends
+raises.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias
+
+from warren.mirror.links.ports import EndReason, Identity, Role
+from warren.mirror.links.records import (
+    LENGTH,
+    SEAL_BYTES,
+    Acceptance,
+    Introduction,
+    Record,
+    Refusal,
+    Sealer,
+    Unreadable,
+)
+from warren.mirror.links.tls import TLS_RECORDS
+
+MAGIC = b"\x00WARREN\n"
+"""No text protocol begins like this, so a scanner is turned away by its first octet."""
+HANDSHAKE_VERSION = 1
+
+HELLO = struct.Struct("<8sB32s")
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+
+SECRET_BYTES_MIN = 16
+"""Of a random secret that is 128 bits, or 20 letters of Erlang's cookies and some to spare."""
+
+
+class Identified(NamedTuple):
+    """The peer knows the secret and has said who it is; `agree` or `refuse` is to be called."""
+
+    peer: Identity
+    stamp: int
+
+
+class Established(NamedTuple):
+    """Both agreed. `stamp` is the peer's, of its side of this link."""
+
+    peer: Identity
+    stamp: int
+
+
+class Ended(NamedTuple):
+    """There is no link, or none any more; `by_peer` if the peer said so. `detail` is for people."""
+
+    reason: EndReason
+    detail: str | None = None
+    by_peer: bool = False
+
+
+HandshakeEvent: TypeAlias = Identified | Established | Ended
+
+
+class Step(Enum):
+    """What a side waits for."""
+
+    HELLO = auto()
+    PROOF = auto()
+    INTRODUCTION = auto()
+    VERDICT = auto()
+    """Our owner's: `agree` or `refuse`."""
+    ACCEPTANCE = auto()
+    DONE = auto()
+
+
+HELLO_STEP, DONE = Step.HELLO, Step.DONE
+
+_FIXED_BYTES = {Step.HELLO: HELLO.size, Step.PROOF: PROOF_BYTES}
+_SEALED = frozenset({Step.INTRODUCTION, Step.ACCEPTANCE})
+
+LEGAL: frozenset[tuple[Role, Step, type[Record]]] = frozenset(
+    {
+        (Role.ACCEPTOR, Step.INTRODUCTION, Introduction),
+        (Role.ACCEPTOR, Step.INTRODUCTION, Refusal),
+        (Role.DIALLER, Step.INTRODUCTION, Introduction),
+        (Role.DIALLER, Step.INTRODUCTION, Refusal),
+        (Role.DIALLER, Step.ACCEPTANCE, Acceptance),
+        (Role.DIALLER, Step.ACCEPTANCE, Refusal),
+    }
+)
+"""Which side may get which record when."""
+
+
+class Handshake:
+    """One side of it, from the first octet to `Established` or `Ended`.
+
+    `nonce` is 32 octets nobody could foresee, used for this connection only. `expected` is the
+    node a dialler means to reach.
+    """
+
+    def __init__(
+        self, role: Role, secret: bytes, own: Identity, nonce: bytes, expected: str | None = None
+    ) -> None:
+        assert len(nonce) == NONCE_BYTES, len(nonce)
+        if len(secret) < SECRET_BYTES_MIN:
+            raise ValueError(
+                f"a cluster secret of {len(secret)} octets, at least {SECRET_BYTES_MIN} are needed"
+            )
+        self.role = role
+        self.step = Step.HELLO
+        self.authenticated = False
+        self._secret = secret
+        self._own = own
+        self._expected = expected
+        self._hello = HELLO.pack(MAGIC, HANDSHAKE_VERSION, nonce)
+        self._transcript = b""
+        self._buffer = b""
+        self._output: list[bytes] = []
+        self._sealer: Sealer
+        self._opener: Sealer
+        self._introduced: Introduction
+        self._readers: dict[Step, Callable[[bytes], HandshakeEvent | None]] = {
+            Step.HELLO: self._read_hello,
+            Step.PROOF: self._read_proof,
+            Step.INTRODUCTION: self._read_record,
+            Step.ACCEPTANCE: self._read_record,
+        }
+        if role is Role.DIALLER:
+            self._output.append(self._hello)
+
+    def take_output(self) -> bytes:
+        """What is to be sent now."""
+        output = b"".join(self._output)
+        self._output.clear()
+        return output
+
+    def take_rest(self) -> bytes:
+        """What the peer sent behind its last record: the first frames."""
+        rest, self._buffer = self._buffer, b""
+        return rest
+
+    def receive_data(self, data: bytes) -> HandshakeEvent | None:
+        """Take what came; an event, once there is one. Frames behind it stay in `take_rest`."""
+        if self.step is DONE:
+            return None
+        self._buffer += data
+        event = None
+        while event is None and self.step in self._readers:
+            size = self._size_wanted()
+            if isinstance(size, Ended):
+                return self._end(size)
+            if len(self._buffer) < size:
+                break
+            taken, self._buffer = self._buffer[:size], self._buffer[size:]
+            event = self._readers[self.step](taken)
+        if isinstance(event, Ended):
+            self._end(event)
+        elif len(self._buffer) > self._ahead_max():
+            return self._end(Ended(EndReason.DAMAGED, "octets ahead of their turn"))
+        return event
+
+    def agree(self, stamp: int) -> Established | None:
+        """Have this link: after `Identified`. The acceptor's word is the last one."""
+        assert self.step is Step.VERDICT, self.step
+        if self.role is Role.DIALLER:
+            self._output.append(self._sealer.seal(Introduction(self._own, stamp)))
+            self.step = Step.ACCEPTANCE
+            return None
+        self._output.append(self._sealer.seal(Acceptance(stamp)))
+        self.step = DONE
+        return Established(self._introduced.identity, self._introduced.stamp)
+
+    def refuse(self, reason: EndReason, detail: str | None = None) -> Ended:
+        """Do not have it, and tell the peer why."""
+        assert self.step is Step.VERDICT, self.step
+        self._output.append(self._sealer.seal(Refusal(reason.value, self._own.name)))
+        return self._end(Ended(reason, detail))
+
+    def connection_lost(self) -> Ended:
+        """What it means that the connection ends at this step."""
+        step = self.step
+        if self.role is Role.DIALLER and step is Step.PROOF:
+            return self._end(Ended(EndReason.SECRET_NOT_ACCEPTED, "the peer closed at our proof"))
+        return self._end(Ended(EndReason.CONNECTION_LOST, f"while waiting for {step.name.lower()}"))
+
+    def _end(self, ended: Ended) -> Ended:
+        self.step = DONE
+        self._buffer = b""
+        return ended
+
+    def _size_wanted(self) -> int | Ended:
+        """Octets the step reads."""
+        if self.step not in _SEALED:
+            if self.step is HELLO_STEP and not MAGIC.startswith(self._buffer[: len(MAGIC)]):
+                return Ended(EndReason.NOT_A_LINK, _what_it_is(self._buffer))
+            return _FIXED_BYTES[self.step]
+        if len(self._buffer) < LENGTH.size:
+            return LENGTH.size
+        (length,) = LENGTH.unpack_from(self._buffer)
+        return LENGTH.size + int(length) + SEAL_BYTES
+
+    def _ahead_max(self) -> int:
+        """Octets a peer may have sent that are not yet to be read.
+
+        Everybody waits for the other's answer, but an acceptor's introduction follows its proof.
+        """
+        if self.step is DONE:
+            return len(self._buffer)
+        if self.step in _FIXED_BYTES and (self.role is Role.ACCEPTOR or self.step is HELLO_STEP):
+            return _FIXED_BYTES[self.step]
+        return 0 if self.step is Step.VERDICT else LENGTH.size + 0xFFFF + SEAL_BYTES + PROOF_BYTES
+
+    def _read_hello(self, hello: bytes) -> Ended | None:
+        _, version, _ = HELLO.unpack(hello)
+        if version != HANDSHAKE_VERSION:
+            detail = f"handshake version {version}, ours is {HANDSHAKE_VERSION}"
+            return Ended(EndReason.HANDSHAKE_VERSION, detail)
+        if self.role is Role.ACCEPTOR:
+            self._transcript = hello + self._hello
+            self._output.append(self._hello)
+        else:
+            self._transcript = self._hello + hello
+            self._prove()
+        self.step = Step.PROOF
+        return None
+
+    def _read_proof(self, proof: bytes) -> Ended | None:
+        if not hmac.compare_digest(proof, self._proof_of(_other(self.role))):
+            return Ended(EndReason.WRONG_SECRET)
+        self.authenticated = True
+        self._transcript += proof
+        if self.role is Role.ACCEPTOR:
+            self._prove()
+        session_key = hmac.digest(self._secret, b"session" + self._transcript, "sha256")
+        self._sealer = Sealer(session_key, self.role)
+        self._opener = Sealer(session_key, _other(self.role))
+        if self.role is Role.ACCEPTOR:
+            self._output.append(self._sealer.seal(Introduction(self._own)))
+        self.step = Step.INTRODUCTION
+        return None
+
+    def _prove(self) -> None:
+        proof = self._proof_of(self.role)
+        self._transcript += proof
+        self._output.append(proof)
+
+    def _proof_of(self, role: Role) -> bytes:
+        return hmac.digest(self._secret, role.value + self._transcript, "sha256")
+
+    def _read_record(self, sealed: bytes) -> HandshakeEvent | None:
+        try:
+            record = self._opener.open(sealed)
+        except Unreadable as error:
+            return Ended(EndReason.DAMAGED, f"a record cannot be read: {error}")
+        if record is None:
+            return Ended(EndReason.DAMAGED, "a record was altered on its way")
+        if (self.role, self.step, type(record)) not in LEGAL:
+            detail = f"{type(record).__name__.lower()} while waiting for {self.step.name.lower()}"
+            return Ended(EndReason.DAMAGED, detail)
+        return self._take_record(record)
+
+    def _take_record(self, record: Record) -> HandshakeEvent:
+        if isinstance(record, Refusal):
+            return Ended(record.known_reason(), f"{record.name}: {record.reason}", by_peer=True)
+        if isinstance(record, Acceptance):
+            self.step = DONE
+            return Established(self._introduced.identity, record.stamp)
+        self._introduced = record
+        self.step = Step.VERDICT
+        mismatch = find_mismatch(self._own, record.identity, self._expected)
+        if mismatch is not None:
+            return self.refuse(*mismatch)
+        return Identified(record.identity, record.stamp)
+
+
+def find_mismatch(
+    own: Identity, peer: Identity, expected: str | None
+) -> tuple[EndReason, str] | None:
+    """Why two nodes cannot have a link, whatever other links there are."""
+    if peer.cluster_id != own.cluster_id:
+        return EndReason.WRONG_CLUSTER, f"{peer.name} is of {peer.cluster_id}"
+    if peer.node_id == own.node_id:
+        return EndReason.OURSELVES, f"{peer.name} has our node id {own.node_id}"
+    if peer.name == own.name:
+        return EndReason.DUPLICATE_NAME, f"node {peer.node_id} has our name {own.name}"
+    if expected is not None and peer.name != expected:
+        return EndReason.ANOTHER_NODE, f"wanted {expected}, reached {peer.name}"
+    if own.common_protocol(peer) is None:
+        detail = (
+            f"{peer.name} speaks {peer.protocol_min} to {peer.protocol_max}, "
+            f"we speak {own.protocol_min} to {own.protocol_max}"
+        )
+        return EndReason.NO_COMMON_VERSION, detail
+    return None
+
+
+def _what_it_is(beginning: bytes) -> str:
+    if beginning.startswith(TLS_RECORDS):
+        return "the peer speaks TLS, and this node does not"
+    return f"it began with {beginning[:8]!r}"
+
+
+def _other(role: Role) -> Role:
+    return Role.ACCEPTOR if role is Role.DIALLER else Role.DIALLER

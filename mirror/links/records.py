@@ -1,0 +1,113 @@
+"""What two nodes tell each other during the handshake once both know the secret, and its seal.
+
+A record is one of `Introduction`, `Acceptance` and `Refusal` as MessagePack, at most 65,535 octets:
+
+    u16 length | ciphertext | seal: 32 octets
+
+A `Sealer` holds one direction of one connection. Its n-th record has a key of its own, the HMAC of
+direction and n under the session's key. The record is XORed with what SHAKE-256 makes of that key,
+and the seal is the HMAC of length and ciphertext. So who relays or overhears a handshake learns
+the size of an identity and nothing else, a record altered, repeated, left out or sent back to its
+sender is refused before it is decoded, and no key stream is used twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from typing import TypeAlias
+
+import msgspec
+
+from warren.mirror.links.ports import REFUSALS, Counter, EndReason, Identity, Role
+
+SEAL_BYTES = 32
+LENGTH = struct.Struct("<H")
+RECORD_BYTES_MAX = 0xFFFF
+
+
+class Introduction(msgspec.Struct, frozen=True, tag="introduction"):
+    """Who the sender is. `stamp` is the dialler's; see pairing.py."""
+
+    identity: Identity
+    stamp: Counter = 0
+
+
+class Acceptance(msgspec.Struct, frozen=True, tag="acceptance"):
+    """The link is up, by the acceptor's word."""
+
+    stamp: Counter
+
+
+class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
+    """Why there will be no link. A newer version may know reasons that we do not."""
+
+    reason: str
+    name: str
+
+    def known_reason(self) -> EndReason:
+        return _REFUSALS.get(self.reason, EndReason.REFUSED)
+
+
+Record: TypeAlias = Introduction | Acceptance | Refusal
+
+_REFUSALS = {reason.value: reason for reason in REFUSALS}
+_DECODER = msgspec.msgpack.Decoder(Record)
+
+
+def check_identity(own: Identity) -> None:
+    """Raises ValueError for an identity that no peer would take."""
+    octets = msgspec.msgpack.encode(Introduction(own))
+    if len(octets) > RECORD_BYTES_MAX // 2:
+        raise ValueError(f"an identity of {len(octets)} octets, at most {RECORD_BYTES_MAX // 2}")
+    _DECODER.decode(octets)
+
+
+class Unreadable(Exception):
+    """A record whose seal is right but which is none of ours."""
+
+
+class Sealer:
+    """Seals or opens the records of one direction, in their order."""
+
+    __slots__ = ("_count", "_direction", "_session_key")
+
+    def __init__(self, session_key: bytes, sender: Role) -> None:
+        self._session_key = session_key
+        self._direction = sender.value
+        self._count = 0
+
+    def seal(self, record: Record) -> bytes:
+        plain = msgspec.msgpack.encode(record)
+        assert len(plain) <= RECORD_BYTES_MAX, len(plain)
+        key = self._next_key()
+        sealed = LENGTH.pack(len(plain)) + _crypt(key, plain)
+        return sealed + hmac.digest(key, sealed, "sha256")
+
+    def open(self, sealed: bytes) -> Record | None:
+        """The record of these octets, exactly one; None when the seal is wrong.
+
+        Raises `Unreadable`.
+        """
+        key = self._next_key()
+        content = sealed[:-SEAL_BYTES]
+        if not hmac.compare_digest(sealed[-SEAL_BYTES:], hmac.digest(key, content, "sha256")):
+            return None
+        try:
+            record: Record = _DECODER.decode(_crypt(key, content[LENGTH.size :]))
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise Unreadable(str(error)) from error
+        return record
+
+    def _next_key(self) -> bytes:
+        self._count += 1
+        label = self._direction + b" record " + LENGTH.pack(self._count)
+        return hmac.digest(self._session_key, label, "sha256")
+
+
+def _crypt(key: bytes, text: bytes) -> bytes:
+    """The text XORed with the key's stream: both ways the same."""
+    stream = hashlib.shake_256(key).digest(len(text))
+    mixed = int.from_bytes(text, "little") ^ int.from_bytes(stream, "little")
+    return mixed.to_bytes(len(text), "little")

@@ -1,0 +1,103 @@
+"""All members of logs of this node: frames, links, and the timer of those who wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from random import Random
+
+from warren.core.ports import Clock
+from warren.core.records import QueueRecord
+from warren.mirror.carriers.batch import NOTHING, Position
+from warren.mirror.carriers.ports import CarrierMember, MemberId, UpperLayer
+from warren.mirror.log.member import LogMember
+from warren.mirror.log.messages import Message, data_head, decode, encode
+from warren.mirror.messages.post import Kind, Post
+
+INCARNATION_BITS = 61
+
+TICK_S = 0.2
+"""How often those are looked at who wait for somebody."""
+
+
+class LogShell:
+    """Implements `Carrier` and `LogEffects`."""
+
+    def __init__(self, node: str, post: Post, clock: Clock, rng: Random) -> None:
+        self._node = node
+        self._post = post
+        self._clock = clock
+        self._rng = rng
+        self._members: dict[int, LogMember] = {}
+        self._congested: set[str] = set()
+        self._waiting: dict[LogMember, None] = {}
+        post.handle(Kind.LOG, self._frame)
+        post.watch(self._node_up, self._node_down, self._set_congested)
+
+    # `Carrier`
+
+    def join(self, record: QueueRecord, upper: UpperLayer, at: Position = NOTHING) -> LogMember:
+        assert record.queue_id not in self._members, record.queue_id
+        # Never that of a member which is known by its node only.
+        me = MemberId(self._node, 1 + self._rng.getrandbits(INCARNATION_BITS))
+        self._members[record.queue_id] = member = LogMember(me, record, upper, self, at)
+        return member
+
+    def forget(self, member: CarrierMember) -> None:
+        if self._members.get(member.queue_id) is member:
+            del self._members[member.queue_id]
+
+    def delete_group(self, queue_id: int) -> None:
+        """Nothing is written down of it."""
+
+    def nodes_of(self, queue_id: int) -> Collection[str] | None:
+        return None
+
+    # `LogEffects`
+
+    def send(self, node: str, queue_id: int, message: Message) -> bool:
+        return self._post.send(node, Kind.LOG, encode(queue_id, message))
+
+    def send_batch(self, node: str, queue_id: int, everywhere: Position, payload: bytes) -> bool:
+        return self._post.send(node, Kind.LOG, data_head(queue_id, everywhere), payload)
+
+    def is_up(self, node: str) -> bool:
+        return self._post.is_up(node)
+
+    def is_congested(self, node: str) -> bool:
+        return node in self._congested
+
+    def tick_soon(self, member: LogMember) -> None:
+        if not self._waiting:
+            self._clock.call_later(TICK_S, self._tick)
+        self._waiting[member] = None
+
+    # What happens
+
+    def _tick(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for member in waiting:
+            if member.tick():
+                self.tick_soon(member)
+
+    def _frame(self, node: str, payload: bytes) -> None:
+        queue_id, message = decode(payload)
+        member = self._members.get(queue_id)
+        if member is not None:
+            member.received(node, message)
+
+    def _node_up(self, node: str) -> None:
+        for member in list(self._members.values()):
+            member.node_up(node)
+
+    def _node_down(self, node: str) -> None:
+        self._congested.discard(node)
+        for member in list(self._members.values()):
+            member.node_down(node)
+
+    def _set_congested(self, node: str, congested: bool) -> None:
+        if congested:
+            self._congested.add(node)
+            return
+        self._congested.discard(node)
+        for member in list(self._members.values()):
+            member.link_is_free(node)

@@ -1,0 +1,390 @@
+"""Who is in the cluster and who is up, and this node's own place in it.
+
+Answerable for one node per name, for a lease that its holder gives up in time, and for telling
+who comes and goes. The rules are `presence.py`'s; what is in etcd, and how it is changed,
+`directory.py`'s.
+
+A watch says that something has changed; then, and with every keep-alive, members and presences
+are read anew. There are few of them, and so it does not matter what a watch has missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from warren.core.log_line import log_event, log_fault
+from warren.core.ports import Clock, Timer
+from warren.mirror.definitions.cluster_log import logger
+from warren.mirror.definitions.etcd import EtcdClient, EtcdError, EtcdRefused, WatchStream
+from warren.mirror.members.directory import (
+    Found,
+    MemberDirectory,
+    NameState,
+    UnreadableMembership,
+)
+from warren.mirror.members.presence import (
+    RENEWALS_PER_TTL,
+    ClusterIdentity,
+    LeaseDeadline,
+    Member,
+    Presence,
+    presence_changes,
+)
+
+FORMAT = 1
+"""Of all that Warren keeps in etcd, definitions included."""
+LEASE_TTL_S = 10
+RETRY_S = 0.25
+TRIES_MAX = 10
+"""Of a change that others were faster to make; ten times in a row is no accident."""
+
+
+class MembershipRefused(Exception):
+    """The cluster does not let this be done; the text says why and what to do."""
+
+
+class DuplicateName(MembershipRefused):
+    """The name belongs to another node."""
+
+
+class ForgottenMember(MembershipRefused):
+    """The cluster has forgotten this node; it must begin anew."""
+
+
+class IncompatibleCluster(MembershipRefused):
+    """Another cluster than expected, or one this version of Warren cannot be part of."""
+
+
+class MemberIsUp(MembershipRefused):
+    """A running node cannot be forgotten."""
+
+
+class UnknownMember(MembershipRefused):
+    """The cluster has no member of that name."""
+
+
+class Joined(NamedTuple):
+    """`first`: no node was up at that moment, so what is transient is left over."""
+
+    presence: Presence
+    first: bool
+
+
+class Membership:
+    """One node's view of its cluster, and its own place in it. Made by `open`.
+
+    `on_node_up` and `on_node_down` tell of the other nodes; one that came back under a new
+    incarnation went down first. `on_lease_lost` is called once for each `join` whose lease ended
+    without `leave`: from then on the others may count this node as down.
+    """
+
+    def __init__(
+        self,
+        etcd: EtcdClient,
+        directory: MemberDirectory,
+        node_name: str,
+        node_id: str,
+        clock: Clock,
+        identity: ClusterIdentity,
+        lease_ttl_s: int,
+    ) -> None:
+        self.identity = identity
+        self.on_node_up: Callable[[str, Presence], None] = _ignore
+        self.on_node_down: Callable[[str, Presence], None] = _ignore
+        self.on_lease_lost: Callable[[], None] = _ignore
+        self._etcd = etcd
+        self._directory = directory
+        self._name = node_name
+        self._node_id = node_id
+        self._clock = clock
+        self._lease_ttl_s = lease_ttl_s
+        self._found = Found(0, {}, {})
+        self._own: Presence | None = None
+        self._up_since = 0
+        self._lease = 0
+        self._deadline: LeaseDeadline | None = None
+        self._deadline_timer: Timer | None = None
+        self._stream: WatchStream | None = None
+        self._joined = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        etcd: EtcdClient,
+        prefix: str,
+        node_name: str,
+        node_id: str,
+        *,
+        clock: Clock,
+        new_cluster_id: str,
+        protocol: int,
+        expected_cluster_id: str | None = None,
+        lease_ttl_s: int = LEASE_TTL_S,
+    ) -> Membership:
+        """Look at a cluster, making it with `new_cluster_id` if there is none; joins nothing.
+
+        `protocol` is that of the links between nodes; `expected_cluster_id` is that of the
+        cluster the node was in when it last ran. Raises `IncompatibleCluster`, `EtcdError`,
+        `UnreadableMembership`.
+        """
+        directory = MemberDirectory(etcd, prefix)
+        own = ClusterIdentity(expected_cluster_id or new_cluster_id, FORMAT, protocol)
+        identity = await directory.identity(own)
+        _expect_compatible(identity, own, expected_cluster_id)
+        membership = cls(etcd, directory, node_name, node_id, clock, identity, lease_ttl_s)
+        membership._see(await directory.look())
+        loop = asyncio.get_running_loop()
+        works = (membership._watch(), membership._keep())
+        membership._tasks += [loop.create_task(work) for work in works]
+        for task in membership._tasks:
+            task.add_done_callback(_raise_fault)
+        return membership
+
+    def members(self) -> Mapping[str, Member]:
+        """All members by name, as last seen."""
+        return self._found.members
+
+    def running(self) -> Mapping[str, Presence]:
+        """Who is up, by name, this node included; as last seen."""
+        return self._found.running
+
+    def holds_lease(self) -> bool:
+        """Whether the others must still take this node for up; asks the clock at each call."""
+        return self._deadline is not None and self._deadline.held(self._clock.now())
+
+    async def join(self, link_host: str, link_port: int, version: str) -> Joined:
+        """Become a member, if this node is none yet, and be up.
+
+        The presence that an earlier process of this node has left is taken over. Raises
+        `DuplicateName`, `ForgottenMember`, `EtcdError`, `UnreadableMembership`.
+        """
+        assert not self.holds_lease(), "joined already"
+        self._end_lease()
+        sent_at = self._clock.now()
+        lease = await self._etcd.grant_lease(self._lease_ttl_s)
+        now = self._clock.wall_time()
+        for _ in range(TRIES_MAX):
+            state = await self._directory.state_of(self._name, self._node_id)
+            self._expect_may_join(state)
+            member = state.member or Member(self._node_id, now)
+            member = msgspec.structs.replace(member, incarnation=member.incarnation + 1)
+            presence = Presence(
+                self._node_id, member.incarnation, link_host, link_port, version, now
+            )
+            claimed = await self._directory.claim(self._name, state, member, presence, lease.ID)
+            if claimed is not None:
+                self._own, self._up_since = presence, claimed.revision
+                self._begin_lease(lease.ID, LeaseDeadline(lease.TTL, sent_at))
+                self._see(await self._directory.look())
+                return Joined(presence, claimed.first)
+        raise DuplicateName(f"others keep claiming the name {self._name} of this node")
+
+    async def leave(self, *, for_good: bool = False) -> None:
+        """Be down, by one's own will; for good, be no member any more either."""
+        lease = self._lease
+        self._end_lease()
+        if for_good:
+            state = await self._directory.state_of(self._name, self._node_id)
+            if state.member is not None and state.member.node_id == self._node_id:
+                await self._directory.remove(self._name, state)
+        if lease:
+            # A lease that is refused has expired already.
+            with suppress(EtcdRefused):
+                await self._etcd.revoke_lease(lease)
+
+    async def forget(self, name: str) -> Member:
+        """Remove a member that is down and shall not come back.
+
+        Raises `MemberIsUp`, `UnknownMember`, `EtcdError`.
+        """
+        for _ in range(TRIES_MAX):
+            state = await self._directory.state_of(name, self._node_id)
+            if state.up is not None:
+                break
+            if state.member is None:
+                raise UnknownMember(f"the cluster has no member {name}")
+            if await self._directory.forget(name, state):
+                self._see(await self._directory.look())
+                return state.member
+        raise MemberIsUp(f"node {name} is running; stop it before it is forgotten")
+
+    async def cluster_name(self) -> str | None:
+        """What people call the cluster; None when nobody has named it."""
+        return await self._directory.name()
+
+    async def set_cluster_name(self, name: str) -> None:
+        await self._directory.set_name(name)
+
+    async def aclose(self) -> None:
+        """Look no longer. The lease ends by itself, unless `leave` was called before."""
+        self._end_lease()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _expect_may_join(self, state: NameState) -> None:
+        if state.forgotten:
+            raise ForgottenMember(
+                f"the cluster has forgotten node {self._name} ({self._node_id}); to join as a new"
+                " one, start with an empty data directory"
+            )
+        if state.up is not None and state.up.node_id != self._node_id:
+            raise DuplicateName(
+                f"duplicate name: a node {self._name} is up at"
+                f" {state.up.link_host}:{state.up.link_port}; give this one another name"
+            )
+        if state.member is not None and state.member.node_id != self._node_id:
+            raise DuplicateName(
+                f"duplicate name: {self._name} belongs to another node, which is down; give this"
+                " one another name, or forget that one first"
+            )
+
+    # The own lease
+
+    def _begin_lease(self, lease: int, deadline: LeaseDeadline) -> None:
+        self._lease, self._deadline = lease, deadline
+        self._joined.set()
+        self._set_deadline_timer(deadline)
+
+    def _set_deadline_timer(self, deadline: LeaseDeadline) -> None:
+        delay_s = max(0.0, deadline.expires_at - self._clock.now())
+        self._deadline_timer = self._clock.call_later(
+            delay_s, lambda: self._deadline_passed(deadline)
+        )
+
+    def _deadline_passed(self, deadline: LeaseDeadline) -> None:
+        """Either the lease is lost, or keep-alives have moved the deadline meanwhile."""
+        if deadline.held(self._clock.now()):
+            self._set_deadline_timer(deadline)
+        else:
+            self._lose_lease("no keep-alive was answered in time")
+
+    def _lose_lease(self, reason: str) -> None:
+        self._end_lease()
+        log_event(logger, logging.ERROR, "cluster_lease_lost", node=self._name, reason=reason)
+        _call(self.on_lease_lost)
+
+    def _end_lease(self) -> None:
+        self._lease = 0
+        self._deadline = None
+        self._joined.clear()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+
+    async def _keep(self) -> None:
+        """Keep the lease alive, and look at the others as often."""
+        while True:
+            await self._pause()
+            try:
+                await self._keep_alive()
+                found = await self._directory.look()
+            except EtcdError:
+                # The node hears of it when the lease is lost, or from its definitions before.
+                await asyncio.sleep(RETRY_S)
+            except UnreadableMembership as error:
+                log_event(logger, logging.ERROR, "cluster_members_unreadable", error=error)
+            else:
+                if self._see(found) and self._stream is not None:
+                    # The watch should have said so before.
+                    self._stream.close()
+
+    async def _pause(self) -> None:
+        """Until the next keep-alive; also when the lease begins meanwhile."""
+        deadline = self._deadline
+        if deadline is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._joined.wait(), self._lease_ttl_s / RENEWALS_PER_TTL)
+        else:
+            await asyncio.sleep(max(0.0, deadline.renew_at - self._clock.now()))
+
+    async def _keep_alive(self) -> None:
+        lease, deadline = self._lease, self._deadline
+        if deadline is None:
+            return
+        sent_at = self._clock.now()
+        ttl_s = await self._etcd.keep_alive(lease, self._lease_ttl_s / RENEWALS_PER_TTL)
+        if self._deadline is not deadline:
+            return
+        deadline.answered(sent_at, ttl_s, self._clock.now())
+        if not self.holds_lease():
+            self._lose_lease("etcd says that it has expired")
+
+    # The others
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                wanted = self._directory.changes_after(self._found.revision)
+                async with await self._etcd.watch(wanted) as stream:
+                    self._stream = stream
+                    while True:
+                        if (await stream.next_answer()).events:
+                            self._see(await self._directory.look())
+            except EtcdError:
+                # A compacted revision among them: the next look needs no history.
+                pass
+            except UnreadableMembership as error:
+                log_event(logger, logging.ERROR, "cluster_members_unreadable", error=error)
+            finally:
+                self._stream = None
+            await asyncio.sleep(RETRY_S)
+            with suppress(EtcdError, UnreadableMembership):
+                self._see(await self._directory.look())
+
+    def _see(self, found: Found) -> bool:
+        """Take over a newer look, telling what has changed; whether anything has."""
+        if found.revision < self._found.revision:
+            return False
+        before, self._found = self._found, found
+        changes = presence_changes(before.running, found.running)
+        for name, presence, up in changes:
+            if name == self._name:
+                continue
+            event = "cluster_node_up" if up else "cluster_node_down"
+            log_event(logger, logging.INFO, event, node=name, incarnation=presence.incarnation)
+            _call(self.on_node_up if up else self.on_node_down, name, presence)
+        is_up = found.running.get(self._name) == self._own
+        if self._deadline is not None and found.revision >= self._up_since and not is_up:
+            self._lose_lease("etcd does not have this node as running")
+        return bool(changes)
+
+
+def _expect_compatible(
+    identity: ClusterIdentity, own: ClusterIdentity, expected_cluster_id: str | None
+) -> None:
+    if expected_cluster_id not in (None, identity.cluster_id):
+        raise IncompatibleCluster(
+            f"this node belongs to cluster {expected_cluster_id}, etcd holds {identity.cluster_id};"
+            " check the endpoints and the prefix, or start with an empty data directory"
+        )
+    if identity.format != own.format or identity.protocol != own.protocol:
+        raise IncompatibleCluster(
+            f"the cluster has format {identity.format} and link protocol {identity.protocol}, this"
+            f" version of Warren has {own.format} and {own.protocol}; start the version it was"
+            " made with"
+        )
+
+
+def _ignore(*arguments: object) -> None:
+    """What is called until somebody wants to know."""
+
+
+def _call(callback: Callable[..., None], *arguments: object) -> None:
+    try:
+        callback(*arguments)
+    except Exception:
+        log_fault(logger, "membership_callback_failed")
+
+
+def _raise_fault(task: asyncio.Task[None]) -> None:
+    """None of the tasks ends by itself: the loop is to hear what ended it, as of any callback."""
+    if not task.cancelled():
+        task.result()

@@ -1,0 +1,133 @@
+"""Messages in frames between nodes: many after each other, an envelope once for all that share it.
+
+An entry is a head, the envelope unless it is that of the entry before, and the body. What follows
+from the content header for routing (CC, BCC) was served where the message was published.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from warren.core.message import Envelope
+from warren.mirror.messages.post import Undeliverable
+
+SAME_ENVELOPE = 1
+REDELIVERED = 2
+CONFIRM = 4
+_PERSISTENT = 8
+AGAIN = 16
+"""A publish that another leader may have delivered."""
+
+_HEAD = struct.Struct("<BQI")
+"""Flags, number, octets of the body."""
+_ENVELOPE = struct.Struct("<BBIBBq")
+"""Octets of exchange, routing key and content header; flags, priority, expiration or -1."""
+
+KEPT_ENVELOPES_MAX = 512
+KEPT_OCTETS_MAX = 1024
+"""Envelopes of so many octets are kept, so that one that comes again is the same object."""
+
+
+class Entry(NamedTuple):
+    """A message on its way; `number` is what its sender counts or knows it by."""
+
+    flags: int
+    number: int
+    envelope: Envelope
+    body: bytes
+
+
+class Packer:
+    """Gathers entries for one frame."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.octets = 0
+        self._last: Envelope | None = None
+
+    def add(self, number: int, envelope: Envelope, body: bytes, flags: int = 0) -> None:
+        parts = self.parts
+        if envelope is self._last:
+            parts.append(_HEAD.pack(flags | SAME_ENVELOPE, number, len(body)))
+        else:
+            octets = packed_envelope(envelope)
+            parts += (_HEAD.pack(flags, number, len(body)), octets)
+            self.octets += len(octets)
+            self._last = envelope
+        parts.append(body)
+        self.octets += _HEAD.size + len(body)
+
+    def take(self) -> list[bytes]:
+        """What was gathered, and begin anew."""
+        parts, self.parts = self.parts, []
+        self.octets = 0
+        self._last = None
+        return parts
+
+
+class Unpacker:
+    """Reads what a `Packer` wrote; keeps envelopes from one frame to the next."""
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, Envelope] = {}
+
+    def entries(self, payload: bytes, start: int) -> Iterator[Entry]:
+        """The entries from `start` on. Raises `Undeliverable` where there are none."""
+        envelope: Envelope | None = None
+        end = len(payload)
+        while start < end:
+            try:
+                flags, number, body_size = _HEAD.unpack_from(payload, start)
+                start += _HEAD.size
+                if not flags & SAME_ENVELOPE:
+                    envelope, start = self.envelope(payload, start)
+            except (struct.error, UnicodeError) as error:
+                raise Undeliverable(f"a message that cannot be read: {error}") from None
+            stop = start + body_size
+            if stop > end or envelope is None:
+                raise Undeliverable("a message that is not whole")
+            yield Entry(flags, number, envelope, payload[start:stop])
+            start = stop
+
+    def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
+        """The envelope at `start`, and where it ends. Raises `Undeliverable`, `struct.error`."""
+        exchange, key, header, flags, priority, expiration = _ENVELOPE.unpack_from(payload, start)
+        stop = start + _ENVELOPE.size + exchange + key + header
+        if stop > len(payload):
+            raise Undeliverable("an envelope that is not whole")
+        octets = payload[start:stop]
+        envelope = self._kept.get(octets)
+        if envelope is not None:
+            return envelope, stop
+        at = _ENVELOPE.size
+        envelope = Envelope(
+            octets[at : at + exchange].decode("utf-8", "surrogateescape"),
+            octets[at + exchange : at + exchange + key].decode("utf-8", "surrogateescape"),
+            octets[at + exchange + key :],
+            bool(flags & _PERSISTENT),
+            priority,
+            None if expiration < 0 else expiration,
+        )
+        if len(octets) <= KEPT_OCTETS_MAX:
+            if len(self._kept) >= KEPT_ENVELOPES_MAX:
+                self._kept.clear()
+            self._kept[octets] = envelope
+        return envelope, stop
+
+
+def packed_envelope(envelope: Envelope) -> bytes:
+    exchange = envelope.exchange.encode("utf-8", "surrogateescape")
+    key = envelope.routing_key.encode("utf-8", "surrogateescape")
+    header = envelope.header
+    expiration = envelope.expiration_ms
+    head = _ENVELOPE.pack(
+        len(exchange),
+        len(key),
+        len(header),
+        _PERSISTENT if envelope.persistent else 0,
+        envelope.priority,
+        -1 if expiration is None else expiration,
+    )
+    return b"".join((head, exchange, key, header))

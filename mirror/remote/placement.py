@@ -1,0 +1,133 @@
+"""Which node gets a queue (policies_and_parameters.md section 1.5, "default location")."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from random import Random
+
+from warren.core.field import Table
+from warren.core.moving import Moving, Unanswered
+from warren.core.ports import Key, MetadataStore
+from warren.core.queue import Queue, QueueOwner
+from warren.core.queue_arguments import QueueSettings
+from warren.core.records import QueueRecord
+from warren.core.settlement import PENDING, REJECTED
+from warren.mirror.remote.remote_queue import RemoteQueue
+from warren.mirror.remote.remote_queues import RemoteQueues
+from warren.mirror.replication.mirroring import Mirroring
+
+
+class ClusterPlacement:
+    """Implements `core.placement.Placement`. `running` are the nodes that are up, this one too."""
+
+    def __init__(
+        self,
+        node: str,
+        metadata: MetadataStore,
+        remote_queues: RemoteQueues,
+        running: Callable[[], Collection[str]],
+        random: Random,
+        mirroring: Mirroring,
+        locator: str = "client-local",
+        may_lead: Callable[[str], bool] = lambda node: True,
+    ) -> None:
+        """`may_lead`: whether a node is not in maintenance."""
+        self._node = node
+        self._metadata = metadata
+        self._remote_queues = remote_queues
+        self._running = running
+        self._random = random
+        self._mirroring = mirroring
+        self._locator = locator
+        self._may_lead = may_lead
+        self._leaders: dict[Key, str] = {}
+        self._led: Counter[str] = Counter()
+        for stored in metadata.records(("queue",)):
+            self._queue_changed(stored.key, stored.record)
+        metadata.watch(("queue",), self._queue_changed)
+
+    def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
+        locator = settings.queue_master_locator or self._locator
+        nodes = sorted(node for node in self._running() if self._may_lead(node))
+        if exclusive or not nodes or (locator == "client-local" and self._node in nodes):
+            return self._node
+        if locator == "random":
+            return self._random.choice(nodes)
+        # Among nodes with as few, the client's own.
+        return min(nodes, key=lambda node: (self._led[node], node != self._node, node))
+
+    def is_here(self, record: QueueRecord) -> bool:
+        return record.leader == self._node
+
+    def storage_id(self, record: QueueRecord) -> int:
+        return record.storage_id(self._node)
+
+    def remote_queue(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> Queue:
+        return self._remote_queues.queue(vhost, name, record, arguments, settings)
+
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        if not queue.is_here:
+            assert isinstance(queue, RemoteQueue)
+            queue.go_on(moving)
+            return
+        queue.move_in(moving.consumers)
+        origin = self._remote_queues.origin
+        received = self._mirroring.received_from(queue.queue_id, origin)
+        refused = frozenset(self._mirroring.refused_of(queue.queue_id, origin))
+        if refused:
+            self._mirroring.note_heard(queue.queue_id, origin, max(refused))
+        known: list[Unanswered] = []
+        for publish in moving.unanswered:
+            if publish.number in refused:
+                _settle([publish], False)
+            elif received is None or publish.number <= received:
+                known.append(publish)
+            else:
+                self._publish(queue, publish.for_leader(self._node, -1))
+        self._mirroring.when_mirrors_have_all(
+            queue, lambda safe: _settle(known, safe and received is not None)
+        )
+
+    async def placed(self, queue: Queue) -> None:
+        if queue.is_here:
+            await self._mirroring.mirrored(queue)
+
+    def _publish(self, queue: Queue, publish: Unanswered) -> None:
+        """Publish what the leader before us never got."""
+        confirms, seq = publish.confirms, publish.publish_seq
+        queue.published += 1
+        if publish.may_be_delivered:
+            with self._mirroring.publishing_again(queue):
+                answer = queue.publish_again(publish.envelope, publish.body, confirms, seq)
+        else:
+            answer = queue.publish(publish.envelope, publish.body, confirms, seq)
+        if confirms is not None and answer is not PENDING:
+            # Whoever published it was told that it would hear.
+            (confirms.refuse if answer is REJECTED else confirms.settle)(seq)
+
+    def leaders(self, node: str) -> int:
+        """How many queues a node leads."""
+        return self._led[node]
+
+    def _queue_changed(self, key: Key, record: object | None) -> None:
+        before = self._leaders.pop(key, None)
+        if before is not None:
+            self._led[before] -= 1
+        if isinstance(record, QueueRecord):
+            self._leaders[key] = record.leader
+            self._led[record.leader] += 1
+
+
+def _settle(publishes: list[Unanswered], arrived: bool) -> None:
+    """Say of publishes that they are in the queue, or that nobody knows."""
+    for publish in publishes:
+        if publish.confirms is not None:
+            (publish.confirms.settle if arrived else publish.confirms.refuse)(publish.publish_seq)

@@ -1,0 +1,376 @@
+"""Serves the clients of other nodes: finds the queue a frame is about, and the session it is of.
+
+A node may hear of a queue later than the nodes whose clients use it, for each learns of definitions
+in its own time. What comes for a queue that is not known here waits for it, in order, and is
+refused when that takes too long.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+from warren.core.errors import NotFound
+from warren.core.firehose import TracedClient
+from warren.core.message import Message
+from warren.core.node import Node
+from warren.core.ports import Timer
+from warren.core.queue import Queue
+from warren.core.waiting import Event
+from warren.mirror.messages.calls import Calls, NodeDown
+from warren.mirror.messages.cargo import Unpacker
+from warren.mirror.messages.origin import origin_name
+from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.remote.remote_client import Effects, RemoteClient
+from warren.mirror.remote.remote_queue import PUBLISH_HEAD
+from warren.mirror.remote.settling import PublishedReport, pack_report, unpack_numbers
+from warren.mirror.replication.mirroring import Mirroring
+
+WAIT_FOR_QUEUE_S = 10.0
+"""How long frames wait for the definition of their queue; definitions take milliseconds."""
+
+_QUEUE = struct.Struct("<Q")
+_CONSUMER = struct.Struct("<QI")
+_HEARD = struct.Struct("<QQ")
+_CONSUMER_STATE = struct.Struct("<QI?I")
+
+
+class _Awaited:
+    """A queue somebody asks for that is not known here yet."""
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+        # In the order in which they came.
+        self.waiting: list[_Question | tuple[str, Kind, bytes]] = []
+
+
+class _Question(Event):
+    """Happens when it can be answered, or when whoever asked it cannot be reached any more."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__()
+        self.node = node
+        self.is_dropped = False
+
+    def drop(self) -> None:
+        self.is_dropped = True
+        self.happen()
+
+
+class QueueHost:
+    """The sessions of other nodes' clients. Deliveries to them are numbered from `first_number`,
+    which no earlier start of this node has reached; 64 bits."""
+
+    def __init__(
+        self, node: Node, post: Post, calls: Calls, mirroring: Mirroring, first_number: int
+    ) -> None:
+        self._node = node
+        self._mirroring = mirroring
+        self._post = post
+        self._sessions: dict[str, dict[int, RemoteClient]] = {}
+        self._delivery_numbers = count(first_number)
+        self._awaited: dict[int, _Awaited] = {}
+        # Publishes to queues that are being handed over, in order. Who leads next is sent them by
+        # the nodes they are of, which are not told that they have arrived.
+        self._held: dict[int, list[tuple[str, bytes]]] = {}
+        self._to_flush: dict[RemoteClient, str] = {}
+        self._unpacker = Unpacker()
+        self._congested: set[str] = set()
+        for kind in _SERVED:
+            post.handle(kind, self._handler(kind))
+        post.watch(on_up=lambda node: None, on_down=self._down, on_congested=self._link_congested)
+        calls.serve("queue.subscribe", self._subscribe)
+        calls.serve("queue.hold", self._hold)
+        calls.serve("queue.get", self._get)
+        calls.serve("queue.counts", self._counts)
+        calls.serve("queue.purge", self._purge)
+        calls.serve("queue.delete", self._delete)
+        calls.serve("queue.resume", self._resume)
+        node.local_queues.watch(self._queue_here, self._queue_gone)
+        node.other_clients.append(self._unacked_of)
+        mirroring.hand_overs.on_stay = self._stays
+
+    # Frames
+
+    def _handler(self, kind: Kind) -> Callable[[str, bytes], None]:
+        return lambda node, payload: self._frame(node, kind, payload)
+
+    def _frame(self, node: str, kind: Kind, payload: bytes) -> None:
+        if len(payload) < _QUEUE.size:
+            raise Undeliverable(f"a frame of {len(payload)} octets for a queue")
+        (queue_id,) = _QUEUE.unpack_from(payload)
+        awaited = self._awaited.get(queue_id)
+        if awaited is None and queue_id not in self._node.local_queues:
+            if kind is not Kind.PUBLISH:
+                # It was here, or nobody could consume from it.
+                return
+            awaited = self._await(queue_id)
+        if awaited is not None:
+            awaited.waiting.append((node, kind, payload))
+            return
+        self._serve(node, self._session(node, queue_id), kind, payload)
+
+    def _serve(self, node: str, session: RemoteClient, kind: Kind, payload: bytes) -> None:
+        if kind is Kind.PUBLISH and self._is_stale(session.queue, payload):
+            # It is sent again by whoever does not know yet, and may have been sent elsewhere.
+            return
+        if kind is Kind.PUBLISH and session.queue.is_held:
+            self._held.setdefault(session.queue.queue_id, []).append((node, payload))
+        elif kind is Kind.PUBLISH:
+            queue_id, origin = session.queue.queue_id, self._origin(node)
+            with self._mirroring.publishing_from_afar(queue_id, origin):
+                session.publish(self._unpacker.entries(payload, PUBLISH_HEAD.size))
+            self._mirroring.note_origin(queue_id, origin, session.received)
+        elif kind is Kind.SETTLE:
+            session.judge(*unpack_numbers(payload, _QUEUE.size))
+        elif kind is Kind.HEARD:
+            _, upto = _unpack(_HEARD, payload)
+            self._mirroring.note_heard(session.queue.queue_id, self._origin(node), upto)
+        elif kind is Kind.CANCEL:
+            _, number = _unpack(_CONSUMER, payload)
+            session.cancel(number)
+        else:
+            _, number, blocked, _ = _unpack(_CONSUMER_STATE, payload)
+            session.set_blocked(number, bool(blocked))
+
+    def _is_stale(self, queue: Queue, payload: bytes) -> bool:
+        """Whether it was published to the queue as it was led before."""
+        _, epoch = _unpack(PUBLISH_HEAD, payload)
+        return epoch < self._mirroring.epoch_of(queue)
+
+    def _stays(self, queue: Queue) -> None:
+        for node, payload in self._held.pop(queue.queue_id, ()):
+            if node not in self._post.peers():
+                # Its link is down, which we are about to be told: it sends them again.
+                continue
+            self._serve(node, self._session(node, queue.queue_id), Kind.PUBLISH, payload)
+
+    # Questions
+
+    async def _subscribe(
+        self,
+        node: str,
+        queue_id: int,
+        number: int,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: dict[str, Any],
+        blocked: bool,
+        client: list[Any],
+    ) -> None:
+        session = await self._asked(node, queue_id)
+        who = TracedClient(*client)
+        session.subscribe(
+            number, tag, no_ack, exclusive, priority, prefetch, arguments, blocked, who
+        )
+        # The answer goes first.
+        self._node.clock.call_soon(session.deliver)
+
+    async def _hold(self, node: str, queue_id: int, number: int) -> None:
+        """Hand the consumer nothing more; the answer comes behind what it was handed so far."""
+        session = await self._asked(node, queue_id)
+        session.set_blocked(number, True)
+
+    async def _get(self, node: str, queue_id: int, no_ack: bool, client: list[Any]) -> Any:
+        session = await self._asked_of_leader(node, queue_id)
+        return session.get(no_ack, TracedClient(*client))
+
+    async def _counts(self, node: str, queue_id: int) -> tuple[int, int]:
+        session = await self._asked(node, queue_id)
+        return await session.queue.counts()
+
+    async def _purge(self, node: str, queue_id: int) -> int:
+        session = await self._asked_of_leader(node, queue_id)
+        return await session.queue.empty()
+
+    async def _delete(self, node: str, queue_id: int, if_unused: bool, if_empty: bool) -> int:
+        session = await self._asked(node, queue_id)
+        await session.queue.end(if_unused=if_unused, if_empty=if_empty)
+        return session.queue.left_ready
+
+    async def _resume(self, node: str, queue_id: int) -> tuple[int | None, list[int]]:
+        """Up to which of the node's publishes the queue has all, but for those it has refused;
+        None if nobody can say.
+
+        The node begins anew: its consumers subscribe again, and what they had goes back.
+        """
+        queue = (await self._asked(node, queue_id)).queue
+        self._end_session(node, queue_id)
+        origin = self._origin(node)
+        received = self._mirroring.received_from(queue_id, origin)
+        decided = Event()
+        safe = False
+
+        def decide(all_safe: bool) -> None:
+            nonlocal safe
+            safe = all_safe
+            decided.happen()
+
+        self._mirroring.when_mirrors_have_all(queue, decide)
+        await decided
+        if not safe:
+            raise NotFound(f"queue {queue_id} is not led by node '{self._node.name}' any more")
+        return received, sorted(self._mirroring.refused_of(queue_id, origin))
+
+    def _origin(self, node: str) -> str:
+        """What the publishes of this run of a node are known by."""
+        return origin_name(node, self._post.peers()[node].incarnation)
+
+    async def _asked(self, node: str, queue_id: int) -> RemoteClient:
+        """The session a question is about, as soon as the queue is here."""
+        if queue_id in self._awaited or queue_id not in self._node.local_queues:
+            question = _Question(node)
+            self._await(queue_id).waiting.append(question)
+            await question
+            if question.is_dropped or queue_id not in self._node.local_queues:
+                raise NotFound(f"queue {queue_id} is not at node '{self._node.name}'")
+        if node not in self._post.peers():
+            # Its sessions have ended while it waited, and nobody is there to be answered.
+            raise NodeDown(node)
+        return self._session(node, queue_id)
+
+    async def _asked_of_leader(self, node: str, queue_id: int) -> RemoteClient:
+        """The same, as soon as it is known that this node leads the queue on.
+
+        Raises `NotFound` when it does not: whoever asks asks the next leader, and has done so by
+        now if its link broke.
+        """
+        session = await self._asked(node, queue_id)
+        if session.queue.is_held:
+            await session.queue.let_go()
+            # Where it is led elsewhere now, there is time for whoever asks to hear so.
+            if await self._asked(node, queue_id) is not session:
+                raise NotFound(f"node '{node}' has begun anew, or another node leads {queue_id}")
+        return session
+
+    # Queues that come and go
+
+    def _await(self, queue_id: int) -> _Awaited:
+        awaited = self._awaited.get(queue_id)
+        if awaited is None:
+            timer = self._node.clock.call_later(WAIT_FOR_QUEUE_S, lambda: self._give_up(queue_id))
+            awaited = self._awaited[queue_id] = _Awaited(timer)
+        return awaited
+
+    def _queue_here(self, queue: Queue) -> None:
+        awaited = self._awaited.pop(queue.queue_id, None)
+        if awaited is None:
+            return
+        awaited.timer.cancel()
+        for waiting in awaited.waiting:
+            if isinstance(waiting, _Question):
+                waiting.happen()
+            else:
+                node, kind, payload = waiting
+                self._serve(node, self._session(node, queue.queue_id), kind, payload)
+
+    def _give_up(self, queue_id: int) -> None:
+        awaited = self._awaited.pop(queue_id)
+        for waiting in awaited.waiting:
+            if isinstance(waiting, _Question):
+                waiting.happen()
+                continue
+            node, kind, payload = waiting
+            if kind is Kind.PUBLISH:
+                numbers = [e.number for e in self._unpacker.entries(payload, PUBLISH_HEAD.size)]
+                report = PublishedReport(max(numbers, default=0), numbers)
+                self._post.send(node, Kind.PUBLISHED, _QUEUE.pack(queue_id), pack_report(report))
+
+    def _queue_gone(self, queue: Queue) -> None:
+        """The queue was deleted; those who used it learn it as they learn of all definitions."""
+        self._held.pop(queue.queue_id, None)
+        for sessions in self._sessions.values():
+            session = sessions.pop(queue.queue_id, None)
+            if session is not None:
+                self._to_flush.pop(session, None)
+                session.let_go()
+
+    # Sessions
+
+    def _unacked_of(self, queue: Queue) -> Iterator[Message]:
+        for sessions in self._sessions.values():
+            session = sessions.get(queue.queue_id)
+            if session is not None:
+                yield from session.unacked
+
+    def _session(self, node: str, queue_id: int) -> RemoteClient:
+        sessions = self._sessions.setdefault(node, {})
+        session = sessions.get(queue_id)
+        if session is None:
+            queue = self._node.local_queues[queue_id]
+            origin = self._origin(node)
+            effects = Effects(
+                flush_soon=lambda session: self._flush_soon(session, node),
+                deliver=lambda head, parts: self._deliver(node, head, parts),
+                tell_cancelled=lambda head: self._tell_cancelled(node, head),
+                publishing_again=lambda: self._mirroring.publishing_again(queue),
+                note_refused=lambda number: self._mirroring.note_refused(queue_id, origin, number),
+            )
+            session = sessions[queue_id] = RemoteClient(queue, effects, self._delivery_numbers)
+            session.set_congested(node in self._congested)
+        return session
+
+    def _deliver(self, node: str, head: bytes, parts: list[bytes]) -> None:
+        self._post.send(node, Kind.DELIVER, head, *parts)
+
+    def _tell_cancelled(self, node: str, head: bytes) -> None:
+        self._post.send(node, Kind.CANCELLED, head)
+
+    def _flush_soon(self, session: RemoteClient, node: str) -> None:
+        if not self._to_flush:
+            self._node.clock.call_soon(self._flush)
+        self._to_flush[session] = node
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, {}
+        for session, node in to_flush.items():
+            session.flush()
+            report = session.report()
+            if report is not None:
+                head = _QUEUE.pack(session.queue.queue_id)
+                self._post.send(node, Kind.PUBLISHED, head, pack_report(report))
+
+    def _link_congested(self, node: str, congested: bool) -> None:
+        if congested:
+            self._congested.add(node)
+        else:
+            self._congested.discard(node)
+        for session in list(self._sessions.get(node, {}).values()):
+            session.set_congested(congested)
+
+    def _down(self, node: str) -> None:
+        self._congested.discard(node)
+        for awaited in self._awaited.values():
+            waiting, awaited.waiting = awaited.waiting, []
+            for one in waiting:
+                if (one.node if isinstance(one, _Question) else one[0]) != node:
+                    awaited.waiting.append(one)
+                elif isinstance(one, _Question):
+                    one.drop()
+        for queue_id in list(self._sessions.get(node, ())):
+            self._end_session(node, queue_id)
+
+    def _end_session(self, node: str, queue_id: int) -> None:
+        session = self._sessions[node].pop(queue_id, None)
+        if session is not None:
+            held = self._held.get(queue_id)
+            if held is not None:
+                # They are sent again.
+                held[:] = [one for one in held if one[0] != node]
+            self._to_flush.pop(session, None)
+            session.end()
+
+
+_SERVED = (Kind.PUBLISH, Kind.HEARD, Kind.SETTLE, Kind.CANCEL, Kind.CONSUMER_STATE)
+
+
+def _unpack(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    try:
+        return layout.unpack_from(payload)
+    except struct.error as error:
+        raise Undeliverable(f"a frame that cannot be read: {error}") from None

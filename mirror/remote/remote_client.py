@@ -1,0 +1,340 @@
+"""What the clients of another node do with a queue of this node: one session a node and queue.
+
+The other node numbers its publishes and its consumers; deliveries are numbered here. Publishes are
+answered in order: a report says up to where all were dealt with, and which of these were refused.
+When the other node goes, its consumers leave and what they did not acknowledge is put back.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+from warren.core.consumers import Blocked, Consumer
+from warren.core.field import Table, from_plain
+from warren.core.firehose import TracedClient
+from warren.core.message import NOBODY, Envelope, Message
+from warren.core.queue import Queue
+from warren.core.settlement import PENDING, REJECTED
+from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.remote.settling import PublishedReport, Verdict
+
+_CONSUMER = struct.Struct("<QI")
+
+DELIVER_BYTES_MAX = 1 << 18
+"""Octets of deliveries to one consumer that are sent before the turn is over."""
+
+
+class RemoteConsumer(Consumer):
+    """A consumer whose channel is at another node."""
+
+    is_local = False
+
+    __slots__ = ("_client", "_session", "number", "packer")
+
+    def __init__(
+        self,
+        session: RemoteClient,
+        number: int,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: Table,
+        client: TracedClient,
+    ) -> None:
+        super().__init__(session.queue, tag, no_ack, exclusive, priority, prefetch, arguments)
+        self._session = session
+        self._client = client
+        self.number = number
+        self.packer = Packer()
+
+    def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        self._pack(0, envelope, body, redelivered)
+
+    def take(self, message: Message) -> None:
+        session = self._session
+        message.holder = self
+        self.unacked += 1
+        if self.unacked >= self.prefetch:
+            self.block(Blocked.PREFETCH)
+        number = session.note(message)
+        self._pack(number, message.envelope, message.body, message.redelivered)
+
+    def take_many(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.take(message)
+
+    def capacity(self) -> int:
+        return self.prefetch - self.unacked
+
+    def traced_as(self) -> TracedClient:
+        return self._client
+
+    def cancelled(self) -> None:
+        self._session.consumer_cancelled(self)
+
+    def move_to(self, queue: Queue) -> None:
+        raise AssertionError("the node of its channel subscribes at the new leader itself")
+
+    def _pack(self, number: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        self.queue.redelivered += redelivered
+        self.packer.add(number, envelope, body, REDELIVERED if redelivered else 0)
+        if self.packer.octets >= DELIVER_BYTES_MAX:
+            self._session.send_deliveries(self)
+        else:
+            self._session.to_send(self)
+
+
+class _Got:
+    """Holds what a basic.get at the other node fetched."""
+
+    __slots__ = ("limited", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.limited = False
+
+    def settled(self, count: int) -> None:
+        """There is no consumer to wake."""
+
+
+class Effects:
+    """What a session asks of whoever has the links: to be flushed, and to send.
+
+    While `publishing_again`, what is published may have been delivered by another leader.
+    `note_refused` is told of publishes that outlive the session as refused.
+    """
+
+    __slots__ = ("deliver", "flush_soon", "note_refused", "publishing_again", "tell_cancelled")
+
+    def __init__(
+        self,
+        flush_soon: Callable[[RemoteClient], None],
+        deliver: Callable[[bytes, list[bytes]], None],
+        tell_cancelled: Callable[[bytes], None],
+        publishing_again: Callable[[], AbstractContextManager[None]],
+        note_refused: Callable[[int], None],
+    ) -> None:
+        self.flush_soon = flush_soon
+        self.deliver = deliver
+        self.tell_cancelled = tell_cancelled
+        self.publishing_again = publishing_again
+        self.note_refused = note_refused
+
+
+class RemoteClient:
+    """The session; as `PublishConfirms` it is told when publishes of the other node are safe.
+
+    `numbers` are for deliveries, none of them twice at this node, however often it is started: the
+    other one may judge what it was handed in an earlier session, and means nothing of this one.
+    """
+
+    def __init__(self, queue: Queue, effects: Effects, numbers: Iterator[int]) -> None:
+        self.queue = queue
+        self._effects = effects
+        self._numbers = numbers
+        self._received = 0
+        self._reported = 0
+        self._open: dict[int, None] = {}
+        self._refused: list[int] = []
+        self._unacked: dict[int, Message] = {}
+        self._consumers: dict[int, RemoteConsumer] = {}
+        self._sending: dict[RemoteConsumer, None] = {}
+        self._congested = False
+        self._has_ended = False
+
+    # Publishing
+
+    @property
+    def received(self) -> int:
+        """The number of the last publish that came."""
+        return self._received
+
+    def publish(self, entries: Iterable[Entry]) -> None:
+        queue = self.queue
+        for flags, number, envelope, body in entries:
+            self._received = number
+            queue.published += 1
+            wants_confirm = bool(flags & CONFIRM)
+            confirms = self if wants_confirm else None
+            if flags & AGAIN:
+                with self._effects.publishing_again():
+                    answer = queue.publish_again(envelope, body, confirms, number)
+            else:
+                answer = queue.publish(envelope, body, confirms, number)
+            if answer is PENDING:
+                self._open[number] = None
+            elif answer is REJECTED:
+                self._note_refused(number)
+        self._effects.flush_soon(self)
+
+    def settle(self, publish_seq: int) -> None:
+        del self._open[publish_seq]
+        if not self._has_ended:
+            self._effects.flush_soon(self)
+
+    def refuse(self, publish_seq: int) -> None:
+        del self._open[publish_seq]
+        self._note_refused(publish_seq)
+        if not self._has_ended:
+            self._effects.flush_soon(self)
+
+    def _note_refused(self, number: int) -> None:
+        self._refused.append(number)
+        self._effects.note_refused(number)
+
+    def report(self) -> PublishedReport | None:
+        """What was not reported yet; None for nothing."""
+        upto = next(iter(self._open), self._received + 1) - 1
+        if upto == self._reported:
+            return None
+        refused = sorted(number for number in self._refused if number <= upto)
+        self._refused = [number for number in self._refused if number > upto]
+        self._reported = upto
+        return PublishedReport(upto, refused)
+
+    # Consuming
+
+    def subscribe(
+        self,
+        number: int,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: dict[str, Any],
+        blocked: bool,
+        client: TracedClient,
+    ) -> None:
+        """Raises `AccessRefused` when someone holds the queue for themselves."""
+        consumer = RemoteConsumer(
+            self, number, tag, no_ack, exclusive, priority, prefetch, from_plain(arguments), client
+        )
+        if blocked:
+            consumer.blocked |= Blocked.CHANNEL_LIMIT
+        if self._congested:
+            consumer.blocked |= Blocked.SOCKET
+        self.queue.add_consumer(consumer)
+        self._consumers[number] = consumer
+
+    def deliver(self) -> None:
+        """Hand out what is ready, after the answer to `subscribe`."""
+        self.queue.deliver()
+
+    def cancel(self, number: int) -> None:
+        consumer = self._consumers.pop(number, None)
+        if consumer is not None:
+            self.send_deliveries(consumer)
+            self.queue.remove_consumer(consumer)
+
+    def set_blocked(self, number: int, blocked: bool) -> None:
+        """The other node cannot hand anything to the consumer, or can again."""
+        consumer = self._consumers.get(number)
+        if consumer is None:
+            return
+        if blocked:
+            consumer.block(Blocked.CHANNEL_LIMIT)
+            self.send_deliveries(consumer)
+        elif consumer.unblock(Blocked.CHANNEL_LIMIT):
+            self.queue.deliver()
+
+    def set_congested(self, congested: bool) -> None:
+        """The link takes no more, or does again."""
+        self._congested = congested
+        for consumer in list(self._consumers.values()):
+            if congested:
+                consumer.block(Blocked.SOCKET)
+            elif consumer.unblock(Blocked.SOCKET):
+                self.queue.deliver()
+
+    def get(self, no_ack: bool, client: TracedClient) -> tuple[bytes | None, int]:
+        """Fetch one message, packed, and how many are left."""
+        message = self.queue.get(no_ack, client)
+        if message is None:
+            return None, 0
+        number = 0
+        if not no_ack:
+            message.holder = _Got(self.queue)
+            number = self.note(message)
+        packer = Packer()
+        flags = REDELIVERED if message.redelivered else 0
+        packer.add(number, self.queue.envelope_got(message, no_ack), message.body, flags)
+        return b"".join(packer.take()), len(self.queue)
+
+    def judge(self, verdict: Verdict, numbers: Iterable[int]) -> None:
+        """Carry out a verdict on deliveries."""
+        pop = self._unacked.pop
+        messages = [m for number in numbers if (m := pop(number, None)) is not None]
+        if not messages:
+            return
+        queue = self.queue
+        for message in messages:
+            message.holder.settled(1)
+        if verdict is Verdict.ACK:
+            queue.ack(messages)
+        elif verdict is Verdict.REJECT:
+            queue.reject(messages)
+        else:
+            for message in messages:
+                message.holder = NOBODY
+            queue.requeue(messages, delivered=verdict is Verdict.REQUEUE)
+            return
+        if queue.backing.length:
+            queue.deliver()
+
+    @property
+    def unacked(self) -> Iterable[Message]:
+        """What is out at the other node."""
+        return self._unacked.values()
+
+    # For its consumers
+
+    def note(self, message: Message) -> int:
+        """Remember a message as unacknowledged; returns its number."""
+        number = next(self._numbers)
+        self._unacked[number] = message
+        return number
+
+    def to_send(self, consumer: RemoteConsumer) -> None:
+        self._sending[consumer] = None
+        self._effects.flush_soon(self)
+
+    def send_deliveries(self, consumer: RemoteConsumer) -> None:
+        if consumer.packer.parts:
+            head = _CONSUMER.pack(self.queue.queue_id, consumer.number)
+            self._effects.deliver(head, consumer.packer.take())
+
+    def flush(self) -> None:
+        """Send the deliveries of this turn."""
+        sending, self._sending = self._sending, {}
+        for consumer in sending:
+            self.send_deliveries(consumer)
+
+    def consumer_cancelled(self, consumer: RemoteConsumer) -> None:
+        """The queue is gone; the other node is told."""
+        if self._consumers.pop(consumer.number, None) is not None:
+            self.send_deliveries(consumer)
+            self._effects.tell_cancelled(_CONSUMER.pack(self.queue.queue_id, consumer.number))
+
+    # Ending
+
+    def let_go(self) -> None:
+        """The queue is gone. Messages that are out lead back here, past the collector."""
+        self._unacked.clear()
+
+    def end(self) -> None:
+        """The other node is gone: its consumers leave, and what they had goes back.
+
+        Nothing is reported any more: if it is back, it asks itself, and a later life of it has
+        other publishes with the same numbers.
+        """
+        self._has_ended = True
+        consumers, self._consumers = self._consumers, {}
+        self.queue.remove_consumers(consumers.values())
+        self._sending.clear()
+        self.judge(Verdict.REQUEUE, list(self._unacked))

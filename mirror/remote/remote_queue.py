@@ -1,0 +1,718 @@
+"""A queue that another node has, as the clients of this node use it.
+
+What clients do with it goes to the node that leads it, in the order in which they did it: publishes
+and verdicts are gathered for one turn of the loop, everything else goes at once and behind what was
+gathered. Deliveries come back and are handed to the channels like those of a queue that is here.
+
+A publish is kept until the leader has said what became of it. When the link to the leader of a
+queue without mirrors goes down nobody can say any more: those who wait for confirms are refused
+them, consumers are cancelled, and what was delivered is put back by the leader. A queue with
+mirrors has another leader in a moment; another object takes the place of this one then, asks what
+has arrived of the publishes, sends the others again, and subscribes the consumers.
+
+Prefetch is counted by the leader. What else stops a consumer is told to the leader. Of what is on
+its way by then, a consumer whose socket is full gets all, for it waits in the connection; one that
+may have no more (a limit of its channel) gets nothing, and it goes back undelivered. What came
+behind must not overtake that: the consumer has all of it go back until the leader has answered that
+it holds the rest, and only then says that it can be served again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.errors import BrokerError, NotFound, no_queue
+from warren.core.field import Table, to_plain
+from warren.core.firehose import Firehose, TracedClient
+from warren.core.memory_queue import MemoryQueue
+from warren.core.message import Envelope, Message
+from warren.core.moving import Moving, Unanswered
+from warren.core.ports import Timer
+from warren.core.queue import Fetched, Queue, QueueOwner
+from warren.core.queue_arguments import QueueSettings
+from warren.core.records import QueueRecord
+from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.waiting import Event, run
+from warren.mirror.messages.calls import Call, NodeDown
+from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.messages.post import Kind
+from warren.mirror.remote.settling import PublishedReport, Verdict, pack_numbers
+
+if TYPE_CHECKING:
+    from warren.mirror.remote.remote_queues import RemoteQueues
+
+ELSEWHERE: Final = object()
+"""Owns the exclusive queues of other nodes' connections."""
+
+PUBLISH_BYTES_MAX = 1 << 18
+"""Octets of publishes that are sent before the turn is over."""
+
+PUBLISH_HEAD = struct.Struct("<QQ")
+"""Queue, and the epoch in which it is led as far as the node knows that publishes."""
+
+_QUEUE = struct.Struct("<Q")
+_CONSUMER = struct.Struct("<QI")
+_HEARD = struct.Struct("<QQ")
+_CONSUMER_STATE = struct.Struct("<QI?I")
+
+_ELSEWHERE_REASONS = ~Blocked.PREFETCH
+_TAKES_NOTHING = ~(Blocked.PREFETCH | Blocked.SOCKET)
+
+NEW_LEADER_S = 30.0
+"""How long clients of a mirrored queue wait for a new leader before they are refused."""
+
+RESUME_AGAIN_S = 0.1
+
+
+class QueueMoved(BrokerError):
+    """The queue has another leader, and another object stands for it."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(f"queue '{queue.name}' has moved")
+        self.queue = queue
+
+
+class _TellingRing(ConsumerRing):
+    """Takes note that a consumer can be served, or cannot, and serves nobody itself."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self, queue: RemoteQueue) -> None:
+        super().__init__()
+        self._queue = queue
+
+    def add(self, consumer: Consumer) -> None:
+        self._queue.consumer_changed(consumer)
+
+    def remove(self, consumer: Consumer) -> None:
+        self._queue.consumer_changed(consumer)
+
+
+class RemoteQueue(Queue):
+    """Stands for the queue `queue_id` at the node `leader`."""
+
+    is_here = False
+
+    __slots__ = (
+        "_changed",
+        "_consumers_numbered",
+        "_give_up_timer",
+        "_gone",
+        "_heard_upto",
+        "_movable",
+        "_numbers",
+        "_owed",
+        "_packer",
+        "_queues",
+        "_returning",
+        "_sent_upto",
+        "_successor",
+        "_told",
+        "_unanswered",
+        "_verdicts",
+        "_waited",
+        "_waiting",
+        "consumer_count",
+        "epoch",
+        "leader",
+        "ready",
+    )
+
+    def __init__(
+        self,
+        queues: RemoteQueues,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> None:
+        self._queues = queues
+        self.leader = record.leader
+        self.epoch = record.epoch
+        # While there is no leader to talk to, though there will be one.
+        self._waiting = False
+        self._give_up_timer: Timer | None = None
+        # That time is over: there is a leader, or another object, or nobody waits any more.
+        self._waited = Event()
+        self._successor: Queue | None = None
+        # As the leader reported them last, for those who look.
+        self.ready = 0
+        self.consumer_count = 0
+        self._packer = Packer()
+        self._unanswered: deque[Unanswered] = deque()
+        # The number of the last publish that was sent to the leader.
+        self._sent_upto = 0
+        # Up to which refusals of the leader are known, where it is to be told so.
+        self._heard_upto = 0
+        self._owed = 0
+        self._verdicts: list[tuple[Verdict, list[int]]] = []
+        # Questions that whoever leads next is asked instead, without waiting for an answer.
+        self._movable: set[Call] = set()
+        self._consumers_numbered = 0
+        self._numbers: dict[Consumer, int] = {}
+        self._told: dict[int, tuple[Consumer, bool]] = {}
+        self._changed: dict[Consumer, None] = {}
+        # Numbers of consumers of which the leader was asked to hold what it has for them.
+        self._returning: set[int] = set()
+        self._gone = Event()
+        super().__init__(
+            vhost,
+            name,
+            durable=record.durable,
+            auto_delete=record.auto_delete,
+            exclusive_owner=ELSEWHERE if record.exclusive else None,
+            arguments=arguments,
+            settings=settings,
+            backing=MemoryQueue(),
+            queue_id=record.queue_id,
+        )
+        self.ring = _TellingRing(self)
+        self.mirrored = bool(record.mirrors)
+        if not queues.is_up(self.leader):
+            self.leader_down()
+
+    def __len__(self) -> int:
+        return self.ready
+
+    @property
+    def refuses_when_full(self) -> bool:
+        """Not while its leader is away: what is refused then is refused for that."""
+        return super().refuses_when_full and self._queues.is_up(self.leader)
+
+    def is_told_by(self, node: str) -> bool:
+        """Whether what that node says is of the leader, as we know each other: what an earlier
+        leader says, or this one before it is asked to begin anew, is of other times."""
+        return node == self.leader and not self._waiting
+
+    # Publishing
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        if not self._waiting and not self._queues.is_up(self.leader):
+            return REJECTED if confirms is not None else SETTLED
+        # Numbered through for the whole run of this node: whatever object stands for the queue,
+        # and whoever leads it, a later publish has the higher number.
+        number = self._queues.next_number()
+        self._unanswered.append(Unanswered(number, envelope, body, confirms, publish_seq))
+        self._owe(len(body) + len(envelope.header))
+        if self._waiting:
+            return PENDING if confirms is not None else SETTLED
+        packer = self._packer
+        packer.add(number, envelope, body, CONFIRM if confirms is not None else 0)
+        if packer.octets >= PUBLISH_BYTES_MAX:
+            self.flush()
+        else:
+            self._queues.flush_soon(self)
+        return PENDING if confirms is not None else SETTLED
+
+    @property
+    def one_by_one(self) -> bool:
+        return True
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        each = enumerate(zip(envelopes, bodies, strict=True), first_seq)
+        answers = [self.publish(envelope, body, confirms, seq) for seq, (envelope, body) in each]
+        return () if confirms is None else answers
+
+    def answered(self, report: PublishedReport) -> None:
+        """The leader says what became of publishes: all up to a number were dealt with."""
+        if report.refused:
+            # It keeps them in mind until it is told that they are known.
+            self._heard_upto = max(report.refused)
+            self._queues.flush_soon(self)
+        self._settle(report)
+
+    def _settle(self, report: PublishedReport) -> None:
+        refused = frozenset(report.refused)
+        while self._unanswered and self._unanswered[0].number <= report.upto:
+            publish = self._unanswered.popleft()
+            self._owe(-len(publish.body) - len(publish.envelope.header))
+            confirms = publish.confirms
+            if confirms is None:
+                continue
+            if publish.number in refused:
+                confirms.refuse(publish.publish_seq)
+            else:
+                confirms.settle(publish.publish_seq)
+
+    # Consuming
+
+    async def subscribe(self, consumer: Consumer) -> None:
+        try:
+            await self._subscribe(consumer)
+        except QueueMoved as moved:
+            if not consumer.blocked & Blocked.NOT_ACTIVE:
+                consumer.queue = self._moved_to(moved)
+                await consumer.queue.subscribe(consumer)
+
+    async def _subscribe(self, consumer: Consumer) -> None:
+        self._consumers_numbered += 1
+        number = self._consumers_numbered
+        blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
+        client = consumer.traced_as()
+        self._numbers[consumer] = number
+        self._told[number] = (consumer, blocked)
+        try:
+            if self._waiting:
+                await self._waited
+                if consumer.blocked & Blocked.NOT_ACTIVE:
+                    # It has left meanwhile, and the leader must not hear of it after that.
+                    return
+            await self._ask(
+                "subscribe",
+                number,
+                consumer.tag,
+                consumer.no_ack,
+                consumer.exclusive,
+                consumer.priority,
+                0 if consumer.prefetch == NO_LIMIT else consumer.prefetch,
+                to_plain(consumer.arguments),
+                blocked,
+                list(client),
+            )
+        except BrokerError:
+            self._forget_consumer(consumer)
+            raise
+        except GeneratorExit:
+            # The channel is gone, but the leader has the subscription, or will have it.
+            self.remove_consumer(consumer)
+            raise
+        if self._successor is not None:
+            # The leader that has answered does not lead any more.
+            raise QueueMoved(self._successor)
+        if self.deleted:
+            raise no_queue(self.name, self._vhost.name)
+        if consumer not in self._numbers:
+            # It has left meanwhile, and the leader was told.
+            return
+        self.consumers.append(consumer)
+        if bool(consumer.blocked & _ELSEWHERE_REASONS) is not blocked:
+            self.consumer_changed(consumer)
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+        number = self._forget_consumer(consumer)
+        consumer.blocked |= Blocked.NOT_ACTIVE
+        if number is not None and not self.deleted:
+            self.flush()
+            self._queues.send(self.leader, Kind.CANCEL, _CONSUMER.pack(self.queue_id, number))
+
+    def remove_consumers(self, consumers: Collection[Consumer]) -> None:
+        for consumer in consumers:
+            self.remove_consumer(consumer)
+
+    def consumer_changed(self, consumer: Consumer) -> None:
+        """Something stops the consumer, or does not any more; the leader is told in a moment."""
+        if consumer in self._numbers:
+            self._changed[consumer] = None
+            self._queues.flush_soon(self)
+
+    def delivered(self, number: int, entries: Iterable[Entry]) -> None:
+        """The leader hands messages to one of our consumers."""
+        known = self._told.get(number)
+        consumer = known[0] if known is not None else None
+        is_returning = number in self._returning
+        unwanted: list[int] = []
+        for flags, delivery, envelope, body in entries:
+            redelivered = bool(flags & REDELIVERED)
+            if not delivery:
+                if consumer is not None:
+                    consumer.send(envelope, body, redelivered)
+            elif consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
+                unwanted.append(delivery)
+            else:
+                consumer.take(_message(envelope, body, delivery, redelivered))
+        if unwanted:
+            if consumer is not None and not is_returning:
+                self._have_held(number, consumer)
+            self._judge(Verdict.RETURN, unwanted)
+
+    def _have_held(self, number: int, consumer: Consumer) -> None:
+        """Let the leader hold what it has for the consumer until all has come that is on its way.
+        It is asked before it has anything back, which it would send again."""
+        self._returning.add(number)
+        self._told[number] = (consumer, True)
+        run(self._ask("hold", number), lambda result: self._is_held(result, number))
+
+    def _is_held(self, result: Callable[[], Any], number: int) -> None:
+        self._returning.discard(number)
+        if self.deleted or number not in self._told:
+            return
+        consumer, _ = self._told[number]
+        try:
+            result()
+        except BrokerError:
+            # It holds nothing: its version does not know how to. So it has to be told what stops
+            # the consumer, or would send again what comes back, for ever.
+            self._told[number] = (consumer, False)
+        self.consumer_changed(consumer)
+
+    def cancelled_by_leader(self, number: int) -> None:
+        """The leader has ended a subscription."""
+        known = self._told.get(number)
+        if known is not None:
+            self._end_consumer(known[0])
+
+    async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
+        try:
+            got, left = await self._ask(
+                "get", no_ack, list(client), movable=True, late=self._got_too_late
+            )
+        except QueueMoved as moved:
+            return await self._moved_to(moved).get_one(no_ack, client)
+        if got is None:
+            self.got_nothing += 1
+            return Fetched(None, 0, self)
+        flags, delivery, envelope, body = self._queues.entry(got)
+        if no_ack:
+            self.got_no_ack += 1
+        else:
+            self.got += 1
+        message = _message(envelope, body, delivery, bool(flags & REDELIVERED))
+        return Fetched(message, left, self)
+
+    def deliver(self) -> None:
+        """The leader delivers."""
+
+    def ack(self, messages: Collection[Message]) -> None:
+        self.acked += len(messages)
+        self._judge(Verdict.ACK, [message.position for message in messages])
+
+    def reject(self, messages: Iterable[Message]) -> None:
+        dead = [message.position for message in messages]
+        self.given_back += len(dead)
+        self._judge(Verdict.REJECT, dead)
+
+    def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
+        self.given_back += len(messages)
+        verdict = Verdict.REQUEUE if delivered else Verdict.RETURN
+        self._judge(verdict, [message.position for message in messages])
+
+    async def counts(self) -> tuple[int, int]:
+        try:
+            self.ready, self.consumer_count = await self._ask("counts")
+        except QueueMoved as moved:
+            return await self._moved_to(moved).counts()
+        return self.ready, self.consumer_count
+
+    async def empty(self) -> int:
+        try:
+            count: int = await self._ask("purge", movable=True)
+        except QueueMoved as moved:
+            return await self._moved_to(moved).empty()
+        return count
+
+    async def end(self, *, if_unused: bool, if_empty: bool) -> None:
+        """Delete the queue, where it is; on return it is gone here too.
+
+        Raises `PreconditionFailed` where that must not be.
+        """
+        try:
+            self.left_ready = await self._ask("delete", if_unused, if_empty)
+        except QueueMoved as moved:
+            queue = self._moved_to(moved)
+            await queue.end(if_unused=if_unused, if_empty=if_empty)
+            self.left_ready = queue.left_ready
+            return
+        await self._gone
+
+    # Life
+
+    def delete(self) -> None:
+        """The definition is gone, and with it the queue."""
+        self.deleted = True
+        self._stop_waiting()
+        self._packer.take()
+        self._verdicts.clear()
+        # What the leader has not answered came too late, for all that is known here; by now another
+        # queue may have the name.
+        self._refuse_all()
+        self._end_consumers()
+        self._queues.forget(self)
+        self._gone.happen()
+
+    def leader_down(self) -> None:
+        """The link to the leader is down."""
+        self._packer.take()
+        self._verdicts.clear()
+        if not self.mirrored:
+            self._give_up()
+        elif not self._waiting:
+            self._wait_for_leader()
+
+    def leader_up(self) -> None:
+        """The link is up again, and the leader, which is the same, has forgotten us."""
+        if self._waiting:
+            self._vhost.renew_queue(self)
+
+    def _give_up(self) -> None:
+        """What was not answered never will be."""
+        self._refuse_all()
+        self._end_consumers()
+        self._stop_waiting()
+
+    def _refuse_all(self) -> None:
+        numbers = tuple([publish.number for publish in self._unanswered])
+        if numbers:
+            self._settle(PublishedReport(numbers[-1], numbers))
+
+    def _refuse_what_was_sent(self) -> None:
+        """Nobody can say of it whether it has arrived."""
+        sent = [p.number for p in self._unanswered if p.sent_to is not None or p.may_be_delivered]
+        if sent:
+            upto = sent[-1]
+            refused = [p.number for p in self._unanswered if p.number <= upto]
+            self._settle(PublishedReport(upto, refused))
+
+    def _wait_for_leader(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            self._waited = Event()
+            clock = self._queues.clock
+            self._give_up_timer = clock.call_later(NEW_LEADER_S, self._give_up)
+
+    def _stop_waiting(self) -> None:
+        self._waiting = False
+        self._waited.happen()
+        if self._give_up_timer is not None:
+            self._give_up_timer.cancel()
+            self._give_up_timer = None
+
+    # Moving to another leader
+
+    def is_led_as(self, leader: str, epoch: int, here: bool) -> bool:
+        return not here and (leader, epoch) == (self.leader, self.epoch)
+
+    def move_out(self) -> Moving:
+        self.deleted = True
+        self._queues.forget(self)
+        leader = (self.leader, self.epoch)
+        unanswered = [
+            publish._replace(sent_to=leader) if publish.number <= self._sent_upto else publish
+            for publish in self._unanswered
+        ]
+        self._unanswered.clear()
+        for publish in unanswered:
+            self._owe(-len(publish.body) - len(publish.envelope.header))
+        consumers, self.consumers = self.consumers, []
+        return Moving(consumers, unanswered)
+
+    def succeeded_by(self, queue: Queue) -> None:
+        self._successor = queue
+        self._stop_waiting()
+        for call in list(self._movable):
+            call.answer(None, NotFound(f"queue '{self.name}' is led anew"))
+        # Who has deleted the queue waits for this object no longer.
+        self._gone.happen()
+
+    def go_on(self, moving: Moving) -> None:
+        """Take the place of the object before, at a leader that may know of its publishes."""
+        for publish in moving.unanswered:
+            if not publish.number:
+                publish = publish._replace(number=self._queues.next_number())
+            self._unanswered.append(publish)
+            self._owe(len(publish.body) + len(publish.envelope.header))
+        self._wait_for_leader()
+        for consumer in moving.consumers:
+            if consumer.wants_cancel:
+                consumer.cancelled()
+            else:
+                consumer.move_to(self)
+        consumers = [consumer for consumer in moving.consumers if consumer.queue is self]
+        self.consumers.extend(consumers)
+        self._resume_with(consumers)
+
+    def _resume_with(self, consumers: list[Consumer]) -> None:
+        run(self._begin_anew(consumers), lambda result: self._resumed(result, consumers))
+
+    async def _begin_anew(self, consumers: list[Consumer]) -> None:
+        if self.deleted or not self._waiting:
+            # Yet another object begins anew in its own time, or it was given up meanwhile.
+            return
+        received, refused = await self._queues.ask(self.leader, "queue.resume", self.queue_id)
+        if self.deleted or not self._waiting:
+            return
+        if received is None:
+            # Nobody knows what it had before.
+            self._refuse_what_was_sent()
+        else:
+            self.answered(PublishedReport(received, refused))
+        unanswered = [p.for_leader(self.leader, self.epoch) for p in self._unanswered]
+        self._unanswered = deque(unanswered)
+        for publish in unanswered:
+            flags = CONFIRM if publish.confirms is not None else 0
+            flags |= AGAIN if publish.may_be_delivered else 0
+            self._packer.add(publish.number, publish.envelope, publish.body, flags)
+        self.flush()
+        self._stop_waiting()
+        for consumer in consumers:
+            if consumer in self.consumers:
+                self.consumers.remove(consumer)
+                await self._resubscribe(consumer)
+
+    async def _resubscribe(self, consumer: Consumer) -> None:
+        try:
+            await self.subscribe(consumer)
+        except BrokerError:
+            # It may have left meanwhile.
+            if not consumer.blocked & Blocked.NOT_ACTIVE:
+                consumer.cancelled()
+        else:
+            consumer.queue.deliver()
+
+    def _resumed(self, result: Callable[[], None], consumers: list[Consumer]) -> None:
+        """The leader has told what it has; or it is not there yet, or not any more."""
+        try:
+            result()
+        except BrokerError:
+            if not self.deleted and self._waiting:
+                self._queues.clock.call_later(RESUME_AGAIN_S, lambda: self._resume_with(consumers))
+
+    def stop(self) -> None:
+        """The leader keeps it."""
+
+    def touch(self) -> None:
+        """To ask the leader for anything counts as use."""
+
+    def apply_settings(self, settings: QueueSettings) -> None:
+        self.settings = settings
+
+    def trace_with(self, trace: Firehose | None) -> None:
+        """Deliveries are traced by the leader."""
+
+    def flush(self) -> None:
+        """Send what was gathered."""
+        queue = _QUEUE.pack(self.queue_id)
+        send = self._queues.send
+        if self._packer.parts:
+            head = PUBLISH_HEAD.pack(self.queue_id, self.epoch)
+            if send(self.leader, Kind.PUBLISH, head, *self._packer.take()):
+                self._sent_upto = self._unanswered[-1].number
+        if self._heard_upto:
+            send(self.leader, Kind.HEARD, _HEARD.pack(self.queue_id, self._heard_upto))
+            self._heard_upto = 0
+        verdicts, self._verdicts = self._verdicts, []
+        for verdict, numbers in verdicts:
+            send(self.leader, Kind.SETTLE, queue, pack_numbers(verdict, numbers))
+        changed, self._changed = self._changed, {}
+        for consumer in changed:
+            number = self._numbers.get(consumer)
+            blocked = bool(consumer.blocked & _ELSEWHERE_REASONS)
+            if number is None or number in self._returning or self._told[number][1] is blocked:
+                continue
+            self._told[number] = (consumer, blocked)
+            state = _CONSUMER_STATE.pack(self.queue_id, number, blocked, 0)
+            send(self.leader, Kind.CONSUMER_STATE, state)
+
+    # Inside
+
+    async def _ask(
+        self,
+        method: str,
+        *arguments: Any,
+        movable: bool = False,
+        late: Callable[[Any], None] | None = None,
+    ) -> Any:
+        if self._waiting:
+            # Behind what the leader is told first.
+            await self._waited
+        if self._successor is not None:
+            raise QueueMoved(self._successor)
+        self.flush()
+        call = self._queues.ask(self.leader, f"queue.{method}", self.queue_id, *arguments)
+        if movable:
+            self._movable.add(call)
+        try:
+            return await call
+        except GeneratorExit:
+            if late is not None:
+                call.abandon(late)
+            raise
+        except NodeDown:
+            if self.mirrored and not self.deleted:
+                self._wait_for_leader()
+                await self._waited
+            if self._successor is not None:
+                raise QueueMoved(self._successor) from None
+            kind = "durable queue" if self.durable else "queue"
+            raise NotFound(
+                f"home node '{self.leader}' of {kind} '{self.name}' in vhost "
+                f"'{self._vhost.name}' is down or inaccessible"
+            ) from None
+        except NotFound:
+            if self._successor is not None:
+                raise QueueMoved(self._successor) from None
+            raise
+        finally:
+            self._movable.discard(call)
+
+    def _moved_to(self, moved: QueueMoved) -> Queue:
+        """Raises `NotFound` when it was deleted after that."""
+        queue = self._vhost.current(moved.queue)
+        if queue is None:
+            raise no_queue(self.name, self._vhost.name)
+        return queue
+
+    def _got_too_late(self, answer: Any) -> None:
+        """What basic.get fetched for a connection that is gone goes back."""
+        got, _ = answer
+        if got is not None:
+            delivery = self._queues.entry(got).number
+            if delivery:
+                self._judge(Verdict.RETURN, [delivery])
+
+    def _judge(self, verdict: Verdict, numbers: list[int]) -> None:
+        if self.deleted or not numbers:
+            return
+        verdicts = self._verdicts
+        if verdicts and verdicts[-1][0] is verdict:
+            verdicts[-1][1].extend(numbers)
+        else:
+            verdicts.append((verdict, numbers))
+        self._queues.flush_soon(self)
+
+    def _owe(self, octets: int) -> None:
+        self._owed += octets
+        self._queues.owe(octets)
+
+    def _forget_consumer(self, consumer: Consumer) -> int | None:
+        number = self._numbers.pop(consumer, None)
+        self._changed.pop(consumer, None)
+        if number is not None:
+            del self._told[number]
+        return number
+
+    def _end_consumers(self) -> None:
+        for consumer in {**dict.fromkeys(self.consumers), **self._numbers}:
+            self._end_consumer(consumer)
+
+    def _end_consumer(self, consumer: Consumer) -> None:
+        self._forget_consumer(consumer)
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            consumer.blocked |= Blocked.NOT_ACTIVE
+            consumer.cancelled()
+
+
+def _message(envelope: Envelope, body: bytes, delivery: int, redelivered: bool) -> Message:
+    """A message as its channel knows it: its position is what the leader calls the delivery."""
+    message = Message(envelope, body, delivery, None)
+    message.redelivered = redelivered
+    return message

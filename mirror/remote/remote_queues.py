@@ -1,0 +1,162 @@
+"""The queues of other nodes that clients of this node use, and what their leaders say of them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from warren.core.field import Table
+from warren.core.ports import Clock
+from warren.core.queue import QueueOwner
+from warren.core.queue_arguments import QueueSettings
+from warren.core.records import QueueRecord
+from warren.mirror.links.ports import Part
+from warren.mirror.messages.calls import Call, Calls
+from warren.mirror.messages.cargo import Entry, Unpacker
+from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.remote.remote_queue import RemoteQueue
+from warren.mirror.remote.settling import unpack_report
+
+OWED_BYTES_HIGH = 16 << 20
+OWED_BYTES_LOW = 8 << 20
+"""Octets of publishes that other nodes have not answered: above the first, publishers wait until
+it is below the second."""
+
+_QUEUE = struct.Struct("<Q")
+_CONSUMER = struct.Struct("<QI")
+
+
+class RemoteQueues:
+    """All of them. `on_flow` is told when publishers are to wait for other nodes."""
+
+    def __init__(
+        self,
+        post: Post,
+        calls: Calls,
+        clock: Clock,
+        on_flow: Callable[[bool], None],
+        origin: str,
+    ) -> None:
+        # What leaders know the publishes of this run of this node by.
+        self.origin = origin
+        self.clock = clock
+        self._post = post
+        self._calls = calls
+        self._clock = clock
+        self._on_flow = on_flow
+        self._queues: dict[int, RemoteQueue] = {}
+        self._unpacker = Unpacker()
+        self._numbered = 0
+        self._owed = 0
+        self._flow = False
+        self._to_flush: dict[RemoteQueue, None] = {}
+        post.handle(Kind.PUBLISHED, self._published)
+        post.handle(Kind.DELIVER, self._delivered)
+        post.handle(Kind.CANCELLED, self._cancelled)
+        post.watch(on_up=self._up, on_down=self._down)
+
+    def queue(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> RemoteQueue:
+        """What stands for a queue that another node has."""
+        queue = RemoteQueue(self, vhost, name, record, arguments, settings)
+        self._queues[record.queue_id] = queue
+        return queue
+
+    def forget(self, queue: RemoteQueue) -> None:
+        """It is deleted, or another object stands for the queue."""
+        if self._queues.get(queue.queue_id) is queue:
+            del self._queues[queue.queue_id]
+        self._to_flush.pop(queue, None)
+
+    def led_by(self, node: str) -> Iterable[RemoteQueue]:
+        return [queue for queue in self._queues.values() if queue.leader == node]
+
+    # For the queues
+
+    def is_up(self, node: str) -> bool:
+        return self._post.is_up(node)
+
+    def send(self, node: str, kind: Kind, *parts: Part) -> bool:
+        return self._post.send(node, kind, *parts)
+
+    def ask(self, node: str, method: str, *arguments: Any) -> Call:
+        return self._calls.ask(node, method, *arguments)
+
+    def next_number(self) -> int:
+        """For a publish. One count for all queues: whatever a leader has heard of this run of the
+        node, what comes later has a higher number."""
+        self._numbered += 1
+        return self._numbered
+
+    def entry(self, packed: bytes) -> Entry:
+        """The one message of an answer."""
+        return next(self._unpacker.entries(packed, 0))
+
+    def flush_soon(self, queue: RemoteQueue) -> None:
+        """Have the queue flushed when the turn of the loop is over."""
+        if not self._to_flush:
+            self._clock.call_soon(self._flush)
+        self._to_flush[queue] = None
+
+    def owe(self, octets: int) -> None:
+        """More publishes wait for answers; fewer, where `octets` is negative."""
+        self._owed += octets
+        if self._owed > OWED_BYTES_HIGH and not self._flow:
+            self._flow = True
+            self._on_flow(True)
+        elif self._flow and self._owed < OWED_BYTES_LOW:
+            self._flow = False
+            self._on_flow(False)
+
+    # What leaders say
+
+    def _published(self, node: str, payload: bytes) -> None:
+        queue = self._named(node, payload)
+        if queue is not None:
+            queue.answered(unpack_report(payload, _QUEUE.size))
+
+    def _delivered(self, node: str, payload: bytes) -> None:
+        queue = self._named(node, payload)
+        if queue is not None:
+            _, consumer = _unpack(_CONSUMER, payload)
+            queue.delivered(consumer, self._unpacker.entries(payload, _CONSUMER.size))
+
+    def _cancelled(self, node: str, payload: bytes) -> None:
+        queue = self._named(node, payload)
+        if queue is not None:
+            _, consumer = _unpack(_CONSUMER, payload)
+            queue.cancelled_by_leader(consumer)
+
+    def _named(self, node: str, payload: bytes) -> RemoteQueue | None:
+        """The queue the frame is about; None where it was deleted meanwhile, or is led otherwise
+        than the node knows."""
+        (queue_id,) = _unpack(_QUEUE, payload)
+        queue = self._queues.get(queue_id)
+        return queue if queue is not None and queue.is_told_by(node) else None
+
+    def _down(self, node: str) -> None:
+        for queue in self.led_by(node):
+            queue.leader_down()
+
+    def _up(self, node: str) -> None:
+        for queue in self.led_by(node):
+            queue.leader_up()
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, {}
+        for queue in to_flush:
+            queue.flush()
+
+
+def _unpack(layout: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    try:
+        return layout.unpack_from(payload)
+    except struct.error as error:
+        raise Undeliverable(f"a frame that cannot be read: {error}") from None

@@ -1,0 +1,21 @@
+"""A queue at several nodes: one leads it, the others have mirrors.
+
+Theory. The leader's backing queue is wrapped (`leader_level`): what it does is written down as
+instructions (`instructions`), and what a queue does in one turn of the loop is a *batch* with a
+number within the *epoch* of the leader. A mirror carries batches out on a backing queue of its own
+(`mirror`, `mirror_level`) and reports up to which one it has everything on disk. `leader` confirms
+a publish when every mirror that the definition names has it. Who leads, who has mirrors and which
+are in sync stands in the queue's definition, which changes by compare-and-set only.
+
+| where to look | for |
+|---|---|
+| `mirroring` | the mirrored queues of this node, and what happens to them |
+| `led_queue`, `copy_here` | one queue led here; one mirror here |
+| `replicas`, `promotion` | who is to have mirrors, and who leads next |
+| `former_copy`, `former_copies`, `copy_cards` | what a node has of a queue from before |
+| `renumbering` | how positions change from leader to leader |
+| `lost_and_found` | what only a superseded leader has |
+| `hand_over` | changes of the leader that are wanted |
+| `returned_leader`, `whole_copies` | leaders that come back, and who has all |
+| `figures` | what people are shown |
+"""

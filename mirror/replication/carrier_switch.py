@@ -1,0 +1,153 @@
+"""Has another carrier bring the batches of a queue, without losing any and without new copies.
+
+1. The queue is held, and every mirror in sync gets everything there is (`hand_over.Standstill`).
+2. The leader writes the other carrier into the definition, with the next epoch and the mirrors in
+   sync only. Nothing else changes: positions stay, and every one of these copies is the same.
+3. The leader and, when they see the definition, the mirrors leave the old carrier and join the
+   other.
+4. When every mirror has said so and has come, or is not named any more, the queue goes on.
+
+If the leader dies on the way, the mirrors elect another one as the carrier does that the definition
+names: all of them have the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from warren.core.errors import NotFound
+from warren.core.ports import Clock, Commit
+from warren.core.records import QueueRecord
+from warren.core.waiting import Event, Until, run
+from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
+from warren.mirror.messages.calls import Calls
+from warren.mirror.replication.copy_here import CopyHere
+from warren.mirror.replication.led_queue import LedQueue
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+
+PATIENCE_S = 5.0
+"""How long mirrors are waited for that are to come over."""
+
+ASK_AGAIN_S = 0.05
+"""A mirror hears of the definition a moment later than the leader."""
+
+
+class CarriedOver(NamedTuple):
+    """What a mirror says that has joined: its member, its storage, and the last batch it has."""
+
+    incarnation: int
+    storage_id: int
+    batch: int
+
+
+class CarrierSwitch:
+    """Of the queues that a node leads and of its copies."""
+
+    def __init__(
+        self,
+        node: str,
+        calls: Calls,
+        clock: Clock,
+        definitions: QueueDefinitions,
+        carriers: Mapping[CarrierKind, Carrier],
+        copies: Mapping[int, CopyHere],
+        note: Callable[[LedQueue], Commit],
+    ) -> None:
+        """`note` writes down, on the disk of this node, that it leads a queue in its epoch."""
+        self._node = node
+        self._calls = calls
+        self._clock = clock
+        self._definitions = definitions
+        self._carriers = carriers
+        self._copies = copies
+        self._note = note
+
+    def serve(self) -> None:
+        """Answer the questions of other nodes."""
+        self._calls.serve("mirror.carried_over", self._asked)
+
+    # The leader's
+
+    async def switch(self, led: LedQueue, kind: CarrierKind) -> None:
+        """Everything stands still; return when the queue may go on, whatever came of it."""
+        led.is_about_to_come_over()
+        record = await self._write(led, kind)
+        if record is None or led.leader.fenced:
+            led.does_not_come_over()
+            return
+        noted, before = self._note(led), led.carrier
+        led.member.leave()
+        led.comes_over(kind, self._carriers[kind].join(record, led, led.leader.last_position))
+        led.member.start()
+        came = led.await_mirrors(record.in_sync)
+        for mirror in record.in_sync:
+            run(self._ask(led, mirror, record.epoch), lambda result: result())
+        self._clock.call_later(PATIENCE_S, led.give_mirrors_up)
+        await came
+        await Until(noted, lambda: noted.done)
+        if not led.leader.fenced or self._is_deleted(led):
+            self._carriers[before].delete_group(led.queue.queue_id)
+
+    def _is_deleted(self, led: LedQueue) -> bool:
+        return self._definitions.record_of(led.key, led.queue.queue_id) is None
+
+    async def _write(self, led: LedQueue, kind: CarrierKind) -> QueueRecord | None:
+        """The definition with the other carrier; None where that cannot be any more."""
+        decided, epoch = Event(), led.leader.epoch
+        written: list[QueueRecord] = []
+
+        def other(record: QueueRecord) -> QueueRecord | None:
+            written.clear()
+            if record.leader != self._node or record.epoch != epoch or led.leader.fenced:
+                decided.happen()
+                return None
+            written.append(
+                msgspec.structs.replace(
+                    record,
+                    carrier=kind.stored,
+                    epoch=epoch + 1,
+                    mirrors=list(record.in_sync),
+                    acks=led.wanted_acks,
+                    missing=0,
+                )
+            )
+            return written[0]
+
+        self._definitions.write_record(led.key, led.queue.queue_id, other, decided.happen)
+        await decided
+        return written[0] if written else None
+
+    async def _ask(self, led: LedQueue, mirror: str, epoch: int) -> None:
+        until = self._clock.now() + PATIENCE_S
+        while self._clock.now() < until and led.leader.epoch == epoch:
+            with suppress(NotFound):
+                answer = CarriedOver(
+                    *await self._calls.ask(mirror, "mirror.carried_over", led.queue.queue_id, epoch)
+                )
+                if answer.batch == led.leader.last_position[1]:
+                    led.adopt(MemberId(mirror, answer.incarnation), answer.storage_id)
+                return
+            pause = Event()
+            self._clock.call_later(ASK_AGAIN_S, pause.happen)
+            await pause
+
+    # The mirrors'
+
+    def follow(self, copy: CopyHere, record: QueueRecord) -> None:
+        """The definition names another carrier for this copy, which has all there is."""
+        copy.member.leave()
+        copy.mirror.goes_on_in(record.epoch)
+        kind = CarrierKind.of(record)
+        copy.comes_over(kind, self._carriers[kind].join(record, copy, copy.mirror.carried_out))
+        copy.member.start()
+
+    async def _asked(self, _node: str, queue_id: int, epoch: int) -> CarriedOver:
+        copy = self._copies.get(queue_id)
+        if copy is None or copy.mirror.epoch != epoch:
+            raise NotFound(f"there is no copy of queue {queue_id} of epoch {epoch}")
+        _, batch = copy.mirror.carried_out
+        return CarriedOver(copy.member.me.incarnation, copy.storage_id, batch)

@@ -1,0 +1,77 @@
+"""When a publish is confirmed, and which mirrors can be done without. Pure functions.
+
+The definition of a queue names the mirrors that are *whole*. With its leader they are n copies, of
+which k must have a publish before it is confirmed. An election that hears of n - k + 1 of them
+hears of every confirmed publish (`votes_needed`), so whatever changes n or k has to keep that true:
+
+- A mirror that is being named counts twice: with the copies the definition has, and with itself
+  among them, because an election may see either.
+- A mirror that is about to be named no more does not count any more, but is still one of the n. It
+  stays one, as a copy that is *missing*, until k of the rest have all that was confirmed
+  (`can_shrink`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+ALL = 0
+"""As the number of acknowledgements: of all copies that are whole."""
+
+
+class Standing(Protocol):
+    """What a leader knows of a mirror. It has everything up to `has_batch`."""
+
+    has_batch: int
+    in_sync: bool
+    is_named: bool
+    is_leaving: bool
+
+
+def copies_needed(acks: int, copies: int) -> int:
+    """How many of so many whole copies must have a publish; the leader's is one of them."""
+    return copies if acks == ALL else min(acks, copies)
+
+
+def votes_needed(acks: int, copies: int) -> int:
+    """How many copies an election must hear of.
+
+    Where the leader confirms alone there is no number that helps, and one is enough.
+    """
+    return 1 if acks == 1 else copies - copies_needed(acks, copies) + 1
+
+
+def stricter(one: int, other: int) -> int:
+    """The one of two numbers of acknowledgements that more copies are needed for."""
+    return ALL if ALL in (one, other) else max(one, other)
+
+
+def confirmed_upto(acks: int, mirrors: Collection[Standing], missing: int, last: int) -> int:
+    """The batch up to which all is confirmed; `last` is the leader's own."""
+    named = [mirror for mirror in mirrors if mirror.is_named]
+    upto = _reached(acks, named, missing, last)
+    if any([mirror.in_sync and not mirror.is_named for mirror in mirrors]):
+        whole = [mirror for mirror in mirrors if mirror.in_sync or mirror.is_named]
+        upto = min(upto, _reached(acks, whole, missing, last))
+    return upto
+
+
+def _reached(acks: int, whole: Sequence[Standing], missing: int, last: int) -> int:
+    others = copies_needed(acks, 1 + len(whole) + missing) - 1
+    if not others:
+        return last
+    reached = sorted([mirror.has_batch for mirror in whole if not mirror.is_leaving], reverse=True)
+    return reached[others - 1] if len(reached) >= others else 0
+
+
+def can_shrink(acks: int, mirrors: Collection[Standing], copies: int, confirmed: int) -> bool:
+    """Whether an election among so many copies would hear of all up to `confirmed`."""
+    if acks == ALL:
+        return True
+    have_all = [
+        mirror.has_batch >= confirmed
+        for mirror in mirrors
+        if mirror.is_named and not mirror.is_leaving
+    ]
+    return sum(have_all) >= copies_needed(acks, copies) - 1

@@ -1,0 +1,375 @@
+"""A mirror of this node: its place in the group, and what becomes of it when the leader is gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+import msgspec
+
+from warren.core.log_line import log_event
+from warren.core.ports import Clock, Key
+from warren.core.records import QueueRecord
+from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
+from warren.mirror.messages.post import Undeliverable
+from warren.mirror.replication.confirm_rule import ALL
+from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, Vote, decide
+from warren.mirror.replication.mirror import Mirror
+from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
+from warren.mirror.replication.promotion import handed_over, leader_down
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.replicas import WHEN_SYNCED, Copies, candidates
+from warren.mirror.replication.whole_copies import WholeCopies
+
+log = logging.getLogger("warren.queue")
+
+NEXT_CANDIDATE_S = 1.0
+"""How long a mirror waits for each better candidate before it takes the lead itself."""
+
+
+class CopyEffects(Protocol):
+    """What a copy asks of whoever has the links and the policies."""
+
+    def promote_when(self, key: Key) -> str:
+        """`always` or `when-synced`: who may lead when the leader has failed."""
+        ...
+
+    def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
+        """It is of no use any more; `keep`: but for the next copy of this node."""
+        ...
+
+    def present(self) -> Collection[str]:
+        """The nodes that are up for the cluster, whether they can be reached from here or not."""
+        ...
+
+    def group_members(self, queue_id: int) -> Collection[str] | None:
+        """The nodes in the group of the queue, as far as this node knows; None without one."""
+        ...
+
+    def ask_for_votes(
+        self,
+        copy: CopyHere,
+        nodes: Collection[str],
+        election: tuple[int, int],
+        then: Callable[[dict[str, Answer]], None],
+    ) -> None:
+        """Ask the nodes for their votes; `then` is given what has come in time."""
+        ...
+
+    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+        """Have a node lead that has won."""
+        ...
+
+    def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
+        """Ask another node whether it has a copy of the queue; nobody answers if it is away."""
+        ...
+
+
+class CopyHere:
+    """`UpperLayer` of the group member of a mirror."""
+
+    def __init__(
+        self,
+        key: Key,
+        queue_id: int,
+        storage_id: int,
+        node: str,
+        mirror: Mirror,
+        clock: Clock,
+        definitions: QueueDefinitions,
+        effects: CopyEffects,
+        carrier: CarrierKind = CarrierKind.GM,
+    ) -> None:
+        self.key = key
+        self.carrier = carrier
+        self.queue_id = queue_id
+        self.storage_id = storage_id
+        self.mirror = mirror
+        self.member: CarrierMember
+        # Whether the definition of the queue has named this mirror.
+        self.listed = False
+        # Whether nothing was awaited of it when it was looked at last.
+        self.at_rest = False
+        # When the leader asked for it the last time.
+        self.wanted_at = clock.now()
+        self.promoting = False
+        self._node = node
+        self._clock = clock
+        self._definitions = definitions
+        self._effects = effects
+        self._dead: set[str] = set()
+        # The group goes on without this node, which has a whole copy all the same.
+        self.is_outside = False
+        self._others = WholeCopies(
+            effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
+        )
+        self._told_epoch = -1
+        # The election that this node has called, by epoch and ballot.
+        self._election: tuple[int, int] | None = None
+
+    def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
+        """Another carrier brings batches from now on."""
+        self.carrier = carrier
+        self.member = member
+        self.at_rest = False
+        self._dead.clear()
+        self._election = None
+
+    # `UpperLayer`
+
+    def joined(self, members: Members) -> None:
+        """The leader hears of the birth, and tells this mirror to start."""
+
+    def members_changed(self, births: Members, deaths: Members) -> None:
+        self.at_rest = False
+        self._dead -= {birth.node for birth in births}
+        self._dead |= {death.node for death in deaths}
+        self.leader_may_be_gone()
+
+    def deliver(self, sender: MemberId, payload: bytes) -> None:
+        if sender.node != self._node and not self.is_outside:
+            self._try(lambda: self.mirror.deliver(payload))
+
+    def confirmed(self, tokens: tuple[object, ...]) -> None:
+        """Mirrors broadcast nothing."""
+
+    def congestion(self, congested: bool) -> None:
+        """Mirrors broadcast nothing."""
+
+    def disputed(self) -> None:
+        """It is the leader that hears of such votes."""
+
+    def stopped(self, reason: StopReason) -> None:
+        if reason is not StopReason.LEFT:
+            self._stay_outside(reason.value)
+
+    def _stay_outside(self, reason: str) -> None:
+        """The group may go on without this node, though nobody else has a whole copy: one that the
+        definition says is whole is kept until it does not say so any more."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        if record is not None and self._node in record.in_sync and self.mirror.started:
+            self.is_outside = True
+            self.at_rest = False
+            self.member.leave()
+        else:
+            self._effects.drop_copy(self, reason, keep=True)
+
+    def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
+        if not self.is_outside:
+            self._try(lambda: self.mirror.slice_came(epoch, number, payload))
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BeginAnew as error:
+            self._stay_outside(str(error))
+        except (CopyLost, Undeliverable) as error:
+            self._effects.drop_copy(self, str(error))
+
+    # When the leader is gone
+
+    def leader_was_away(self, leader: str) -> None:
+        """It has been started anew, and may lack what is here.
+
+        The group is to say so too: until it does, other mirrors may have got more than this one.
+        """
+        self.at_rest = False
+        in_ring = leader in {member.node for member in self.member.others()}
+        if self.is_outside or self.carrier is CarrierKind.LOG or not in_ring:
+            self._dead.add(leader)
+        self.leader_may_be_gone()
+
+    @property
+    def may_have_to_lead(self) -> bool:
+        """Whether a member of the group has died, or this node is outside and hears of no death."""
+        return bool(self._dead) or self.is_outside
+
+    def leader_may_be_gone(self) -> None:
+        """Take the lead, or wait a moment for a better candidate, if the leader has died."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        if record is None or self.promoting or not self._leader_is_dead(record):
+            return
+        if self.carrier is CarrierKind.LOG and self._node in record.in_sync:
+            self._call_election(record)
+            return
+        order = self._candidates(record)
+        if self._node not in order or not self.mirror.started:
+            self._tell_not_promoted(record.epoch, order)
+            return
+        place = order.index(self._node)
+        if not place:
+            self.take_lead(record.epoch)
+            return
+        epoch = record.epoch
+        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
+
+    def _leader_is_dead(self, record: QueueRecord) -> bool:
+        if record.leader in self._dead:
+            return True
+        if self.carrier is CarrierKind.LOG and not self.is_outside:
+            return False
+        # Nobody may tell this node of deaths any more; or the leader died before it had joined.
+        members = self._effects.group_members(self.queue_id)
+        in_group = members is None or record.leader in members
+        is_up = record.leader in self._effects.present()
+        if self.is_outside:
+            return not in_group or not is_up
+        return not in_group and not is_up
+
+    def _candidates(self, record: QueueRecord) -> tuple[str, ...]:
+        promote = WHEN_SYNCED if record.down else self._effects.promote_when(self.key)
+        copies = Copies(record.leader, record.mirrors, record.in_sync)
+        return candidates(copies, self._alive() | {self._node}, promote)
+
+    def _alive(self) -> set[str]:
+        if self.is_outside:
+            return set(self._effects.group_members(self.queue_id) or ())
+        return {member.node for member in self.member.others()}
+
+    # Elections
+
+    def _call_election(self, record: QueueRecord) -> None:
+        election = (record.epoch, record.ballot)
+        if self._election != election and self.mirror.started and not self.is_outside:
+            self._election = election
+            self._clock.call_later(ELECTION_PAUSE_S, lambda: self._ask_for_votes(election))
+
+    def _ask_for_votes(self, election: tuple[int, int]) -> None:
+        record = self._definitions.record_of(self.key, self.queue_id)
+        own = self.vote(*election)
+        if record is None or isinstance(own, Vote) or not self._leader_is_dead(record):
+            self._election = None
+            return
+        others = [node for node in record.in_sync if node != self._node]
+        self._effects.ask_for_votes(
+            self, others, election, lambda votes: self._count({**votes, self._node: own}, election)
+        )
+
+    def vote(self, epoch: int, ballot: int) -> Answer:
+        """Take no more of the leader there was, if it is gone and this copy counts."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        if record is None or (record.epoch, record.ballot) != (epoch, ballot):
+            return Vote.NONE
+        if self._node not in record.in_sync or self.is_outside or not self.mirror.started:
+            return Vote.NONE
+        end = self.member.vote()
+        return Vote.LEADER_LIVES if end is None else end
+
+    def _count(self, answers: Mapping[str, Answer], election: tuple[int, int]) -> None:
+        record = self._definitions.record_of(self.key, self.queue_id)
+        self._election = None
+        if record is None or (record.epoch, record.ballot) != election:
+            return
+        result = decide(record, answers, given_up=self._given_up(record))
+        if result.winner is None:
+            self._tell_not_promoted(record.epoch, (result.why_not,))
+        elif result.winner == self._node:
+            self.win(*election)
+        else:
+            self._effects.tell_winner(result.winner, self, election)
+
+    def _given_up(self, record: QueueRecord) -> int:
+        """Whole copies of which nothing is awaited any more: the policy allows to lose what only
+        they have."""
+        if record.down or self._effects.promote_when(self.key) == WHEN_SYNCED:
+            return 0
+        present = self._effects.present()
+        absent = [node not in present for node in (record.leader, *record.in_sync)]
+        return sum(absent) + record.missing
+
+    def win(self, epoch: int, ballot: int) -> None:
+        """Lead: enough have voted, and nobody of them has more."""
+        if not isinstance(self.vote(epoch, ballot), Vote):
+            self.take_lead(epoch)
+
+    def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
+        if epoch != self._told_epoch:
+            self._told_epoch = epoch
+            log_event(
+                log,
+                logging.WARNING,
+                "mirror_not_promoted",
+                queue=self.key[2],
+                vhost=self.key[1],
+                candidates=" ".join(order) or "none",
+            )
+
+    def take_lead(self, epoch: int) -> None:
+        """Lead, if nobody else does in a later epoch, and if nothing is lost by it that need not
+        be."""
+        self.promoting = True
+        now = self._definitions.record_of(self.key, self.queue_id)
+        ballot = now.ballot if now is not None else 0
+        is_elected = self.carrier is CarrierKind.LOG
+
+        def lead(record: QueueRecord) -> QueueRecord | None:
+            whole = self._node in record.in_sync and not (is_elected and record.ballot != ballot)
+            if (
+                record.epoch != epoch
+                or self._node not in record.mirrors
+                or not (whole or self._may_lead_without_all(record))
+            ):
+                self.promoting = False
+                return None
+            alive = () if self.is_outside else self._alive()
+            mirrors = [m for m in record.mirrors if m in alive and m != self._node]
+            in_sync = [m for m in record.in_sync if m in mirrors] if whole else []
+            missing = 0
+            if is_elected and whole and record.acks != ALL:
+                # Not all of those who live need have all: until they do, the next election counts
+                # with as many copies as this one.
+                missing = record.whole_copies - 1 - len(in_sync)
+            return msgspec.structs.replace(
+                record,
+                leader=self._node,
+                epoch=epoch + 1,
+                mirrors=mirrors,
+                in_sync=in_sync,
+                missing=missing,
+                promoted=leader_down(record.leader, whole=whole),
+                promoted_at=self._clock.wall_time(),
+                down=False,
+                stores={**record.stores, self._node: self.storage_id},
+            )
+
+        self._definitions.write_record(self.key, self.queue_id, lead)
+
+    def take_over(self, leader: str, epoch: int) -> bool:
+        """Lead in the place of a leader that wants it so, if this copy is whole."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        if record is None or not self._may_take_over(record, leader, epoch):
+            return False
+
+        def lead(record: QueueRecord) -> QueueRecord | None:
+            if not self._may_take_over(record, leader, epoch):
+                return None
+            return msgspec.structs.replace(
+                record,
+                leader=self._node,
+                epoch=epoch + 1,
+                mirrors=[mirror for mirror in record.mirrors if mirror != self._node],
+                in_sync=[mirror for mirror in record.in_sync if mirror != self._node],
+                promoted=handed_over(leader),
+                promoted_at=self._clock.wall_time(),
+                stores={**record.stores, self._node: self.storage_id},
+            )
+
+        self._definitions.write_record(self.key, self.queue_id, lead)
+        return True
+
+    def _may_take_over(self, record: QueueRecord, leader: str, epoch: int) -> bool:
+        return (record.leader, record.epoch) == (leader, epoch) and self._node in record.in_sync
+
+    def _may_lead_without_all(self, record: QueueRecord) -> bool:
+        """Whether the policy allows it, and nobody who lives can have a whole copy.
+
+        A leader that is up for the cluster leads on, or will in a moment.
+        """
+        if self._node not in self._candidates(record):
+            return False
+        if record.leader in self._effects.present():
+            return False
+        awaited = self._others.may_have(record.in_sync, record.epoch)
+        self._others.ask(awaited, record.epoch, self.leader_may_be_gone)
+        return not awaited

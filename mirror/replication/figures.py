@@ -1,0 +1,120 @@
+"""What people are shown of the mirrored queues of a node: who has copies, and how far they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from warren.core.ports import Key
+from warren.core.queue import Queue
+from warren.core.records import GroupRecord, QueueRecord
+from warren.mirror.gm.ring_view import Shown, shown_ring
+from warren.mirror.replication.copy_here import CopyHere
+from warren.mirror.replication.leader import SyncProgress
+from warren.mirror.replication.led_queue import LedQueue
+from warren.mirror.replication.promotion import Promotion
+
+
+class Lag(NamedTuple):
+    """What a mirror has not reported yet, in batches and in their octets."""
+
+    batches: int
+    octets: int
+
+
+class MirrorState(NamedTuple):
+    """What is known of the mirrors of a queue.
+
+    `progress` and `lag` are known at the leader: how far synchronisations are, and how far a
+    mirror is behind.
+    """
+
+    leader: str
+    mirrors: Sequence[str]
+    in_sync: Sequence[str]
+    promoted: str
+    promoted_at: float
+    progress: Mapping[str, SyncProgress]
+    lag: Mapping[str, Lag]
+
+
+class MirrorFigures:
+    """`led` and `copies` are those of `Mirroring`, by the ids of their queues."""
+
+    def __init__(
+        self,
+        node: str,
+        led: Mapping[int, LedQueue],
+        copies: Mapping[int, CopyHere],
+        record_of: Callable[[Key, int], QueueRecord | None],
+        group_record: Callable[[int], GroupRecord | None],
+    ) -> None:
+        # How often this node was given the lead of a queue, and why.
+        self.promotions: Counter[Promotion] = Counter()
+        self._node = node
+        self._led = led
+        self._copies = copies
+        self._record_of = record_of
+        self._group_record = group_record
+
+    def _record(self, queue: Queue) -> QueueRecord | None:
+        return self._record_of(("queue", queue.vhost_name, queue.name), queue.queue_id)
+
+    def state(self, queue: Queue) -> MirrorState | None:
+        """What is known of the mirrors of a queue; None if it has none."""
+        record = self._record(queue)
+        led = self._led.get(queue.queue_id)
+        if record is None or (led is None and not record.mirrors and not record.epoch):
+            return None
+        progress: dict[str, SyncProgress] = {}
+        lag: dict[str, Lag] = {}
+        if led is not None:
+            for mirror in led.leader.mirrors:
+                lag[mirror] = Lag(led.leader.lag(mirror), led.leader.lag_bytes(mirror))
+                under_way = led.leader.progress(mirror)
+                if under_way is not None:
+                    progress[mirror] = under_way
+        return MirrorState(
+            record.leader,
+            record.mirrors,
+            record.in_sync,
+            record.promoted,
+            record.promoted_at,
+            progress,
+            lag,
+        )
+
+    def ring(self, queue: Queue) -> list[Shown]:
+        """Who stands in the ring of a mirrored queue; what only its leader knows, it says."""
+        record = self._record(queue)
+        if record is None:
+            return []
+        led = self._led.get(queue.queue_id)
+        group = self._group_record(queue.queue_id)
+        if led is None:
+            return shown_ring(record, group)
+        syncing = [mirror for mirror in led.leader.mirrors if led.leader.is_syncing(mirror)]
+        return shown_ring(record, group, syncing=syncing, asked=led.wanted_mirrors)
+
+    # Of this node
+
+    def led_queues(self) -> list[Queue]:
+        """The queues with mirrors that this node leads."""
+        return [led.queue for led in self._led.values()]
+
+    def lacks_mirrors(self, queue: Queue) -> bool:
+        """Whether a queue of this node shall have mirrors, and none is in sync."""
+        led, record = self._led.get(queue.queue_id), self._record(queue)
+        if led is None or record is None or record.in_sync:
+            return False
+        return led.wanted.mode is not None and led.wanted.copies_max != 1
+
+    def copies_here(self) -> list[CopyHere]:
+        """The mirrors of this node."""
+        return list(self._copies.values())
+
+    def is_in_sync_here(self, copy: CopyHere) -> bool:
+        """Whether the mirror of this node is in sync."""
+        record = self._record_of(copy.key, copy.queue_id)
+        return record is not None and self._node in record.in_sync

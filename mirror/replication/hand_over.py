@@ -1,0 +1,295 @@
+"""Hands queues that this node leads over to mirrors that are in sync, without losing anything.
+
+1. The queue is held: publishes wait, and nothing is delivered. What died in it before is buried,
+   so that it does not die again at the next leader.
+2. When every mirror has what was written down so far, the leader falls silent. What comes from
+   then on, such as a verdict, is told to no mirror: none does what the next leader never hears of.
+3. When every mirror has the last words too, the target is asked to lead.
+4. The target writes itself into the definition, and what stands for the queue here makes room for
+   it (`Mirroring`). If it says that it cannot, or takes too long, the queue goes on where it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+
+from warren.core.errors import NotFound
+from warren.core.pattern import compile_pattern
+from warren.core.ports import Clock, Key
+from warren.core.queue import Queue
+from warren.core.records import QueueRecord
+from warren.core.waiting import Waiting, run
+from warren.mirror.messages.calls import Calls
+from warren.mirror.replication.led_queue import LedQueue
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.replicas import Copies, better_leader, drained_leader
+
+PATIENCE_S = 5.0
+"""How long a queue is held for a mirror that is to take the lead."""
+
+ANY_NAME = ".*"
+
+
+class Standstill:
+    """A queue that is held until every mirror in sync has everything; `then` is what comes next.
+
+    `target` is the mirror that is to lead, where it is for that. `stays` is called when the queue
+    goes on here.
+    """
+
+    def __init__(
+        self,
+        led: LedQueue,
+        target: str | None,
+        clock: Clock,
+        then: Callable[[], Waiting[bool]],
+        stays: Callable[[], None],
+    ) -> None:
+        self.target = target
+        self._led = led
+        self._then = then
+        self._stays = stays
+        self._is_over = False
+        led.queue.hold()
+        self._timer = clock.call_later(PATIENCE_S, self.stay)
+
+    def begin(self) -> None:
+        self._led.queue.all_buried().then(self._buried)
+
+    def _buried(self) -> None:
+        if not self._is_over:
+            self._led.leader.barrier(self._fall_silent, everywhere=True)
+
+    def stay(self) -> None:
+        """The queue goes on here."""
+        if not self._is_over:
+            self.end()
+            self._led.leader.speak_again()
+            self._led.queue.release(self._led.leader.publishing_again)
+            self._stays()
+
+    def end(self) -> None:
+        """The queue is not led here any more."""
+        self._is_over = True
+        self._timer.cancel()
+
+    def _fall_silent(self, leads: bool) -> None:
+        # Nothing was delivered since, and what came back meanwhile counts.
+        if not leads or self._is_over:
+            return
+        if not self._led.queue.all_buried().happened:
+            # Clients have rejected more meanwhile.
+            self.begin()
+        else:
+            self._led.leader.fall_silent()
+            self._led.leader.barrier(self._go_on, everywhere=True)
+
+    def _go_on(self, leads: bool) -> None:
+        if leads and not self._is_over:
+            if self.target is None:
+                # It ends by itself.
+                self._timer.cancel()
+            run(self._then(), self._answered)
+
+    def _answered(self, result: Callable[[], bool]) -> None:
+        goes = False
+        with suppress(NotFound):
+            goes = result()
+        if not goes:
+            self.stay()
+
+
+class HandOvers:
+    """Those of this node, one of a queue at a time, and to whom queues are handed over.
+
+    `led` are the queues it leads, by their ids. `running` and `may_lead` as `Mirroring` has them.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        calls: Calls,
+        clock: Clock,
+        led: Mapping[int, LedQueue],
+        definitions: QueueDefinitions,
+        running: Callable[[], Collection[str]],
+        may_lead: Callable[[str], bool],
+    ) -> None:
+        self._node = node
+        self._calls = calls
+        self._clock = clock
+        self._led = led
+        self._definitions = definitions
+        self._running = running
+        self._may_lead = may_lead
+        self._under_way: dict[int, Standstill] = {}
+        # Told when a queue that was to be handed over stays here.
+        self.on_stay: Callable[[Queue], None] = lambda queue: None
+
+    def serve(self) -> None:
+        """Answer the questions of other nodes."""
+        self._calls.serve("mirror.rebalance", self._asked_to_rebalance)
+
+    # One queue
+
+    def begin(self, led: LedQueue, target: str) -> None:
+        """Hand a queue over, unless that is under way already, another node may lead it, or it is
+        not noted yet that this one does."""
+
+        async def ask() -> bool:
+            # The target itself writes that it leads: it may have died, or have begun anew.
+            takes: bool = await self._calls.ask(
+                target, "mirror.take_over", led.leader.queue_id, led.leader.epoch
+            )
+            return takes
+
+        self._stand_still(led, target, ask)
+
+    def switch(self, led: LedQueue, then: Callable[[], Waiting[None]]) -> None:
+        """Do something with a queue while every mirror in sync has the same; it stays here."""
+
+        async def switched() -> bool:
+            await then()
+            return False
+
+        self._stand_still(led, None, switched)
+
+    def _stand_still(
+        self, led: LedQueue, target: str | None, then: Callable[[], Waiting[bool]]
+    ) -> None:
+        queue = led.queue
+        if queue.queue_id in self._under_way or led.leader.fenced or not led.leader.is_noted:
+            return
+
+        def stays() -> None:
+            del self._under_way[queue.queue_id]
+            self.on_stay(queue)
+
+        standstill = Standstill(led, target, self._clock, then, stays)
+        self._under_way[queue.queue_id] = standstill
+        standstill.begin()
+
+    def is_switching(self, queue_id: int) -> bool:
+        """Whether everything of this queue is to stay as it is until `switch` is over."""
+        standstill = self._under_way.get(queue_id)
+        return standstill is not None and standstill.target is None
+
+    def mirrors_changed(self, queue_id: int, mirrors: Collection[str]) -> None:
+        """A queue that is led here has these mirrors now; no other node can take the lead."""
+        hand_over = self._under_way.get(queue_id)
+        if hand_over is None or hand_over.target is None:
+            return
+        if hand_over.target not in mirrors:
+            hand_over.stay()
+
+    def drop(self, queue_id: int) -> None:
+        """The queue was deleted, or another node leads it, or may lead it."""
+        hand_over = self._under_way.pop(queue_id, None)
+        if hand_over is not None:
+            hand_over.end()
+
+    def can_take_over(self) -> Collection[str]:
+        """The nodes that can be reached and are not in maintenance."""
+        return [node for node in self._running() if self._may_lead(node)]
+
+    # Many
+
+    def drain(self) -> int:
+        """In maintenance mode: hand over every queue of this node that another node can lead.
+
+        Returns how many are still to go.
+        """
+        leads = self._leads()
+        may_lead = self.can_take_over()
+        count = 0
+        for led, record in self._led_with_records():
+            copies = Copies(record.leader, record.mirrors, record.in_sync)
+            target = drained_leader(copies, may_lead, leads)
+            if target is not None:
+                count += 1
+                leads[target] = leads.get(target, 0) + 1
+                self.begin(led, target)
+        return count
+
+    async def rebalance(
+        self, vhost_pattern: str = ANY_NAME, queue_pattern: str = ANY_NAME
+    ) -> dict[str, int]:
+        """Have every node hand over queues to mirrors at nodes that lead fewer.
+
+        Only queues with mirrors whose name and virtual host the patterns fit are moved. Returns how
+        many of those each node leads then. Raises `InvalidPattern`.
+        """
+        chosen = _chosen(vhost_pattern, queue_pattern)
+        records = list(self._definitions.items())
+        leads: dict[str, int] = Counter([record.leader for _, record in records])
+        mirrored = Counter([r.leader for key, r in records if r.mirrors and chosen(key)])
+        for node in sorted(self._running()):
+            if node == self._node:
+                after = self._hand_over_surplus(leads, chosen)
+            else:
+                # Who cannot be reached has nothing to hand over.
+                try:
+                    after = await self._calls.ask(
+                        node, "mirror.rebalance", leads, vhost_pattern, queue_pattern
+                    )
+                except NotFound:
+                    continue
+            for name, count in after.items():
+                mirrored[name] += count - leads.get(name, 0)
+            leads = after
+        return {name: count for name, count in sorted(mirrored.items()) if count > 0}
+
+    async def _asked_to_rebalance(
+        self,
+        _node: str,
+        leads: dict[str, int],
+        vhost_pattern: str = ANY_NAME,
+        queue_pattern: str = ANY_NAME,
+    ) -> dict[str, int]:
+        return self._hand_over_surplus(leads, _chosen(vhost_pattern, queue_pattern))
+
+    def _hand_over_surplus(
+        self, leads: Mapping[str, int], chosen: Callable[[Key], bool]
+    ) -> dict[str, int]:
+        """Hand over queues of this node; returns how many queues each node leads then."""
+        counts = dict(leads)
+        for led, record in self._led_with_records():
+            if not chosen(led.key):
+                continue
+            in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
+            copies = Copies(record.leader, record.mirrors, in_sync)
+            target = better_leader(copies, counts)
+            if target != self._node:
+                counts[self._node] = counts.get(self._node, 0) - 1
+                counts[target] = counts.get(target, 0) + 1
+                self.begin(led, target)
+        return counts
+
+    def _led_with_records(self) -> list[tuple[LedQueue, QueueRecord]]:
+        """The queues this node leads by their definitions too, and knows that it does."""
+        records = [
+            (led, self._definitions.record_of(led.key, led.queue.queue_id))
+            for led in self._led.values()
+        ]
+        return [
+            (led, at)
+            for led, at in records
+            if at is not None and at.leader == self._node and not led.leader.fenced
+        ]
+
+    def _leads(self) -> dict[str, int]:
+        """How many queues each node leads."""
+        return Counter([record.leader for record in self._definitions.records()])
+
+
+def _chosen(vhost_pattern: str, queue_pattern: str) -> Callable[[Key], bool]:
+    """Whether the patterns fit the queue with this key. Raises `InvalidPattern`."""
+    vhosts, queues = compile_pattern(vhost_pattern), compile_pattern(queue_pattern)
+
+    def fits(key: Key) -> bool:
+        _, vhost, name = key
+        return vhosts.search(vhost) is not None and queues.search(name) is not None
+
+    return fits

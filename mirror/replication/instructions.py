@@ -1,0 +1,219 @@
+"""What a leader tells its mirrors to do, in batches of octets.
+
+A batch is a head (epoch, number) and instructions in the order in which the leader did the same
+itself. Messages are named by the positions they have at the leader; neighbouring positions are one
+run. Moments are seconds since 1970: nodes have no other clock in common.
+
+`Script` writes a batch, `perform` reads one and calls a `Performer`. Rare instructions carry
+MessagePack.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from warren.core.message import Envelope
+from warren.mirror.carriers.batch import HEAD
+from warren.mirror.messages.cargo import Unpacker, packed_envelope
+from warren.mirror.messages.post import Undeliverable
+
+_PUBLISH = struct.Struct("<BBQdI")
+"""Instruction, level, position, seconds it has left to live or -1, octets of the body.
+Nodes do not agree on the time of day, so it is never told when a message expires."""
+_RUN = struct.Struct("<BBQI")
+"""Instruction, level, first position, count."""
+_PURGE = struct.Struct("<BB")
+_ORIGIN = struct.Struct("<BBQ")
+"""Instruction, octets of the name, number."""
+_CONTROL = struct.Struct("<BI")
+_SAME_ENVELOPE = 0x80
+NEVER = -1.0
+
+
+class Op(IntEnum):
+    PUBLISH = 1
+    PUBLISH_DELIVERED = 2
+    FETCH = 3
+    ACK = 4
+    REQUEUE = 5
+    PURGE = 6
+    ORIGIN = 7
+    START = 8
+    SLICE = 9
+    EPOCH = 10
+    KEEP = 11
+    KEEP_OUT = 12
+    REFUSED = 13
+    HEARD = 14
+
+
+RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT})
+PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
+CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
+
+_OPS = {int(op): op for op in Op}
+"""Ten times faster than asking the enumeration."""
+
+
+class Performer(Protocol):
+    """Who carries out a batch."""
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        lives_s: float,
+        delivered: bool,
+    ) -> None:
+        """A message was published; `delivered`: handed to a consumer at once.
+
+        It expires in `lives_s`, or never if that is below 0.
+        """
+        ...
+
+    def run(self, op: Op, level: int, start: int, count: int) -> None:
+        """Messages were fetched from the head, acknowledged, or put back; or, in a slice, are to be
+        taken from a former copy, of which some are out for acknowledgement."""
+        ...
+
+    def purge(self, level: int) -> None: ...
+
+    def origin(self, name: str, number: int) -> None:
+        """All that is published up to this number at another node has come by now."""
+        ...
+
+    def control(self, op: Op, arguments: Any) -> None: ...
+
+
+class Script:
+    """A batch that is being written."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.octets = 0
+        self._last_envelope: Envelope | None = None
+        # The run that may still grow.
+        self._run: tuple[Op, int] | None = None
+        self._run_start = 0
+        self._run_count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._parts) or self._run_count > 0
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        lives_s: float,
+        delivered: bool,
+    ) -> None:
+        if self._run_count:
+            self._end_run()
+        op: int = Op.PUBLISH_DELIVERED if delivered else Op.PUBLISH
+        if envelope is self._last_envelope:
+            op |= _SAME_ENVELOPE
+            self._parts += (_PUBLISH.pack(op, level, position, lives_s, len(body)), body)
+        else:
+            octets = packed_envelope(envelope)
+            head = _PUBLISH.pack(op, level, position, lives_s, len(body))
+            self._parts += (head, octets, body)
+            self.octets += len(octets)
+            self._last_envelope = envelope
+        self.octets += _PUBLISH.size + len(body)
+
+    def run(self, op: Op, level: int, position: int) -> None:
+        if self._run_count:
+            if self._run == (op, level) and position == self._run_start + self._run_count:
+                self._run_count += 1
+                return
+            self._end_run()
+        self._run = (op, level)
+        self._run_start = position
+        self._run_count = 1
+
+    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None:
+        for position in positions:
+            self.run(op, level, position)
+
+    def purge(self, level: int) -> None:
+        self._add(_PURGE.pack(Op.PURGE, level))
+
+    def origin(self, name: str, number: int) -> None:
+        raw = name.encode()
+        self._add(_ORIGIN.pack(Op.ORIGIN, len(raw), number) + raw)
+
+    def control(self, op: Op, *arguments: Any) -> None:
+        packed = msgspec.msgpack.encode(arguments)
+        self._add(_CONTROL.pack(op, len(packed)) + packed)
+
+    def take(self, epoch: int, batch: int) -> bytes:
+        """The batch that was written, and begin anew."""
+        if self._run_count:
+            self._end_run()
+        parts, self._parts = self._parts, []
+        self.octets = 0
+        self._last_envelope = None
+        return HEAD.pack(epoch, batch) + b"".join(parts)
+
+    def _add(self, octets: bytes) -> None:
+        if self._run_count:
+            self._end_run()
+        self._parts.append(octets)
+        self.octets += len(octets)
+
+    def _end_run(self) -> None:
+        assert self._run is not None
+        op, level = self._run
+        self._parts.append(_RUN.pack(op, level, self._run_start, self._run_count))
+        self.octets += _RUN.size
+        self._run_count = 0
+
+
+def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
+    """Carry out the instructions of a batch. Raises `Undeliverable` where there are none."""
+    start, end = HEAD.size, len(payload)
+    envelope: Envelope | None = None
+    try:
+        while start < end:
+            code = payload[start]
+            op = _OPS[code & ~_SAME_ENVELOPE]
+            if op in PUBLISHES:
+                _, level, position, lives_s, size = _PUBLISH.unpack_from(payload, start)
+                start += _PUBLISH.size
+                if not code & _SAME_ENVELOPE:
+                    envelope, start = unpacker.envelope(payload, start)
+                if envelope is None or start + size > end:
+                    raise Undeliverable("a message that is not whole")
+                body = payload[start : start + size]
+                start += size
+                delivered = op is Op.PUBLISH_DELIVERED
+                performer.publish(level, position, envelope, body, lives_s, delivered)
+            elif op in RUNS:
+                _, level, position, count = _RUN.unpack_from(payload, start)
+                start += _RUN.size
+                performer.run(op, level, position, count)
+            elif op is Op.PURGE:
+                _, level = _PURGE.unpack_from(payload, start)
+                start += _PURGE.size
+                performer.purge(level)
+            elif op is Op.ORIGIN:
+                _, size, number = _ORIGIN.unpack_from(payload, start)
+                start += _ORIGIN.size
+                performer.origin(payload[start : start + size].decode(), number)
+                start += size
+            else:
+                _, size = _CONTROL.unpack_from(payload, start)
+                start += _CONTROL.size
+                performer.control(op, msgspec.msgpack.decode(payload[start : start + size]))
+                start += size
+    except (struct.error, KeyError, ValueError, msgspec.MsgspecError) as error:
+        raise Undeliverable(f"an instruction that cannot be read: {error}") from None

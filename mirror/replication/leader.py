@@ -1,0 +1,723 @@
+"""The leader of a mirrored queue: what its mirrors are told, and what is confirmed when.
+
+What the queue does in one turn of the loop is one batch, broadcast over gm. Mirrors say up to which
+batch they have everything, on disk where that is wanted. A publish is confirmed when the queue's
+own store and every mirror have it; a mirror counts until the definition of the queue, which
+changes by compare-and-set, names it no more. So a leader that has been superseded, or that cannot
+reach the shared definitions, confirms nothing that another leader may not have.
+
+A mirror begins with nothing at a certain batch (START). It is in sync when all that is older than
+that has gone, or when it was sent it: slices of the queue, in order, each valid at the place of its
+marker (SLICE) among the instructions. Slices are small and one is under way at a time, so that
+the queue goes on serving.
+
+`Leader` decides and writes; who carries frames, members and definitions is `mirroring.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from warren.core.message import Envelope
+from warren.core.ports import Clock
+from warren.core.settlement import PublishConfirms
+from warren.mirror.carriers.batch import Position
+from warren.mirror.replication.confirm_rule import can_shrink, confirmed_upto
+from warren.mirror.replication.former_copy import Kept
+from warren.mirror.replication.instructions import NEVER, Op, Script
+from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.mirror_level import NOWHERE
+from warren.mirror.replication.refusals import Refusals
+from warren.mirror.replication.renumbering import Renumbering, Step
+from warren.mirror.replication.unasked import Unasked
+from warren.mirror.replication.unreported import Unreported
+
+BATCH_BYTES_MAX = 128 << 10
+"""Octets of instructions that are broadcast before the turn is over."""
+
+SLICE_COUNT = 128
+SLICE_BYTES = 64 << 10
+"""What a mirror is sent at a time while it is synchronised: less than a millisecond of work."""
+
+SLICE_PAUSE_S = 0.003
+BUSY_PAUSE_S = 0.012
+"""Between slices, and when somebody published or consumed since the last one: they have to wait
+for what the disks of mirrors are at."""
+
+NOT_BEFORE = 1 << 40
+"""More batches than there will ever be."""
+
+KEEP_COUNT = 1024
+"""Messages at a time that a mirror takes from its former copy: some milliseconds of work there."""
+
+SOME_ORIGINS = ""
+"""Stands among the origins of a queue when others may have published to it of which nobody knows:
+its leader was away, or it was not mirrored then."""
+
+_SLICE = struct.Struct("<QQQ")
+"""Queue, epoch and number of a slice."""
+
+
+class LeaderEffects(Protocol):
+    """What a leader asks of whoever carries things for it."""
+
+    def flush_soon(self) -> None:
+        """Call `flush` when the turn is over."""
+        ...
+
+    def broadcast(self, payload: bytes) -> None: ...
+
+    def send_slice(self, mirror: str, payload: bytes) -> None: ...
+
+    def now_in_sync(self, mirror: str) -> None:
+        """The mirror has all there is."""
+        ...
+
+    def reported_by_all(self, batch: int) -> None:
+        """Every mirror has everything up to this batch."""
+        ...
+
+
+class SyncProgress(NamedTuple):
+    """How many messages a mirror was sent, of how many there are to send, and since when."""
+
+    sent: int
+    total: int
+    began_at: float
+
+    def seconds_left(self, now: float) -> float | None:
+        """An estimate by what was sent so far; None before anything was."""
+        if not self.sent:
+            return None
+        return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)
+
+
+class _Confirm:
+    """A publish that waits: for the store, and for the mirrors."""
+
+    __slots__ = ("confirms", "left", "publish_seq", "refused")
+
+    def __init__(self, confirms: PublishConfirms, publish_seq: int, left: int) -> None:
+        self.confirms = confirms
+        self.publish_seq = publish_seq
+        self.left = left
+        self.refused = False
+
+
+class _Barrier:
+    """`PublishConfirms` of nothing but a moment."""
+
+    def __init__(self, done: Callable[[bool], None]) -> None:
+        self._done = done
+
+    def settle(self, publish_seq: int) -> None:
+        self._done(True)
+
+    def refuse(self, publish_seq: int) -> None:
+        self._done(False)
+
+
+class _Copy:
+    """What the leader knows of one mirror."""
+
+    def __init__(self, has_batch: int) -> None:
+        self.has_batch = has_batch
+        # It has everything from these positions on; None before it was told to start.
+        self.firsts: list[int] | None = None
+        self.in_sync = False
+        # Whether the definition says so, and whether it is about to say so no more.
+        self.is_named = False
+        self.is_leaving = False
+        # The batch that tells it to start.
+        self.begins_with = 0
+        # While it is sent the rest: per level, up to which position it was sent everything.
+        self.sync: list[int] | None = None
+        self.awaits_batch = 0
+        # The last slice it was sent, until it has the batch with its marker.
+        self.slice = b""
+        self.slice_batch = 0
+        self.slice_bytes = 0
+        # Batches so far that were no slices.
+        self.used = 0
+        self.sent = 0
+        self.began_at = 0.0
+        # What it has from before; and what of that is still in the queue, per level: from which
+        # position up to which.
+        self.has_kept: Kept | None = None
+        self.kept: list[tuple[int, int]] = []
+
+
+class Leader:
+    """Implements `leader_level.Journal`."""
+
+    def __init__(self, queue_id: int, epoch: int, clock: Clock, effects: LeaderEffects) -> None:
+        self.queue_id = queue_id
+        self.epoch = epoch
+        self.renumbering = Renumbering(epoch)
+        self.levels: list[LeaderLevel] = []
+        self.fenced = False
+        # Whether its node will know after a restart that it leads: nothing is confirmed before.
+        self.is_noted = True
+        self.again = False
+        self._is_sent_again = False
+        self.unasked = Unasked()
+        # Origins of which the next leader may not have heard, and the batches that tell them.
+        self._new_origins: dict[str, int] = {}
+        # Up to which of its publishes the queue has all of another node.
+        self.origins: dict[str, int] = {}
+        # What of these it has refused; and what of that is not written down yet.
+        self.refusals = Refusals()
+        self._refused: dict[str, list[int]] = {}
+        self._clock = clock
+        self._effects = effects
+        self._script = Script()
+        self._batch = 1
+        self._flushing = False
+        self._silent = False
+        self._copies: dict[str, _Copy] = {}
+        # How many whole copies confirm a publish; None: every mirror there is, whole or not.
+        self.acks: int | None = None
+        self._confirmed = 0
+        self._missing = 0
+        self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
+        self._awaiting: deque[tuple[int, _Confirm]] = deque()
+        self._open: dict[int, _Confirm] = {}
+        self._tokens = 0
+        self._slices = 0
+        self._unreported = Unreported()
+        self._slice_count = SLICE_COUNT
+        self._slice_rate = 0
+
+    def goes_on_in(self, epoch: int) -> None:
+        """The definition has another epoch, and still the same leader."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            tails = [level.next_position for level in self.levels]
+            self.renumbering.step(Step(epoch, [0] * len(tails), tails))
+
+    # Writing down
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+    ) -> int:
+        lives_s = self._lives_s(expires_at)
+        batch = self._batch
+        self._script.publish(level, position, envelope, body, lives_s, delivered)
+        if self._script.octets >= BATCH_BYTES_MAX:
+            self.flush()
+        if not self._flushing:
+            self._wake()
+        return batch
+
+    def _lives_s(self, expires_at: float | None) -> float:
+        """How long a message has still to live: clocks of nodes may differ by hours."""
+        return NEVER if expires_at is None else max(0.0, expires_at - self._clock.now())
+
+    @contextmanager
+    def publishing_again(self) -> Iterator[None]:
+        """What is published meanwhile may have been delivered by another leader."""
+        self.again = True
+        try:
+            yield
+        finally:
+            self.again = False
+
+    @contextmanager
+    def publishing_from_afar(self, origin: str) -> Iterator[None]:
+        """What is published meanwhile is kept by another node until it is answered.
+
+        It sends it again to the next leader, unless that cannot say what it has of it.
+        """
+        is_told = origin in self.origins and origin not in self._new_origins
+        self._is_sent_again = is_told or SOME_ORIGINS not in self.origins
+        try:
+            yield
+        finally:
+            self._is_sent_again = False
+
+    def nobody_asks(self, level: int, position: int, batch: int) -> None:
+        """Who has published the message waits for no confirm."""
+        if not self._is_sent_again:
+            self.unasked.published(batch, level, position)
+
+    def run(self, op: Op, level: int, position: int) -> None:
+        self._script.run(op, level, position)
+        if not self._flushing:
+            self._wake()
+
+    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None:
+        self._script.runs(op, level, positions)
+        if not self._flushing:
+            self._wake()
+
+    def purge(self, level: int) -> None:
+        self._script.purge(level)
+        self._wake()
+
+    def origin(self, name: str, number: int) -> None:
+        """All up to this number that was published at another node has been written down."""
+        if name not in self.origins:
+            self._new_origins[name] = self._batch
+        self.origins[name] = number
+        self._script.origin(name, number)
+        self._wake()
+
+    def refused(self, name: str, number: int) -> None:
+        """A publish of another node is not in the queue, and never will be."""
+        self._refused.setdefault(name, []).append(number)
+        if not self._flushing:
+            self._wake()
+
+    def heard(self, name: str, upto: int) -> None:
+        """Another node knows which of its publishes were refused, up to this number."""
+        self._write_refused()
+        self._script.control(Op.HEARD, name, upto)
+        self._wake()
+
+    def _write_refused(self) -> None:
+        for name, numbers in self._refused.items():
+            self._script.control(Op.REFUSED, name, numbers)
+        self._refused.clear()
+
+    def flush(self) -> None:
+        """Broadcast what was written down; without a mirror it is nobody's business."""
+        self._flushing = False
+        if self.fenced or self._silent or not self.is_noted:
+            return
+        if self._refused:
+            self._write_refused()
+        if self._script:
+            batch, self._batch = self._batch, self._batch + 1
+            payload = self._script.take(self.epoch, batch)
+            if self._copies:
+                self._unreported.broadcast(batch, len(payload))
+                self._effects.broadcast(payload)
+        if not self._copies:
+            self._release()
+
+    @property
+    def last_position(self) -> Position:
+        """The last batch that was written, sent or not."""
+        return self.epoch, self._batch - 1
+
+    def _last_batch(self) -> int:
+        """The one that everything is in that was written down so far, sent or not."""
+        return self._batch if self._script else self._batch - 1
+
+    def _wake(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._effects.flush_soon()
+
+    # Confirming
+
+    def confirm(
+        self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
+    ) -> tuple[PublishConfirms | None, int]:
+        waiting = _Confirm(confirms, publish_seq, 1 + local)
+        self._awaiting.append((batch, waiting))
+        if not local:
+            return None, 0
+        self._tokens += 1
+        self._open[self._tokens] = waiting
+        return self, self._tokens
+
+    def settle(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our own store has it."""
+        waiting = self._open.pop(publish_seq, None)
+        if waiting is not None:
+            self._step(waiting)
+
+    def refuse(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our own store cannot have it."""
+        waiting = self._open.pop(publish_seq, None)
+        if waiting is not None:
+            waiting.refused = True
+            self._step(waiting)
+
+    def fall_silent(self) -> None:
+        """Mirrors hear nothing that is written down later: one of them may lead from now on, and
+        what it had not heard the others shall not have done."""
+        self.flush()
+        self._silent = True
+
+    def speak_again(self) -> None:
+        """Nobody else leads."""
+        self._silent = False
+        self.flush()
+
+    def end(self, *, refuse: bool) -> None:
+        """The queue is deleted; or, with `refuse`, another node leads it now, and nobody here can
+        say what became of what is not confirmed."""
+        self.fenced = True
+        awaiting = [waiting for _, waiting in (*self._awaiting, *self._awaited_everywhere)]
+        self._awaiting.clear()
+        self._awaited_everywhere.clear()
+        for waiting in {id(w): w for w in (*awaiting, *self._open.values())}.values():
+            waiting.refused |= refuse
+            waiting.left = 1
+            self._step(waiting)
+        self._open.clear()
+
+    def _step(self, waiting: _Confirm) -> None:
+        waiting.left -= 1
+        if waiting.left:
+            return
+        if waiting.refused:
+            waiting.confirms.refuse(waiting.publish_seq)
+        else:
+            waiting.confirms.settle(waiting.publish_seq)
+
+    def has(self, mirror: str, batch: int) -> None:
+        """A mirror has everything up to this batch."""
+        copy = self._copies.get(mirror)
+        if copy is None or batch <= copy.has_batch:
+            return
+        copy.has_batch = batch
+        if batch >= copy.slice_batch:
+            copy.slice = b""
+        self._release()
+        if copy.sync is not None and batch >= copy.awaits_batch:
+            # Those who publish and consume have their turns first.
+            copy.awaits_batch = self._batch + NOT_BEFORE
+            self._clock.call_later(self._pause_s(copy), lambda: self._go_on_sending(mirror, copy))
+        elif copy.awaits_batch and batch >= copy.awaits_batch and copy.sync is None:
+            copy.awaits_batch = 0
+            self._is_in_sync(mirror, copy)
+
+    def _release(self) -> None:
+        """Confirm what every mirror has."""
+        if self.fenced or not self.is_noted:
+            return
+        copies = self._copies.values()
+        upto = everywhere = min([copy.has_batch for copy in copies], default=self._batch)
+        self._unreported.reported_by_all(everywhere)
+        self.unasked.reported_by_all(everywhere)
+        self._effects.reported_by_all(everywhere)
+        if self._new_origins:
+            new = self._new_origins.items()
+            self._new_origins = {name: batch for name, batch in new if batch > everywhere}
+        if self.acks is not None:
+            upto = confirmed_upto(self.acks, copies, self._missing, self._batch)
+            self._confirmed = max(self._confirmed, min(upto, self._batch - 1))
+            everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
+        self._settle_up_to(self._awaiting, upto)
+        self._settle_up_to(self._awaited_everywhere, everywhere)
+
+    def _settle_up_to(self, awaiting: deque[tuple[int, _Confirm]], upto: int) -> None:
+        while awaiting and awaiting[0][0] <= upto:
+            self._step(awaiting.popleft()[1])
+
+    def whole_copies_are(self, named: Collection[str], missing: int) -> None:
+        """The definition names these mirrors as whole, and counts so many that it does not name.
+
+        What was about to be written when it was another one never will be.
+        """
+        self._missing = missing
+        for mirror, copy in self._copies.items():
+            copy.is_named = mirror in named
+            copy.is_leaving = False
+        if self.acks is not None:
+            self._release()
+
+    def leaves(self, mirror: str) -> int:
+        """A mirror is about to be named no more, and counts no more for confirms.
+
+        Returns how many copies are missing then: none if the others have all that was confirmed.
+        """
+        copy = self._copies.get(mirror)
+        if copy is None or self.acks is None or not copy.is_named:
+            return 0
+        copy.is_leaving = True
+        return 0 if self._can_shrink(1) else 1
+
+    def can_forget_missing(self) -> bool:
+        """Whether the copies that are named have all that was confirmed."""
+        return self.acks is not None and self._can_shrink(self._missing)
+
+    def _can_shrink(self, by: int) -> bool:
+        assert self.acks is not None
+        copies = self._copies.values()
+        count = 1 + sum([copy.is_named for copy in copies]) + self._missing - by
+        return can_shrink(self.acks, copies, count, self._confirmed)
+
+    def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
+        """Whether each of these mirrors has all that was confirmed."""
+        copies = [self._copies.get(mirror) for mirror in mirrors]
+        return all(copy is not None and copy.has_batch >= self._confirmed for copy in copies)
+
+    # Mirrors
+
+    @property
+    def mirrors(self) -> Collection[str]:
+        return self._copies.keys()
+
+    def add_mirror(self, mirror: str, kept: Kept | None = None) -> None:
+        """From the next batch on the mirror counts; a new one has nothing until `start`.
+
+        `kept` is what its node has from a former copy.
+        """
+        self.flush()
+        self._copies[mirror] = copy = _Copy(self._batch - 1)
+        copy.has_kept = kept
+
+    def remove_mirror(self, mirror: str) -> None:
+        """The definition of the queue names it no more."""
+        if self._copies.pop(mirror, None) is not None:
+            self._release()
+
+    def start(self, mirror: str, *, synchronise: bool) -> None:
+        """Have a mirror begin: with the whole queue, or with what is published from now on."""
+        copy = self._copies[mirror]
+        tails = [level.next_position for level in self.levels]
+        firsts = [level.oldest() for level in self.levels]
+        whole = firsts == tails
+        synchronise = synchronise and not whole
+        copy.in_sync = False
+        copy.firsts = firsts if synchronise else tails
+        copy.sync = None
+        copy.awaits_batch = 0
+        uptos = firsts if synchronise else [NOWHERE] * len(tails)
+        shifts = self._find_kept(copy) if synchronise else []
+        self._script.control(
+            Op.START,
+            mirror,
+            copy.firsts,
+            uptos,
+            *self.renumbering.plain(),
+            shifts,
+            self._slices,
+        )
+        for name, number in self.origins.items():
+            self._script.origin(name, number)
+        for name, numbers in self.refusals:
+            self._script.control(Op.REFUSED, name, list(numbers))
+        self.flush()
+        copy.begins_with = self._last_batch()
+        if synchronise:
+            copy.sync = firsts
+            copy.sent = 0
+            copy.began_at = self._clock.now()
+            copy.awaits_batch = copy.begins_with
+        elif whole:
+            copy.awaits_batch = copy.begins_with
+
+    def _find_kept(self, copy: _Copy) -> list[int]:
+        """Note what the mirror need not be sent; returns by what its positions have moved."""
+        copy.kept = []
+        kept = copy.has_kept
+        if kept is None or len(kept.ranges) != len(self.levels):
+            return []
+        since = self.renumbering.since(kept.epoch, len(self.levels))
+        if since is None:
+            return []
+        copy.kept = [
+            (start + moved.shift, min(end, moved.limit) + moved.shift)
+            for (start, end), moved in zip(kept.ranges, since, strict=True)
+        ]
+        return [moved.shift for moved in since]
+
+    def may_resume(self, mirror: str) -> bool:
+        """Whether the mirror has something from before that is still in the queue."""
+        self._find_kept(self._copies[mirror])
+        return any(start < end for start, end in self._copies[mirror].kept)
+
+    def follows(self, mirror: str) -> None:
+        """A mirror of the leader before us has all that we have, and counts from the start."""
+        self._copies[mirror] = copy = _Copy(0)
+        copy.in_sync = True
+        copy.firsts = [0] * len(self.levels)
+
+    def barrier(self, done: Callable[[bool], None], *, everywhere: bool = False) -> None:
+        """Call back when what was written down so far is as safe as what is confirmed.
+
+        Or when every mirror in sync has it. With False when another node leads by then.
+        """
+        self.flush()
+        awaiting = self._awaited_everywhere if everywhere else self._awaiting
+        awaiting.append((self._last_batch(), _Confirm(_Barrier(done), 0, 1)))
+        self._release()
+
+    def limit_slices(self, count_max: int, rate: int = 0) -> None:
+        """Send no more messages than this in a slice, if that is less than is good anyway, and no
+        more octets than `rate` in a second; 0: as many as go."""
+        self._slice_count = min(SLICE_COUNT, count_max)
+        self._slice_rate = rate
+
+    def cancel_sync(self, mirror: str) -> bool:
+        """Send a mirror no more of what is older; it begins anew with what comes from now on."""
+        copy = self._copies.get(mirror)
+        if copy is None or copy.sync is None:
+            return False
+        self.start(mirror, synchronise=False)
+        return True
+
+    def progress(self, mirror: str) -> SyncProgress | None:
+        """How far the synchronisation of a mirror is; None when there is none."""
+        copy = self._copies.get(mirror)
+        if copy is None or copy.sync is None:
+            return None
+        left = sum([self._left(*one) for one in zip(self.levels, copy.sync, strict=True)])
+        return SyncProgress(copy.sent, copy.sent + left, copy.began_at)
+
+    @staticmethod
+    def _left(level: LeaderLevel, upto: int) -> int:
+        """Messages of a level that a mirror was not sent; what left the queue at its head since
+        then is not among them."""
+        if upto == NOWHERE:
+            return 0
+        return min(level.next_position - upto, level.length + len(level.pending))
+
+    def may_synchronise(self, mirror: str) -> bool:
+        """Whether the mirror began with what came later, and lacks what is older.
+
+        One that has become whole must not begin anew while that is being written down.
+        """
+        copy = self._copies[mirror]
+        has_part = copy.firsts is not None and copy.sync is None and not copy.awaits_batch
+        return has_part and not copy.in_sync
+
+    def lag(self, mirror: str) -> int:
+        """How many batches the mirror has not reported yet."""
+        return self._batch - 1 - self._copies[mirror].has_batch
+
+    def lag_bytes(self, mirror: str) -> int:
+        """How many octets of instructions that is."""
+        return self._unreported.octets_after(self._copies[mirror].has_batch)
+
+    def is_in_sync(self, mirror: str) -> bool:
+        copy = self._copies.get(mirror)
+        return copy is not None and copy.in_sync
+
+    def is_syncing(self, mirror: str) -> bool:
+        copy = self._copies.get(mirror)
+        return copy is not None and copy.sync is not None
+
+    def look_for_synced(self) -> None:
+        """Find mirrors that have become whole because all that was older is gone."""
+        waiting = [
+            (mirror, copy)
+            for mirror, copy in self._copies.items()
+            if not copy.in_sync and copy.firsts is not None and copy.sync is None
+        ]
+        if not waiting:
+            return
+        oldest = [level.oldest() for level in self.levels]
+        for mirror, copy in waiting:
+            assert copy.firsts is not None
+            has_begun = copy.has_batch >= copy.begins_with and not copy.awaits_batch
+            if has_begun and all(
+                first <= there for first, there in zip(copy.firsts, oldest, strict=True)
+            ):
+                self._is_in_sync(mirror, copy)
+
+    def _is_in_sync(self, mirror: str, copy: _Copy) -> None:
+        if self.fenced:
+            return
+        copy.in_sync = True
+        self._effects.now_in_sync(mirror)
+
+    def _pause_s(self, copy: _Copy) -> float:
+        used = self._batch - self._slices
+        is_busy = used != copy.used
+        copy.used = used
+        pause_s = BUSY_PAUSE_S if is_busy else SLICE_PAUSE_S
+        return max(pause_s, copy.slice_bytes / self._slice_rate) if self._slice_rate else pause_s
+
+    def _go_on_sending(self, mirror: str, copy: _Copy) -> None:
+        if self._copies.get(mirror) is copy and copy.sync is not None and not self.fenced:
+            self._send_slice(mirror, copy)
+
+    def _send_slice(self, mirror: str, copy: _Copy) -> None:
+        """Send what comes next; the mirror answers by having the batch that marks its place."""
+        assert copy.sync is not None
+        self.flush()
+        number = next((n for n, upto in enumerate(copy.sync) if upto != NOWHERE), None)
+        if number is None:
+            copy.sync = None
+            self._is_in_sync(mirror, copy)
+            return
+        level = self.levels[number]
+        start = copy.sync[number]
+        script = Script()
+        end = self._write_kept(script, copy, number, start)
+        if end is None:
+            end = self._write_messages(script, copy, number, start)
+        copy.sync[number] = NOWHERE if end >= level.next_position else end
+        self._slices += 1
+        head = _SLICE.pack(self.queue_id, self.epoch, self._slices)
+        copy.slice = head + script.take(self.epoch, 0)
+        copy.slice_bytes = len(copy.slice)
+        self._effects.send_slice(mirror, copy.slice)
+        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
+        copy.awaits_batch = copy.slice_batch = self._batch
+        self.flush()
+
+    def send_slice_again(self, mirror: str) -> None:
+        """The link to a mirror is up: what was under way over the one before may be lost."""
+        copy = self._copies.get(mirror)
+        if copy is not None and copy.slice and not self.fenced:
+            self._effects.send_slice(mirror, copy.slice)
+
+    def _write_kept(self, script: Script, copy: _Copy, number: int, start: int) -> int | None:
+        """Name messages the mirror has; returns up to where it was told, None if it lacks some."""
+        kept_from, kept_to = copy.kept[number] if copy.kept else (0, 0)
+        if not kept_from <= start < kept_to:
+            return None
+        level = self.levels[number]
+        listed = level.list_positions(start, kept_to, KEEP_COUNT)
+        out = [m for p, m in level.pending.items() if start <= p < listed.next_position]
+        assert copy.has_kept is not None
+        if copy.has_kept.safe_only:
+            safe = level.is_durable and all(m.envelope.persistent for m in out)
+            if not (listed.safe and safe):
+                return None
+        are_out = {message.position for message in out}
+        for position in sorted((*listed.positions, *are_out)):
+            script.run(Op.KEEP_OUT if position in are_out else Op.KEEP, number, position)
+        copy.sent += len(listed.positions) + len(out)
+        return listed.next_position
+
+    def _write_messages(self, script: Script, copy: _Copy, number: int, start: int) -> int:
+        """Send messages; returns up to where."""
+        level = self.levels[number]
+        peeked = level.peek(start, self._slice_count, SLICE_BYTES)
+        end = peeked.next_position
+        ready = {message.position: message for message in peeked.messages}
+        pending = [position for position in level.pending if start <= position < end]
+        loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
+        for position in sorted((*ready, *loaded)):
+            message = ready.get(position) or loaded[position]
+            lives_s = self._lives_s(message.expires_at)
+            script.publish(
+                number, position, message.envelope, message.body, lives_s, position in loaded
+            )
+        copy.sent += len(ready) + len(loaded)
+        return end
+
+    def begin_epoch(
+        self, deltas: Sequence[int], carried_out: tuple[int, int], firsts: Sequence[int] = ()
+    ) -> None:
+        """After promotion: mirrors take our positions, and put back what was out.
+
+        `firsts` are where our copy begins, a level each, if it was not in sync.
+
+        Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
+        gave up waiting for us to take its place may have gone on at the same moment.
+        """
+        tails = [level.next_position for level in self.levels]
+        self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
+        self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
+        # Who has this has all that the leader before may have confirmed.
+        self._confirmed = self._last_batch()
+        self._wake()

@@ -1,0 +1,228 @@
+"""The backing queue of a mirrored queue at its leader: does what it is told, and writes it down."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, OneByOne, Peeked
+from warren.core.message import Envelope, Message
+from warren.core.settlement import PublishConfirms
+from warren.mirror.replication.instructions import Op
+
+
+class Journal(Protocol):
+    """Where a leader writes down what its queue does, and who knows when all mirrors have it."""
+
+    again: bool
+    """Whether what is published now may have been delivered by another leader."""
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+    ) -> int:
+        """Returns the number of the batch the message is in."""
+        ...
+
+    def nobody_asks(self, level: int, position: int, batch: int) -> None:
+        """Who has published this message waits for no confirm."""
+        ...
+
+    def run(self, op: Op, level: int, position: int) -> None: ...
+
+    def runs(self, op: Op, level: int, positions: Iterable[int]) -> None: ...
+
+    def purge(self, level: int) -> None: ...
+
+    def confirm(
+        self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
+    ) -> tuple[PublishConfirms | None, int]:
+        """Settle this publish when every mirror has the batch; if `local`, the store too.
+
+        Returns whom the store is to tell, and under which number.
+        """
+        ...
+
+
+class LeaderLevel(OneByOne):
+    """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
+
+    `_again` are the positions of messages that count as delivered though nobody here has
+    fetched them.
+    """
+
+    defers_confirms = True
+    defers_transient = True
+
+    __slots__ = ("_again", "_journal", "inner", "level", "pending")
+
+    def __init__(self, inner: MirroredLevel, level: int, journal: Journal) -> None:
+        self.inner = inner
+        self.level = level
+        self.pending: dict[int, Message] = {}
+        self._journal = journal
+        self._again: set[int] = set()
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    @property
+    def expiring(self) -> bool:
+        return self.inner.expiring
+
+    @property
+    def ready_bytes(self) -> int:
+        return self.inner.ready_bytes
+
+    @property
+    def published(self) -> int:
+        return self.inner.published
+
+    @property
+    def next_position(self) -> int:
+        return self.inner.next_position
+
+    @property
+    def undelivered_from(self) -> int:
+        return self.inner.undelivered_from
+
+    def status(self, now: float) -> BackingQueueStatus:
+        return self.inner.status(now)
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        inner, journal = self.inner, self._journal
+        position = inner.next_position
+        batch = journal.publish(self.level, position, envelope, body, expires_at, False)
+        if journal.again:
+            self._again.add(position)
+        if confirms is None:
+            journal.nobody_asks(self.level, position, batch)
+        else:
+            local = inner.defers_confirms and envelope.persistent
+            confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
+        inner.publish(envelope, body, expires_at, confirms, publish_seq)
+
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message:
+        inner, journal = self.inner, self._journal
+        position = inner.next_position
+        batch = journal.publish(self.level, position, envelope, body, expires_at, True)
+        if confirms is None:
+            journal.nobody_asks(self.level, position, batch)
+        else:
+            local = inner.defers_confirms and envelope.persistent
+            confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
+        message = inner.publish_delivered(envelope, body, expires_at, confirms, publish_seq)
+        message.redelivered = journal.again
+        self.pending[message.position] = message
+        return message
+
+    def fetch(self) -> Message | None:
+        message = self.inner.fetch()
+        if message is not None:
+            self._fetched((message,))
+        return message
+
+    def fetch_many(self, limit: int) -> list[Message]:
+        messages = self.inner.fetch_many(limit)
+        self._fetched(messages)
+        return messages
+
+    def fetch_expired(self, now: float, limit: int) -> list[Message]:
+        messages = self.inner.fetch_expired(now, limit)
+        self._fetched(messages)
+        return messages
+
+    def next_expiry(self) -> float | None:
+        return self.inner.next_expiry()
+
+    def load(self, messages: Iterable[Message]) -> list[Message]:
+        return self.inner.load(messages)
+
+    def ack(self, messages: Collection[Message]) -> None:
+        self.inner.ack(messages)
+        self._settled(Op.ACK, messages)
+
+    def requeue(self, messages: Iterable[Message]) -> None:
+        messages = list(messages)
+        self.inner.requeue(messages)
+        self._settled(Op.REQUEUE, messages)
+
+    def purge(self) -> int:
+        self._journal.purge(self.level)
+        self._again.clear()
+        return self.inner.purge()
+
+    def set_mode(self, mode: str) -> None:
+        self.inner.set_mode(mode)
+
+    def stop(self) -> None:
+        self.unwrapped().stop()
+
+    def delete(self) -> None:
+        # They lead back to the queue, and the collector does not look at messages.
+        self.pending.clear()
+        self.inner.delete()
+
+    def unwrapped(self) -> MirroredLevel:
+        """What goes on without mirrors, or after a restart."""
+        if self._again:
+            # It knows no single messages that count as delivered: better too many than too few.
+            self.inner.count_as_delivered()
+        return self.inner
+
+    # For the synchronisation of mirrors
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        return self.inner.peek(start, count_max, bytes_max)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        return self.inner.list_positions(start, end, count_max)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its persistent messages are to be found again after a restart."""
+        return self.inner.defers_confirms
+
+    def oldest(self) -> int:
+        """The position of the oldest message there is, pending or ready."""
+        head = self.inner.peek(0, 1, 1).messages if self.inner.length else []
+        ready = head[0].position if head else self.inner.next_position
+        return min(ready, min(self.pending, default=ready))
+
+    def _fetched(self, messages: Iterable[Message]) -> None:
+        run, level, pending = self._journal.run, self.level, self.pending
+        for message in messages:
+            position = message.position
+            pending[position] = message
+            run(Op.FETCH, level, position)
+        if self._again:
+            for message in messages:
+                if message.position in self._again:
+                    self._again.remove(message.position)
+                    message.redelivered = True
+
+    def _settled(self, op: Op, messages: Iterable[Message]) -> None:
+        run, level, forget = self._journal.run, self.level, self.pending.pop
+        for message in messages:
+            forget(message.position, None)
+            run(op, level, message.position)

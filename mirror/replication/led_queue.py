@@ -1,0 +1,517 @@
+"""A mirrored queue that this node leads: its group, its mirrors, and what the definition says of
+them. RabbitMQ calls this the coordinator."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import msgspec
+
+from warren.core.log_line import log_event
+from warren.core.ports import Clock, Key
+from warren.core.queue import Queue
+from warren.core.records import QueueRecord
+from warren.core.waiting import Event
+from warren.mirror.carriers.batch import epoch_and_batch
+from warren.mirror.carriers.ports import (
+    PRESUMED,
+    CarrierKind,
+    CarrierMember,
+    MemberId,
+    Members,
+    StopReason,
+)
+from warren.mirror.replication.confirm_rule import ALL, stricter
+from warren.mirror.replication.former_copy import Kept
+from warren.mirror.replication.leader import Leader
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.replicas import Wanted, stand_ins
+from warren.mirror.replication.returned_leader import ReturnedLeader
+
+log = logging.getLogger("warren.queue")
+
+INVITE_AGAIN_S = 3.0
+"""How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
+
+UNREACHED_S = 5.0
+"""How long confirms wait for a mirror that only others can reach."""
+
+
+class LedEffects(Protocol):
+    """What a led queue asks of whoever has links and groups."""
+
+    def flush_soon(self, led: LedQueue) -> None: ...
+
+    def send_slice(self, mirror: str, payload: bytes) -> None: ...
+
+    def group_joined(self, led: LedQueue) -> None:
+        """Mirrors can be asked for."""
+        ...
+
+    def invite(self, led: LedQueue, node: str) -> None:
+        """Ask a node to have a mirror."""
+        ...
+
+    def set_flow(self, led: LedQueue, flow: bool) -> None: ...
+
+    def membership_lost(self, led: LedQueue, reason: str) -> None:
+        """The group goes on without this node, or has to be joined anew."""
+        ...
+
+    def superseded(self, led: LedQueue, by: str) -> None:
+        """Another node leads, though the definition that says so has not come yet."""
+        ...
+
+
+class LedQueue:
+    """`UpperLayer` of the leader's group member, and `LeaderEffects` of its `Leader`."""
+
+    def __init__(
+        self,
+        key: Key,
+        queue: Queue,
+        epoch: int,
+        node: str,
+        clock: Clock,
+        definitions: QueueDefinitions,
+        effects: LedEffects,
+        carrier: CarrierKind = CarrierKind.GM,
+    ) -> None:
+        self.key = key
+        self.carrier = carrier
+        self.queue = queue
+        self.leader = Leader(queue.queue_id, epoch, clock, self)
+        self.member: CarrierMember
+        # What the storage of this node calls the queue.
+        self.storage_id = queue.queue_id
+        self.wanted = Wanted()
+        self.wanted_mirrors: tuple[str, ...] = ()
+        # Under which ids the storages of the mirrors know the queue, for a life of each.
+        self._storages: dict[MemberId, int] = {}
+        # And what their nodes have from before.
+        self._kept: dict[MemberId, Kept] = {}
+        # Declarations that wait until the queue has its mirrors.
+        self.waiting: list[Event] = []
+        # While its node, which was away, does not know yet whether it leads on.
+        self.returned: ReturnedLeader | None = None
+        # Whether nothing was awaited of it when it was looked at last.
+        self.at_rest = False
+        # Who was asked to have a mirror, and when.
+        self._invited: dict[str, float] = {}
+        # Mirrors that cannot be reached from here, and since when that is known.
+        self._unreached: dict[str, float] = {}
+        self._clock = clock
+        self._node = node
+        self._definitions = definitions
+        self._effects = effects
+        self._joined = False
+        self._members: dict[str, MemberId] = {}
+        self._admitting: set[MemberId] = set()
+        # What members did while another carrier is being written down.
+        self._put_off: list[tuple[Members, Members]] | None = None
+        # Mirrors that are to come over to another carrier.
+        self._awaited: set[str] = set()
+        self._all_came = Event()
+        # Which life of a node's member the mirror is that the definition names.
+        self._named: dict[str, MemberId] = {}
+        self._unsent: deque[bytes] = deque()
+
+    def want(self, wanted: Wanted) -> None:
+        """What its policy says from now on."""
+        self.wanted = wanted
+        self.leader.limit_slices(wanted.sync_batch, wanted.catch_up_rate)
+
+    def go_on_alone(self, member: CarrierMember, epoch: int) -> None:
+        """Lead on, after being fenced, in another life of the group, in which nobody is yet."""
+        self.leader.goes_on_in(epoch)
+        self.leader.fenced = False
+        self._invited.clear()
+        self._members.clear()
+        self._admitting.clear()
+        self._unsent.clear()
+        self.member = member
+        member.start()
+        # What waited for mirrors that are not there any more need not wait.
+        self.leader.speak_again()
+        self.queue.release(self.leader.publishing_again)
+
+    # Another carrier
+
+    def is_about_to_come_over(self) -> None:
+        """Mirrors may leave the present carrier before this node knows what they know."""
+        self._put_off = []
+
+    def does_not_come_over(self) -> None:
+        """The carrier stays, and who left it has gone."""
+        put_off, self._put_off = self._put_off or [], None
+        for births, deaths in put_off:
+            self.members_changed(births, deaths)
+
+    def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
+        """Another carrier brings batches from now on; its members come one by one."""
+        self._put_off = None
+        self.carrier = carrier
+        self.member = member
+        self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
+        self._invited.clear()
+        self._members.clear()
+        self._named.clear()
+        self._admitting.clear()
+
+    def await_mirrors(self, mirrors: Collection[str]) -> Event:
+        """What happens when each of them has come, or is named no more."""
+        self._awaited = set(mirrors)
+        self._all_came = Event()
+        self._look_for_awaited()
+        return self._all_came
+
+    def adopt(self, member: MemberId, storage_id: int) -> None:
+        """This life of a member is that of the mirror which came over."""
+        self._named[member.node] = member
+        self._storages[member] = storage_id
+        self._look_for_awaited()
+
+    def give_mirrors_up(self) -> None:
+        """Those that have not come need not have anything to confirm."""
+        for mirror in list(self._awaited):
+            self._dismiss(mirror, though_member=True)
+
+    def _look_for_awaited(self) -> None:
+        named, there = self._named, self.leader.mirrors
+        self._awaited = {
+            node
+            for node in self._awaited
+            if node in there and (node not in named or self._members.get(node) != named[node])
+        }
+        if not self._awaited:
+            self._all_came.happen()
+
+    # `UpperLayer`
+
+    def joined(self, members: Members) -> None:
+        self._joined = True
+        self.members_changed(tuple(m for m in members if m.node != self._node), ())
+        self._effects.group_joined(self)
+
+    def already_joined(self, members: Members) -> None:
+        """After promotion: the member was a mirror's before."""
+        self._joined = True
+        self._members = {member.node: member for member in members if member.node != self._node}
+        self._named = dict(self._members)
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
+        for mirror in record.mirrors if record is not None else ():
+            if mirror not in self._members:
+                # Its death was told to the mirror, which did not lead then.
+                self._dismiss(mirror, life=MemberId(mirror, PRESUMED))
+
+    def members_changed(self, births: Members, deaths: Members) -> None:
+        if self._put_off is not None:
+            self._put_off.append((births, deaths))
+            return
+        for birth in births:
+            if birth.node != self._node:
+                self._is_born(birth, deaths)
+        for death in deaths:
+            if self._members.get(death.node) == death:
+                del self._members[death.node]
+                self._dismiss(death.node, life=death)
+
+    def _is_born(self, birth: MemberId, deaths: Members) -> None:
+        node = birth.node
+        self._members[node] = birth
+        for earlier in [one for one in self._storages if one.node == node and one != birth]:
+            del self._storages[earlier]
+            self._kept.pop(earlier, None)
+        if self._named.get(node) in deaths:
+            # Until now it was known by its node only.
+            self._named[node] = birth
+        # One that was only out of reach, or comes over, is a mirror already.
+        is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
+        if not is_mirror and node not in self._awaited:
+            self._admit(birth)
+        self._look_for_awaited()
+
+    def deliver(self, sender: MemberId, payload: bytes) -> None:
+        """What a leader has broadcast it has done already; others broadcast when they lead."""
+        if sender.node != self._node and epoch_and_batch(payload)[0] > self.leader.epoch:
+            self._effects.superseded(self, sender.node)
+
+    def confirmed(self, tokens: tuple[object, ...]) -> None:
+        """Mirrors say themselves what they have."""
+
+    def congestion(self, congested: bool) -> None:
+        self._effects.set_flow(self, congested)
+        if not congested:
+            self._send_on()
+
+    def disputed(self) -> None:
+        def call_another_ballot(record: QueueRecord) -> QueueRecord:
+            return msgspec.structs.replace(record, ballot=record.ballot + 1)
+
+        self._change(call_another_ballot)
+
+    def stopped(self, reason: StopReason) -> None:
+        self._joined = False
+        self.member.ended()
+        if reason is not StopReason.LEFT:
+            self._effects.membership_lost(self, reason.value)
+
+    # `LeaderEffects`
+
+    def flush_soon(self) -> None:
+        self._effects.flush_soon(self)
+
+    def broadcast(self, payload: bytes) -> None:
+        self._unsent.append(payload)
+        self._send_on()
+
+    def send_slice(self, mirror: str, payload: bytes) -> None:
+        self._effects.send_slice(mirror, payload)
+
+    def reported_by_all(self, batch: int) -> None:
+        self.member.reported_by_all(batch)
+
+    def now_in_sync(self, mirror: str) -> None:
+        def add(record: QueueRecord) -> QueueRecord | None:
+            if mirror not in record.mirrors or mirror in record.in_sync:
+                return None
+            if not self.leader.is_in_sync(mirror):
+                # Others were faster, and it has begun anew meanwhile.
+                return None
+            return msgspec.structs.replace(record, in_sync=[*record.in_sync, mirror])
+
+        log_event(
+            log, logging.INFO, "mirror_in_sync", queue=self.key[2], vhost=self.key[1], mirror=mirror
+        )
+        self._change(add)
+
+    # Mirrors
+
+    def members(self) -> Collection[str]:
+        """The nodes that have a member in the group, besides this one."""
+        return self._members.keys()
+
+    def invite_missing(self, running: Collection[str]) -> None:
+        """Ask the nodes that are wanted and have no mirror, again and again."""
+        if not self._joined:
+            return
+        now = self._clock.now()
+        for node in self.wanted_mirrors:
+            member = self._members.get(node)
+            if member is None:
+                asked_at = self._invited.get(node, -INVITE_AGAIN_S)
+                if node in running and now >= asked_at + INVITE_AGAIN_S:
+                    self._invited[node] = now
+                    self._effects.invite(self, node)
+            elif node not in self.leader.mirrors and node not in self._awaited:
+                # It came while another node led.
+                self._admit(member)
+
+    def not_invited(self, node: str) -> None:
+        """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
+        self._invited.pop(node, None)
+
+    def has_answered(self, node: str, incarnation: int, storage_id: int, kept: Kept | None) -> None:
+        """The node has said under which id it stores the copy of this life of its member, and what
+        it has from before.
+        """
+        mirror = MemberId(node, incarnation)
+        self._storages[mirror] = storage_id
+        if kept is not None:
+            self._kept[mirror] = kept
+        if self._members.get(node) == mirror and node not in self.leader.mirrors:
+            self._admit(mirror)
+
+    def is_complete(self, running: Collection[str]) -> bool:
+        """Whether every mirror that is wanted, and whose node is up, has begun."""
+        there = self.leader.mirrors
+        return self._joined and all(
+            node in there for node in self.wanted_mirrors if node in running
+        )
+
+    def has_all_in_sync(self, record: QueueRecord, running: Collection[str]) -> bool:
+        """Whether the mirrors that are wanted are there, up and in sync, and no others."""
+        in_sync = set(record.in_sync)
+        return (
+            self._joined
+            and in_sync == set(self.wanted_mirrors) == set(record.mirrors)
+            and in_sync == set(self.leader.mirrors)
+            and in_sync <= set(running)
+            and not record.missing
+        )
+
+    def synchronise(self, record: QueueRecord) -> None:
+        """Send every mirror that is not in sync what it lacks."""
+        for mirror in record.mirrors:
+            unsynced = mirror not in record.in_sync and mirror in self.leader.mirrors
+            if unsynced and self.leader.may_synchronise(mirror):
+                self.leader.start(mirror, synchronise=True)
+
+    def drop_unwanted(self) -> None:
+        """Have the definition name no more mirrors than are wanted; they go when they see that.
+
+        While those that are wanted are not in sync, others that are stay in their place.
+        """
+        wanted = self.wanted_mirrors
+
+        def drop(record: QueueRecord) -> QueueRecord | None:
+            stay = stand_ins(wanted, record.in_sync)
+            kept = [mirror for mirror in record.mirrors if mirror in wanted or mirror in stay]
+            if kept == record.mirrors:
+                return None
+            return self._naming(record, kept)
+
+        self._change(drop)
+
+    def _naming(self, record: QueueRecord, mirrors: list[str]) -> QueueRecord:
+        """The definition with fewer mirrors. Votes of those that are not named any more are void:
+        they may be mirrors again before an election is over."""
+        in_sync = [mirror for mirror in record.in_sync if mirror in mirrors]
+        leaving = [mirror for mirror in record.in_sync if mirror not in mirrors]
+        missing = sum([self.leader.leaves(mirror) for mirror in leaving])
+        return msgspec.structs.replace(
+            record,
+            mirrors=mirrors,
+            in_sync=in_sync,
+            ballot=record.ballot + (self.carrier is CarrierKind.LOG),
+            missing=record.missing + missing,
+        )
+
+    def drop_unreached(self, running: Collection[str]) -> None:
+        """The group goes on while its neighbours reach each other, but a mirror says to the leader
+        itself what it has: one that cannot is not waited for any longer."""
+        self._drop_slow()
+        now = self._clock.now()
+        unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
+        self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
+        for mirror, since in self._unreached.items():
+            if now >= since + UNREACHED_S:
+                self._dismiss(mirror, though_member=True)
+
+    def _drop_slow(self) -> None:
+        """A mirror that is too far behind catches up later, from what it has on disk."""
+        if self.carrier is not CarrierKind.LOG:
+            return
+        for mirror in list(self.leader.mirrors):
+            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max:
+                self._dismiss(mirror, though_member=True)
+
+    def record_changed(self, record: QueueRecord) -> None:
+        """Mirrors that are not named any more need not have anything to confirm."""
+        if self.carrier is CarrierKind.LOG:
+            # Until a smaller number is written down, an election counts on the larger one.
+            self.leader.acks = stricter(record.acks, self.wanted_acks)
+        for mirror in list(self.leader.mirrors):
+            if mirror not in record.mirrors:
+                self.leader.remove_mirror(mirror)
+        self.leader.whole_copies_are(record.in_sync, record.missing)
+        self._look_for_awaited()
+
+    @property
+    def wanted_acks(self) -> int:
+        return self.wanted.acks_of(1 + len(self.wanted_mirrors))
+
+    def follow_acks(self, record: QueueRecord) -> None:
+        """Have the definition say how many copies confirm a publish, as the policy wants it."""
+        if self.carrier is not CarrierKind.LOG:
+            return
+        acks = self.wanted_acks
+        self.leader.acks = stricter(record.acks, acks)
+        if not record.mirrors and not record.missing:
+            return
+        forget = record.missing > 0 and self.leader.can_forget_missing()
+        is_stricter = stricter(acks, record.acks) == acks
+        if (
+            acks != record.acks
+            and is_stricter
+            and not self.leader.have_all_confirmed(record.in_sync)
+        ):
+            # An election would count on what is not everywhere yet: at a later tick.
+            acks = record.acks
+        if acks == record.acks and not forget:
+            return
+
+        def count(record: QueueRecord) -> QueueRecord:
+            missing = 0 if forget or acks == ALL else record.missing
+            return msgspec.structs.replace(record, acks=acks, missing=missing)
+
+        self._change(count)
+
+    def _admit(self, birth: MemberId) -> None:
+        """A new mirror has nothing yet, and the definition says so before it is told to start."""
+        node = birth.node
+        storage_id = self._storages.get(birth)
+        if storage_id is None or birth in self._admitting:
+            # Its answer is on the way (see `has_answered`), or the definition is.
+            return
+        self._admitting.add(birth)
+
+        def name(record: QueueRecord) -> QueueRecord | None:
+            mirrors = [mirror for mirror in record.mirrors if mirror != node]
+            named = self._naming(record, mirrors)
+            return msgspec.structs.replace(
+                named,
+                mirrors=[*mirrors, node],
+                stores={**record.stores, node: storage_id},
+                carrier=self.carrier.stored,
+                acks=record.acks if record.mirrors else self.wanted_acks,
+            )
+
+        def start() -> None:
+            self._admitting.discard(birth)
+            self._named[node] = birth
+            if self._members.get(node) == birth:
+                self.leader.add_mirror(node, self._kept.pop(birth, None))
+                # Whoever was away goes on where it was, whatever the policy says of new mirrors.
+                whole = self.wanted.synchronise or self.leader.may_resume(node)
+                self.leader.start(node, synchronise=whole)
+                if self.waiting and self.is_complete(self.wanted_mirrors):
+                    waiting, self.waiting = self.waiting, []
+                    for placed in waiting:
+                        placed.happen()
+            else:
+                self._dismiss(node, life=birth)
+
+        self._change(name, start)
+
+    def _dismiss(
+        self, node: str, *, life: MemberId | None = None, though_member: bool = False
+    ) -> None:
+        """Name a mirror no more: any, or the one that this life of a member was."""
+        log_event(
+            log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
+        )
+
+        def forget(record: QueueRecord) -> QueueRecord | None:
+            if node not in record.mirrors:
+                return None
+            if life is None:
+                is_another = node in self._members and not though_member
+            else:
+                is_another = self._named.get(node, life) != life
+            if is_another or (life is not None and self._members.get(node) == life):
+                return None
+            return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
+
+        self._change(forget)
+
+    def _change(
+        self,
+        change: Callable[[QueueRecord], QueueRecord | None],
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        epoch = self.leader.epoch
+
+        def if_still_led(record: QueueRecord) -> QueueRecord | None:
+            if record.leader != self._node or record.epoch != epoch:
+                return None
+            return change(record)
+
+        self._definitions.write_record(self.key, self.queue.queue_id, if_still_led, then)
+
+    def _send_on(self) -> None:
+        while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):
+            self._unsent.popleft()

@@ -1,0 +1,400 @@
+"""Puts what only a superseded leader has into the queue `lost+found` of its virtual host.
+
+A leader that was cut off took messages that the next one never got; a mirror that was not in sync
+leads, where the policy allows that, without much of what the one before had. When the former leader
+is back it asks the one that leads now what was never got, and keeps that where people
+find it, rather than let it go with its copy. They can be sent on from there, by hand or with a
+shovel, once somebody has seen whether they are still wanted.
+
+Other copies that were whole once do the same, of an earlier leader or of a mirror that was in sync:
+but they may have much that was consumed since, and wait `LATE_S` for the last leader with all. Who
+leads now has one node search at a time, and knows up to where all has been found.
+
+Not kept is what comes anyway: the nodes of remote publishers send again what was not answered, and
+who asked for confirms has been refused them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from warren.core.errors import BrokerError, NotFound
+from warren.core.field import Field, longstr
+from warren.core.log_line import log_event
+from warren.core.message import Envelope, Message
+from warren.core.ports import Clock, ContentCodec, Key
+from warren.core.queue import Queue
+from warren.core.settlement import PENDING, REJECTED
+from warren.core.waiting import Event, decided, run
+from warren.mirror.messages.calls import Calls
+from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.renumbering import Renumbering, Step
+
+if TYPE_CHECKING:
+    from warren.core.node import Node
+
+log = logging.getLogger("warren.queue")
+
+LOST_AND_FOUND: Final = "lost+found"
+
+HEADER: Final = "x-lost-and-found"
+"""A table: from which queue and node a message is, when it was put there, and its `expiration`."""
+
+COUNT_MAX = 128
+BYTES_MAX = 64 << 10
+"""What is read and published at a time: less than a millisecond of work."""
+
+PAUSE_S = 0.003
+AGAIN_S = 1.0
+"""How long it takes to try again what was not possible."""
+
+LATE_S = 600.0
+"""So long a copy that may be out of date waits for a better one: a machine may have to restart."""
+
+WAIT_S = 10.0
+"""How long it waits before it asks again."""
+
+
+class Lacking(NamedTuple):
+    """What a queue lacks of a former copy: that is before `step`, and behind `found_upto`.
+
+    `wait`: a better copy may come.
+    """
+
+    step: Step
+    found_upto: Sequence[int]
+    is_next: bool
+    wait: bool
+
+
+class _Found:
+    """What was found of that which a leader lacked when it took over.
+
+    `upto`, in its positions, is of copies with all messages (False) and with safe ones only (True).
+    """
+
+    def __init__(self) -> None:
+        self.by = ""
+        self.upto: dict[bool, Sequence[int]] = {}
+
+
+class _Search:
+    """Of a former copy, which goes on where it was when something was not possible."""
+
+    def __init__(self, key: Key, queue_id: int, former: FormerCopy) -> None:
+        self.key = key
+        self.queue_id = queue_id
+        self.former = former
+        # Levels with positions that nobody else has; None before that is known.
+        self.runs: deque[tuple[int, int, int]] | None = None
+        self.kept = 0
+        self.late_at = 0.0
+        # Of whom to tell up to where this copy has been searched.
+        self.tell: tuple[str, int, list[int]] | None = None
+
+
+class LostAndFound:
+    """Of one node. `renumbering_of` says of a queue in which epoch this node leads it and what it
+    knows of the ones before, or None; `searched` is told of copies that have nothing any more that
+    others lack."""
+
+    def __init__(
+        self,
+        name: str,
+        calls: Calls,
+        clock: Clock,
+        renumbering_of: Callable[[int], tuple[int, Renumbering] | None],
+        definitions: QueueDefinitions,
+        present: Callable[[], Collection[str]],
+        searched: Callable[[FormerCopy], None],
+    ) -> None:
+        self._name = name
+        self._calls = calls
+        self._clock = clock
+        self._renumbering_of = renumbering_of
+        self._definitions = definitions
+        self._present = present
+        self._searched = searched
+        # By queue that is led here, and by the epoch of the leader that lacked it.
+        self._found_of: dict[int, dict[int, _Found]] = {}
+        self._node: Node
+
+    def attach(self, node: Node) -> None:
+        """Answer the questions of other nodes, and publish at this one."""
+        self._node = node
+        self._calls.serve("mirror.lacking", self._asked_what_is_lacking)
+        self._calls.serve("mirror.found", self._told_what_was_found)
+
+    def search(self, key: Key, queue_id: int, former: FormerCopy) -> None:
+        """Keep what only this copy has, however long it takes to find out what that is."""
+        search = _Search(key, queue_id, former)
+        search.late_at = self._clock.now() + LATE_S
+        self._go_on(search)
+
+    def forget(self, queue_id: int) -> None:
+        """The queue is not led here any more."""
+        self._found_of.pop(queue_id, None)
+
+    def _go_on(self, search: _Search) -> None:
+        def finish(result: Callable[[], None]) -> None:
+            try:
+                result()
+            except BrokerError:
+                # The next leader cannot be reached, or does not know yet that it leads.
+                self._clock.call_later(AGAIN_S, lambda: self._go_on(search))
+            else:
+                self._searched(search.former)
+                self._tell_found(search)
+
+        run(self._find(search), finish)
+
+    async def _find(self, search: _Search) -> None:
+        if search.runs is None:
+            search.runs = deque(await self._runs(search))
+        former, runs = search.former, search.runs
+        _, vhost, name = search.key
+        while runs and self._is_there(search):
+            number, start, end = runs[0]
+            peeked = former.levels[number].peek(start, COUNT_MAX, BYTES_MAX)
+            messages = [m for m in peeked.messages if m.position < end]
+            await self._keep(search, [self._found(message, name) for message in messages])
+            search.kept += len(messages)
+            if peeked.next_position < end:
+                runs[0] = (number, peeked.next_position, end)
+            else:
+                runs.popleft()
+            await self._pause(PAUSE_S)
+        if search.kept:
+            log_event(
+                log,
+                logging.WARNING,
+                "superseded_tail_kept",
+                queue=name,
+                vhost=vhost,
+                messages=search.kept,
+                where=LOST_AND_FOUND,
+            )
+
+    def _is_there(self, search: _Search) -> bool:
+        """Whether the queue is not deleted."""
+        return self._definitions.record_of(search.key, search.queue_id) is not None
+
+    async def _runs(self, search: _Search) -> list[tuple[int, int, int]]:
+        """What the next leader never got."""
+        former, waits = search.former, False
+        _, vhost, name = search.key
+        while True:
+            record = self._definitions.record_of(search.key, search.queue_id)
+            if record is None:
+                return []
+            lacking, moved = await self._lacking(search, record.leader)
+            if lacking is None:
+                if former.may_have_more:
+                    log_event(log, logging.INFO, "superseded_tail_unknown", queue=name, vhost=vhost)
+                return []
+            if not lacking.wait:
+                break
+            if not waits:
+                log_event(log, logging.INFO, "better_copy_awaited", queue=name, vhost=vhost)
+            waits = True
+            await self._pause(WAIT_S)
+        step, levels = lacking.step, range(len(former.levels))
+        if step.firsts:
+            upto = [former.end_at(step, number, moved[number]) for number in levels]
+            search.tell = (record.leader, step.epoch, upto)
+        found_upto: Sequence[int | None] = lacking.found_upto or [None] * len(levels)
+        with_tail = former.led and lacking.is_next
+        return [
+            (number, start, end)
+            for number in levels
+            for start, end in former.only_here(
+                step,
+                number,
+                moved=moved[number],
+                found_upto=found_upto[number],
+                with_tail=with_tail,
+            )
+        ]
+
+    async def _lacking(self, search: _Search, leader: str) -> tuple[Lacking | None, Sequence[int]]:
+        """What the leader says, of the last epoch of which it and this node know; and by what
+        positions have moved since."""
+        former = search.former
+        is_late = self._clock.now() >= search.late_at
+        for epoch, moved in former.epochs():
+            question = (search.queue_id, epoch, former.led, former.safe_only, is_late)
+            if leader == self._name:
+                lacking = self._what_is_lacking(self._name, *question)
+            else:
+                told = await self._calls.ask(leader, "mirror.lacking", *question)
+                lacking = None if told is None else Lacking(Step(*told[0]), *told[1:])
+            if lacking is not None and len(lacking.step.tails) == len(former.levels):
+                return lacking, moved
+        return None, ()
+
+    def _tell_found(self, search: _Search) -> None:
+        """Who comes later need not look for it."""
+        if search.tell is None:
+            return
+        leader, epoch, upto = search.tell
+        found = (search.queue_id, epoch, upto, search.former.safe_only)
+        if leader == self._name:
+            self._was_found(leader, *found)
+            return
+
+        def finish(result: Callable[[], None]) -> None:
+            # Who does not hear of it has it twice rather than not at all.
+            with suppress(NotFound):
+                result()
+
+        run(self._tell(leader, found), finish)
+
+    async def _tell(self, leader: str, found: tuple[int, int, list[int], bool]) -> None:
+        await self._calls.ask(leader, "mirror.found", *found)
+
+    async def _pause(self, seconds: float) -> None:
+        over = Event()
+        self._clock.call_later(seconds, over.happen)
+        await over
+
+    # Who leads now
+
+    async def _asked_what_is_lacking(
+        self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
+    ) -> Lacking | None:
+        return self._what_is_lacking(node, queue_id, epoch, led, safe_only, is_late)
+
+    def _what_is_lacking(
+        self, node: str, queue_id: int, epoch: int, led: bool, safe_only: bool, is_late: bool
+    ) -> Lacking | None:
+        """What the queue lacks of what there was in this epoch; None if nobody knows. The node
+        searches for it from now on.
+
+        Raises `NotFound` to be asked again.
+        """
+        led_in, renumbering = self._renumbering_of(queue_id) or (-1, None)
+        if renumbering is None or led_in <= epoch:
+            raise NotFound(f"node '{self._name}' does not lead queue {queue_id} yet")
+        step, after = renumbering.up_to_gap(epoch), renumbering.next_after(epoch)
+        if step is None or after is None:
+            return None
+        is_next = step.epoch == after.epoch
+        if not step.firsts:
+            return Lacking(step, (), is_next, False)
+        found = self._found_of.setdefault(queue_id, {}).setdefault(step.epoch, _Found())
+        if found.by not in ("", node) and found.by in self._present():
+            raise NotFound(f"node '{found.by}' searches its copy of queue {queue_id}")
+        upto = [there for safe, there in found.upto.items() if safe_only or not safe]
+        furthest = [max(level) for level in zip(*upto, strict=True)]
+        wait = not (furthest or is_late or (led and is_next))
+        if not wait:
+            found.by = node
+        return Lacking(step, furthest, is_next, wait)
+
+    async def _told_what_was_found(
+        self, node: str, queue_id: int, epoch: int, upto: list[int], safe_only: bool
+    ) -> None:
+        self._was_found(node, queue_id, epoch, upto, safe_only)
+
+    def _was_found(
+        self, node: str, queue_id: int, epoch: int, upto: list[int], safe_only: bool
+    ) -> None:
+        found = self._found_of.get(queue_id, {}).get(epoch)
+        if found is None:
+            return
+        before = found.upto.get(safe_only, upto)
+        found.upto[safe_only] = [max(level) for level in zip(before, upto, strict=True)]
+        if found.by == node:
+            found.by = ""
+
+    # The queue
+
+    async def _keep(self, search: _Search, found: list[tuple[Envelope, bytes]]) -> None:
+        """Publish messages, and return when they are safe."""
+        while found:
+            lost_and_found = await self._declared(search)
+            if lost_and_found is None:
+                return
+            answers = _Answers(len(found))
+            for number, (envelope, body) in enumerate(found):
+                answer = lost_and_found.publish(envelope, body, answers, number)
+                if answer is REJECTED:
+                    answers.refuse(number)
+                elif answer is not PENDING:
+                    answers.settle(number)
+            await answers.are_all
+            found = [found[number] for number in answers.refused]
+            if found:
+                await self._pause(AGAIN_S)
+
+    async def _declared(self, search: _Search) -> Queue | None:
+        """The queue, which may have to be declared; None when nobody wants it any more."""
+        _, vhost, _ = search.key
+        while self._is_there(search):
+            virtual_host = self._node.vhosts.get(vhost)
+            if virtual_host is None:
+                return None
+            if LOST_AND_FOUND in virtual_host.queues:
+                return virtual_host.queues[LOST_AND_FOUND]
+            # Another node may be faster.
+            await decided(
+                virtual_host.declare_queue(
+                    LOST_AND_FOUND,
+                    durable=True,
+                    exclusive_owner=None,
+                    auto_delete=False,
+                    arguments={},
+                )
+            )
+        return None
+
+    def _found(self, message: Message, queue: str) -> tuple[Envelope, bytes]:
+        """The message with where it comes from among its headers, and never to expire."""
+        codec: ContentCodec = self._node.codec
+        envelope = message.envelope
+        headers = codec.headers(envelope.header)
+        if HEADER in headers:
+            # It has been found before; where it was first is what counts.
+            return envelope, message.body
+        origin = {
+            "queue": longstr(queue),
+            "node": longstr(self._name),
+            "time": Field("T", int(self._clock.wall_time())),
+        }
+        expiration = codec.property_text(envelope.header, "expiration")
+        if expiration is not None:
+            origin["original-expiration"] = Field("S", expiration)
+        headers[HEADER] = Field("F", origin)
+        found = Envelope(
+            envelope.exchange,
+            envelope.routing_key,
+            codec.for_dead_letter(envelope.header, headers),
+            envelope.persistent,
+            envelope.priority,
+            None,
+            envelope.copies,
+        )
+        return found, message.body
+
+
+class _Answers:
+    """`PublishConfirms` of so many publishes, numbered from 0."""
+
+    def __init__(self, count: int) -> None:
+        self.are_all = Event()
+        self.refused: list[int] = []
+        self._open = count
+
+    def settle(self, publish_seq: int) -> None:
+        self._open -= 1
+        if not self._open:
+            self.are_all.happen()
+
+    def refuse(self, publish_seq: int) -> None:
+        self.refused.append(publish_seq)
+        self.settle(publish_seq)

@@ -1,0 +1,362 @@
+"""A mirror of a queue: carries out what the leader broadcasts, and says up to where it has all.
+
+It answers for nothing but its copy. Who leads, and whether this node is to have a copy at all, is
+decided elsewhere; instructions of an earlier epoch than its own are passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from warren.core.backing_queue import MirroredLevel
+from warren.core.message import Envelope
+from warren.core.ports import Clock
+from warren.mirror.carriers.batch import epoch_and_batch
+from warren.mirror.messages.cargo import Unpacker
+from warren.mirror.messages.post import Undeliverable
+from warren.mirror.replication.former_copy import FormerCopy
+from warren.mirror.replication.instructions import Op, perform
+from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
+from warren.mirror.replication.refusals import Refusals
+from warren.mirror.replication.renumbering import Renumbering, Step
+
+IN_SLICE = -1
+"""Stands for the batch of messages that came in slices."""
+
+NOT_YET = 1 << 62
+"""Later than every batch."""
+
+BATCH_BITS = 40
+"""Batches of an epoch are far fewer."""
+
+
+class Mirror:
+    """`report(batch)` is called when everything up to that batch is here, and on disk."""
+
+    def __init__(
+        self,
+        node: str,
+        epoch: int,
+        backings: Sequence[MirroredLevel],
+        clock: Clock,
+        report: Callable[[int], None],
+    ) -> None:
+        self.epoch = epoch
+        self.levels = [MirrorLevel(backing) for backing in backings]
+        self.origins: dict[str, int] = {}
+        self.refusals = Refusals()
+        self.started = False
+        self.renumbering = Renumbering(epoch)
+        # What this node has of the queue from before, while that is of use.
+        self.former: FormerCopy | None = None
+        # Whether what is here would be found again after a restart.
+        self.has_card = False
+        # Whether it has a persistent message when that is on disk, or when it has come.
+        self.is_flushed = True
+        self._former_shifts: Sequence[int] = ()
+        self._node = node
+        self._clock = clock
+        self._report = report
+        self._unpacker = Unpacker()
+        self._batch = 0
+        # The last batch of the leader before this one.
+        self._carried_out = (epoch, 0)
+        self._reported = 0
+        # Persistent messages that are not on disk yet, by epoch and batch.
+        self._unsafe: dict[int, int] = {}
+        self._on_safe: list[Callable[[], None]] = []
+        # Slices that came before their markers.
+        self._slices: dict[tuple[int, int], bytes] = {}
+        # Epoch and number.
+        self._last_slice = (epoch, 0)
+        # Batches that wait for a slice.
+        self._waiting: deque[bytes] = deque()
+        self._awaited_slice = 0
+        self._sync_level: MirrorLevel
+        self._sync_upto = NOWHERE
+        self._in_slice = False
+        self._whole_at = NOT_YET
+
+    # What comes
+
+    def deliver(self, payload: bytes) -> None:
+        """A batch. Raises `Undeliverable`, `CopyLost`."""
+        if self._awaited_slice and epoch_and_batch(payload)[0] > self.epoch:
+            self._do_without_slice()
+        if self._awaited_slice:
+            self._waiting.append(payload)
+        else:
+            self._carry_out(payload)
+
+    def slice_came(self, epoch: int, number: int, payload: bytes) -> None:
+        """A piece of the queue, which belongs where its marker is; it may come again. Raises as
+        `deliver`."""
+        if (epoch, number) <= self._last_slice:
+            return
+        self._slices[epoch, number] = payload
+        if (epoch, number) != (self.epoch, self._awaited_slice):
+            return
+        self._awaited_slice = 0
+        self._take_slice(number)
+        while self._waiting and not self._awaited_slice:
+            self._carry_out(self._waiting.popleft())
+
+    @property
+    def awaits_slice(self) -> bool:
+        """Whether nothing more is carried out until a piece of the queue has come."""
+        return self._awaited_slice > 0
+
+    def _do_without_slice(self) -> None:
+        """Another node leads, and who was to send it does not any more: the copy stays as short as
+        it is, until it begins anew."""
+        while self._awaited_slice or self._waiting:
+            self._awaited_slice = 0
+            if self._waiting:
+                self._carry_out(self._waiting.popleft())
+
+    def _carry_out(self, payload: bytes) -> None:
+        epoch, batch = epoch_and_batch(payload)
+        if epoch < self.epoch:
+            return
+        if epoch > self.epoch:
+            self._carried_out = self.carried_out
+            self.epoch = epoch
+            # Batches and slices are counted anew.
+            self._reported = 0
+            self._last_slice = (epoch, 0)
+            self._forget_slices()
+        self._batch = batch
+        perform(payload, self, self._unpacker)
+        self._report_progress()
+
+    # `Performer`
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        lives_s: float,
+        delivered: bool,
+    ) -> None:
+        expires_at = self._clock.now() + lives_s if lives_s >= 0 else None
+        self._append(level, position, envelope, body, expires_at, delivered)
+
+    def _append(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+    ) -> None:
+        copy = self.levels[level]
+        safe = not (self.is_flushed and copy.backing.defers_confirms and envelope.persistent)
+        mark = IN_SLICE if self._in_slice else self.epoch << BATCH_BITS | self._batch
+        taken = copy.publish(
+            position, envelope, body, expires_at, delivered, None if safe else self, mark
+        )
+        if taken and not safe:
+            self._unsafe[mark] = self._unsafe.get(mark, 0) + 1
+
+    def run(self, op: Op, level: int, start: int, count: int) -> None:
+        if op is Op.KEEP or op is Op.KEEP_OUT:
+            self._keep(level, start, count, op is Op.KEEP_OUT)
+        else:
+            self.levels[level].run(op, start, count)
+
+    def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
+        """Take messages from the former copy. Raises `CopyLost`."""
+        if self.former is None or not self._former_shifts:
+            raise CopyLost("it has nothing from before to take messages from")
+        messages = self.former.take(level, start - self._former_shifts[level], count)
+        for position, message in enumerate(messages, start):
+            self._append(
+                level, position, message.envelope, message.body, message.expires_at, delivered
+            )
+
+    def purge(self, level: int) -> None:
+        self.levels[level].backing.purge()
+
+    def origin(self, name: str, number: int) -> None:
+        self.origins[name] = number
+
+    def control(self, op: Op, arguments: Any) -> None:
+        if op is Op.EPOCH:
+            deltas, tails, firsts, carried_out = arguments
+            if self.started and self._carried_out > tuple(carried_out):
+                # It stays what it was: nobody else may have it.
+                self.epoch, self._batch = self._carried_out
+                raise BeginAnew("it has done more than who leads now")
+            self.renumbering.step(Step(self.epoch, deltas, tails, firsts))
+            if self.started:
+                for level, delta in zip(self.levels, deltas, strict=True):
+                    level.follow(delta)
+            return
+        if op is Op.REFUSED:
+            name, numbers = arguments
+            self.refusals.note(name, numbers)
+            return
+        if op is Op.HEARD:
+            name, upto = arguments
+            self.refusals.heard(name, upto)
+            return
+        mirror, *rest = arguments
+        if mirror != self._node:
+            return
+        if op is Op.START:
+            firsts, uptos, first_epoch, steps, shifts, slices = rest
+            if self.has_card:
+                raise BeginAnew("it is to begin anew")
+            self._last_slice = (self.epoch, slices)
+            self._forget_slices()
+            self.refusals.clear()
+            self.renumbering = Renumbering.told(first_epoch, steps)
+            self._former_shifts = shifts
+            for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
+                level.begin(first, upto)
+            self.started = True
+        else:
+            number, level_number, upto = rest
+            self._sync_level, self._sync_upto = self.levels[level_number], upto
+            if (self.epoch, number) in self._slices:
+                self._take_slice(number)
+            else:
+                self._awaited_slice = number
+
+    def _take_slice(self, number: int) -> None:
+        """Append what the leader had behind our copy; live instructions follow."""
+        payload = self._slices.pop((self.epoch, number))
+        self._last_slice = (self.epoch, number)
+        self._forget_slices()
+        level = self._sync_level
+        level.upto = NOWHERE
+        self._in_slice = True
+        perform(payload, self, self._unpacker)
+        self._in_slice = False
+        level.upto = self._sync_upto
+        if level.upto == NOWHERE:
+            # Now the level is whole, which is said when all of it is on disk.
+            self._whole_at = self._batch
+        self._report_progress()
+
+    def _forget_slices(self) -> None:
+        for earlier in [slice_ for slice_ in self._slices if slice_ <= self._last_slice]:
+            del self._slices[earlier]
+
+    # What is safe
+
+    def settle(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our store has a message of this batch."""
+        left = self._unsafe[publish_seq] - 1
+        if left:
+            self._unsafe[publish_seq] = left
+        else:
+            del self._unsafe[publish_seq]
+            if publish_seq == IN_SLICE:
+                self._whole_at = NOT_YET
+            self._report_progress()
+            if not self._unsafe:
+                on_safe, self._on_safe = self._on_safe, []
+                for done in on_safe:
+                    done()
+
+    def refuse(self, publish_seq: int) -> None:
+        """`PublishConfirms`: our store cannot have it; nothing more is ever safe here."""
+
+    def when_safe(self, done: Callable[[], None]) -> None:
+        """Call back when all that is not on disk now is."""
+        self._on_safe.append(done)
+
+    @property
+    def safe(self) -> bool:
+        """Whether all it has is on disk that is to be there."""
+        return not self._unsafe
+
+    def _report_progress(self) -> None:
+        if self._awaited_slice or not self.started:
+            # Before it is told to start, a report would be taken for one of its former life.
+            return
+        upto = self._batch
+        if IN_SLICE in self._unsafe:
+            # What is older may wait for the disk: nobody is told that it is here until it is all.
+            upto = min(upto, self._whole_at - 1)
+        live = min([mark for mark in self._unsafe if mark != IN_SLICE], default=None)
+        if live is not None:
+            # Whatever is open from an earlier epoch comes before the first batch of this one.
+            upto = min(upto, max(live - (self.epoch << BATCH_BITS) - 1, 0))
+        if upto > self._reported:
+            self._reported = upto
+            self._report(upto)
+
+    def report_again(self) -> None:
+        """Whoever is to know it may not have got it."""
+        if self._reported:
+            self._report(self._reported)
+
+    # Becoming the leader, or nothing
+
+    @property
+    def carried_out(self) -> tuple[int, int]:
+        """Epoch and number of the last batch."""
+        return self.epoch, self._batch
+
+    def goes_on_in(self, epoch: int) -> None:
+        """The same leader goes on in another epoch, and all has come that was of the one before."""
+        if epoch <= self.epoch:
+            return
+        tails = [level.backing.next_position - level.delta for level in self.levels]
+        self.renumbering.step(Step(epoch, [0] * len(tails), tails))
+        self._carried_out = self.carried_out
+        self.epoch = epoch
+        self._reported = 0
+        self._last_slice = (epoch, 0)
+        self._forget_slices()
+
+    def deltas(self) -> list[int]:
+        return [level.delta for level in self.levels]
+
+    def set_mode(self, mode: str) -> None:
+        """Keep the messages in memory, or on disk."""
+        for level in self.levels:
+            level.backing.set_mode(mode)
+
+    def firsts(self) -> list[int]:
+        """Where the copy begins, in its own positions, a level each: at its end if it is empty."""
+        return [
+            min(level.first + level.delta, level.backing.next_position) for level in self.levels
+        ]
+
+    def discard(self) -> None:
+        """The copy is not wanted any more."""
+        for level in self.levels:
+            level.backing.delete()
+
+    def into_former(self, storage_id: int) -> FormerCopy:
+        """What is here, for the next copy of this node."""
+        if self.former is not None:
+            # It was on the way to be whole, and has less than there was before.
+            former, self.former = self.former, None
+            self.discard()
+            return former
+        for level in self.levels:
+            level.put_all_back()
+        backings = [level.backing for level in self.levels]
+        return FormerCopy(storage_id, self.epoch, backings, self.deltas(), safe_only=False)
+
+
+_SLICE = struct.Struct("<QQQ")
+
+
+def unpack_slice(payload: bytes) -> tuple[int, int, int, bytes]:
+    """Queue, epoch, number and what is in it. Raises `Undeliverable`."""
+    try:
+        queue_id, epoch, number = _SLICE.unpack_from(payload)
+    except struct.error as error:
+        raise Undeliverable(f"a slice that cannot be read: {error}") from None
+    return queue_id, epoch, number, payload[_SLICE.size :]

@@ -1,0 +1,136 @@
+"""A mirror's copy of one level of a queue: a backing queue that follows the leader's.
+
+The copy is the part of the queue between two positions of the leader, `first` and `upto`: a mirror
+that has just begun has nothing before it began, and one that is being synchronised nothing behind
+what it was sent yet. What an instruction says of other positions is not for this copy. Positions
+here and there differ by `delta`.
+"""
+
+from __future__ import annotations
+
+from warren.core.backing_queue import MirroredLevel
+from warren.core.message import Envelope, Message
+from warren.core.settlement import PublishConfirms
+from warren.mirror.replication.instructions import Op
+
+NOWHERE = 1 << 62
+"""Behind every position: a copy from here on is empty, and one up to here has no end."""
+
+
+class CopyLost(Exception):
+    """The copy is not what the leader says it has; it must be made anew."""
+
+
+class BeginAnew(CopyLost):
+    """The copy is good for what it has, but it is another one that follows the leader from now."""
+
+
+class MirrorLevel:
+    """`first` and `upto` are positions of the leader."""
+
+    def __init__(self, backing: MirroredLevel) -> None:
+        self.backing = backing
+        self.first = NOWHERE
+        self.upto = NOWHERE
+        self.delta = 0
+        self.pending: dict[int, Message] = {}
+
+    def begin(self, first: int, upto: int) -> None:
+        """Be empty, and have what is between these positions from now on."""
+        self.empty()
+        self.first = first
+        self.upto = upto
+        self.delta = self.backing.next_position - first
+
+    def empty(self) -> None:
+        self.backing.ack(list(self.pending.values()))
+        self.pending.clear()
+        self.backing.purge()
+
+    def follow(self, their_delta: int) -> None:
+        """Positions are those of a mirror with that delta from now on, which leads now."""
+        self.delta -= their_delta
+        if self.first != NOWHERE:
+            self.first += their_delta
+        if self.upto != NOWHERE:
+            self.upto += their_delta
+        self.put_all_back()
+
+    def put_all_back(self) -> None:
+        """What was out for acknowledgement at a leader that is gone is ready again."""
+        self.backing.requeue(list(self.pending.values()))
+        self.pending.clear()
+
+    def publish(
+        self,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        delivered: bool,
+        confirms: PublishConfirms | None,
+        batch: int,
+    ) -> bool:
+        """Take a message; False if it is not for this copy. Raises `CopyLost`."""
+        if not self.first <= position < self.upto:
+            return False
+        backing = self.backing
+        own = position + self.delta
+        if own != backing.next_position:
+            if own < backing.next_position:
+                raise CopyLost(f"position {own} comes after {backing.next_position - 1}")
+            backing.skip_to(own)
+        if expires_at is not None:
+            backing.expiring = True
+        if delivered and not backing.length:
+            self.pending[position] = backing.publish_delivered(
+                envelope, body, expires_at, confirms, batch
+            )
+            return True
+        backing.publish(envelope, body, expires_at, confirms, batch)
+        if delivered:
+            self._fetch_behind(own, position)
+        return True
+
+    def _fetch_behind(self, own: int, position: int) -> None:
+        """Take out the last message. What is ready before it was returned at the leader, and is
+        returned here, so that returned messages come before all others, as backing queues expect.
+        """
+        messages = self.backing.fetch_many(self.backing.length)
+        if messages and messages[-1].position == own:
+            self.pending[position] = messages.pop()
+        self.backing.requeue(messages)
+
+    def run(self, op: Op, start: int, count: int) -> None:
+        """The leader fetched, forgot or put back what has these positions."""
+        stop = min(start + count, self.upto)
+        start = max(start, self.first)
+        if start >= stop:
+            return
+        if op is Op.FETCH:
+            self._fetch(start, stop)
+            return
+        take = self.pending.pop
+        messages = [m for position in range(start, stop) if (m := take(position, None)) is not None]
+        if op is Op.ACK:
+            self.backing.ack(messages)
+        else:
+            self.backing.requeue(messages)
+
+    def _fetch(self, start: int, stop: int) -> None:
+        """Fetch up to these positions. What the leader has lost on the way is dropped here too."""
+        last = stop - 1 + self.delta
+        first = start + self.delta
+        while True:
+            messages = self.backing.fetch_many(stop - start)
+            beyond = [message for message in messages if message.position > last]
+            if beyond:
+                self.backing.requeue(beyond)
+            lost = [message for message in messages if message.position < first]
+            if lost:
+                self.backing.ack(lost)
+            for message in messages:
+                if first <= message.position <= last:
+                    self.pending[message.position - self.delta] = message
+            if not messages or messages[-1].position >= last:
+                return

@@ -1,0 +1,1219 @@
+"""The mirrored queues of this node: those it leads, and its copies of those that others lead.
+
+Answerable for following definitions, policies and nodes that come and go; `leader.py`, `mirror.py`
+and the two that carry them in their groups (`led_queue.py`, `copy_here.py`) do the rest.
+
+A node that has a mirror and takes the lead writes so into the definition, by compare-and-set. The
+virtual host then makes the queue anew, over the very backing queue the mirror had (`backing`).
+
+A card on disk says in which epoch a node leads. It is durable before anything depends on that: a
+queue that has got this node as its leader is held until then, and one that goes on here without
+mirrors admits none before. So a node that is started again knows what only it may have, however
+soon it died.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
+from random import Random
+from typing import TypeVar, cast
+
+import msgspec
+
+from warren.core import queue_arguments
+from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
+from warren.core.definition_table import CompletedCommit
+from warren.core.errors import NotFound, PreconditionFailed, no_queue
+from warren.core.field import from_plain
+from warren.core.log_line import log_event
+from warren.core.memory_queue import MemoryQueue
+from warren.core.node import Node
+from warren.core.ports import Clock, Commit, Key, MetadataStore
+from warren.core.priority_queue import PriorityQueue
+from warren.core.queue import Queue
+from warren.core.queue_arguments import QueueSettings
+from warren.core.queue_type import QueueType
+from warren.core.records import QueueRecord
+from warren.core.vhost import QUEUE_ID_BITS
+from warren.core.waiting import Event, Waiting, run
+from warren.mirror.carriers.batch import Position
+from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
+from warren.mirror.gm.shell import GroupShell
+from warren.mirror.log.shell import LogShell
+from warren.mirror.messages.calls import Calls
+from warren.mirror.messages.post import Kind, Post, Undeliverable
+from warren.mirror.replication.carrier_switch import CarrierSwitch
+from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
+from warren.mirror.replication.copy_here import CopyHere
+from warren.mirror.replication.election import VOTE_S, Answer, Vote, can_be_elected
+from warren.mirror.replication.figures import MirrorFigures
+from warren.mirror.replication.former_copies import FormerCopies
+from warren.mirror.replication.former_copy import FormerCopy, Kept
+from warren.mirror.replication.hand_over import HandOvers
+from warren.mirror.replication.leader import SOME_ORIGINS
+from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
+from warren.mirror.replication.lost_and_found import LostAndFound
+from warren.mirror.replication.mirror import Mirror, unpack_slice
+from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.refusals import Refusals
+from warren.mirror.replication.renumbering import Renumbering
+from warren.mirror.replication.replicas import (
+    SYNC_BATCH,
+    WHEN_SYNCED,
+    Copies,
+    Wanted,
+    wanted_leader,
+    wanted_mirrors,
+)
+from warren.mirror.replication.returned_leader import RECLAIM_S, ReturnedLeader
+
+log = logging.getLogger("warren.queue")
+
+Item = TypeVar("Item")
+
+TICK_S = 1.0
+"""How often it is looked whether mirrors have become whole, and whether any are missing."""
+
+REST_TICKS = 16
+"""A queue is looked at once in so many ticks while nothing is awaited of it."""
+
+LOOK_US = 25
+"""What it costs to look at one."""
+
+MIRRORS_S = 2.0
+"""The longest a declaration waits for the mirrors of its queue."""
+
+UNWANTED_S = 3 * INVITE_AGAIN_S
+"""A copy the definition does not name, and that nobody has asked for in this time, is dropped."""
+
+_MIRRORED = struct.Struct("<QQQ")
+"""Queue, epoch and batch up to which a mirror has everything."""
+
+
+class Mirroring:
+    """Implements `LedEffects` and `CopyEffects`."""
+
+    def __init__(
+        self,
+        name: str,
+        post: Post,
+        calls: Calls,
+        metadata: MetadataStore,
+        clock: Clock,
+        rng: Random,
+        running: Callable[[], Collection[str]],
+        card_files: CardFiles,
+        present: Callable[[], Collection[str]],
+        may_lead: Callable[[str], bool] = lambda node: True,
+        sync_batch: int = SYNC_BATCH,
+    ) -> None:
+        """`running` are the nodes that can be reached from here, `present` those that are up for
+        the cluster; this one is among both. `may_lead`: whether a node is not in maintenance.
+        `sync_batch` is for queues whose policy has no `ha-sync-batch-size`.
+        """
+        self._name = name
+        self._post = post
+        self._calls = calls
+        self._metadata = metadata
+        self._clock = clock
+        self._rng = rng
+        self._running = running
+        self._present = present
+        self._may_lead = may_lead
+        self._sync_batch = sync_batch
+        self._definitions = QueueDefinitions(metadata, clock)
+        self._groups = GroupShell(name, post, metadata, clock, rng)
+        self._carriers: Mapping[CarrierKind, Carrier] = {
+            CarrierKind.GM: self._groups,
+            CarrierKind.LOG: LogShell(name, post, clock, rng),
+        }
+        self._led: dict[int, LedQueue] = {}
+        # Of queues that are here and have no mirrors any more.
+        self._renumberings: dict[int, Renumbering] = {}
+        self._copies: dict[int, CopyHere] = {}
+        self._by_storage: dict[int, CopyHere] = {}
+        self._formers = FormerCopies(name, card_files, clock)
+        self._by_key: dict[Key, int] = {}
+        self._origins: dict[int, dict[str, int]] = {}
+        # Of queues that are here.
+        self._refusals: dict[int, Refusals] = {}
+        # Of queues that were promoted here: what was not on disk yet still is on its way there.
+        self._former_copies: dict[int, Mirror] = {}
+        self._to_flush: dict[LedQueue, None] = {}
+        self._stopping = False
+        self._ticks = 0
+        # Queues of which the definition is another since the last tick.
+        self._changed: set[int] = set()
+        self._congested: set[LedQueue] = set()
+        self.figures = MirrorFigures(
+            name, self._led, self._copies, self._definitions.record_of, self._groups.record
+        )
+        self.hand_overs = HandOvers(
+            name, calls, clock, self._led, self._definitions, running, may_lead
+        )
+        self._carrier_switch = CarrierSwitch(
+            name,
+            calls,
+            clock,
+            self._definitions,
+            self._carriers,
+            self._copies,
+            self._write_card_of_leader,
+        )
+        self._lost_and_found = LostAndFound(
+            name,
+            calls,
+            clock,
+            self._renumbering_of,
+            self._definitions,
+            present,
+            self._formers.searched,
+        )
+        self._node: Node
+        self._new_backing: Callable[[BackingSpec], BackingQueue]
+
+    def find_former_copies(
+        self,
+        new_backing: Callable[[BackingSpec], BackingQueue],
+        is_leftover: Callable[[int], bool] = lambda storage_id: True,
+    ) -> None:
+        """Open what is left of copies this node had, before what nobody has opened is dropped."""
+        self._formers.find(self._definitions.records(), new_backing, is_leftover)
+
+    def attach(self, node: Node, new_backing: Callable[[BackingSpec], BackingQueue]) -> None:
+        """Serve this node from now on; `new_backing` makes the backing queues of copies."""
+        self._node = node
+        self._new_backing = new_backing
+        self._post.handle(Kind.MIRRORED, self._mirrored)
+        self._post.handle(Kind.SLICE, self._slice)
+        self._calls.serve("mirror.invite", self._invited)
+        self._calls.serve("mirror.have_copy", self._asked_for_copy)
+        self._calls.serve("mirror.vote", self._asked_to_vote)
+        self._calls.serve("mirror.win", self._has_won)
+        self._calls.serve("mirror.take_lead", self._asked_to_lead)
+        self._calls.serve("mirror.take_over", self._asked_to_take_over)
+        self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
+        self.hand_overs.serve()
+        self._carrier_switch.serve()
+        self._lost_and_found.attach(node)
+        self._metadata.watch(("queue",), self._record_changed)
+        node.policies.watch(self._policies_changed)
+        node.local_queues.watch(self._queue_here, self._queue_gone)
+        self._post.watch(on_up=self._node_up, on_down=self._node_down)
+        for queue in list(node.local_queues):
+            self._has_queue(queue, was_there=True)
+        formers = self._formers.to_search()
+        for key, record in self._definitions.items() if formers else ():
+            for former in formers.get(record.queue_id, ()):
+                self._lost_and_found.search(key, record.queue_id, former)
+        self._clock.call_later(TICK_S, self._tick)
+
+    def backing(self, spec: BackingSpec) -> BackingQueue | None:
+        """What a mirror of this node has of a queue that it is to lead; None if it has none."""
+        level = spec.queue_id % LEVELS
+        copy = self._by_storage.get(spec.queue_id - level)
+        if copy is None:
+            return None
+        if not level:
+            for one in copy.mirror.levels:
+                one.put_all_back()
+                one.backing.count_as_delivered()
+        return copy.mirror.levels[level].backing
+
+    def stop_leading(self) -> None:
+        """The node stops in order: mirrors may take the lead at once, where that loses nothing.
+
+        Without a mirror in sync a queue waits for this node to come back, unless its policy wants
+        it to go on at any price.
+        """
+        self._stopping = True
+        for led in list(self._led.values()):
+            led.leader.flush()
+            if led.wanted.promote_on_shutdown == WHEN_SYNCED:
+                self._definitions.write_record(led.key, led.queue.queue_id, _down)
+            led.leader.fenced = True
+            led.member.leave()
+        for copy in list(self._copies.values()):
+            copy.member.leave()
+
+    def led(self, queue_id: int) -> LedQueue | None:
+        """What is known of the mirrors of a queue of this node; None if it has none."""
+        return self._led.get(queue_id)
+
+    def epoch_of(self, queue: Queue) -> int:
+        """In which epoch this node leads it."""
+        record = self._record(queue)
+        return 0 if record is None else record.epoch
+
+    def _record(self, queue: Queue) -> QueueRecord | None:
+        """Its definition, unless it was deleted."""
+        key: Key = ("queue", queue.vhost_name, queue.name)
+        return self._definitions.record_of(key, queue.queue_id)
+
+    def received_from(self, queue_id: int, origin: str) -> int | None:
+        """Up to which of its publishes the queue has all of a node; None if nobody can say."""
+        origins = self._origins.get(queue_id)
+        if origins is None:
+            return None
+        return origins.get(origin, None if SOME_ORIGINS in origins else 0)
+
+    async def mirrored(self, queue: Queue) -> None:
+        """Return when a queue of this node has its mirrors, or has waited for `MIRRORS_S`."""
+        led = self._led.get(queue.queue_id)
+        if led is not None and not led.is_complete(self._running()):
+            placed = Event()
+            led.waiting.append(placed)
+            self._clock.call_later(MIRRORS_S, placed.happen)
+            await placed
+
+    def when_mirrors_have_all(self, queue: Queue, done: Callable[[bool], None]) -> None:
+        """Call back when all that is in the queue now is safe here and at every mirror.
+
+        With False when this node does not lead the queue any more.
+        """
+        led = self._led.get(queue.queue_id)
+        copy = self._former_copies.get(queue.queue_id)
+
+        def own(led_on: bool) -> None:
+            if not led_on or copy is None or copy.safe:
+                done(led_on)
+            else:
+                copy.when_safe(lambda: done(True))
+
+        if led is None:
+            own(True)
+        else:
+            led.leader.barrier(own)
+
+    def note_origin(self, queue_id: int, origin: str, number: int) -> None:
+        """All up to this number that another node has published is written down."""
+        led = self._led.get(queue_id)
+        if led is not None:
+            self._origins[queue_id][origin] = number
+            led.leader.origin(origin, number)
+
+    def note_refused(self, queue_id: int, origin: str, number: int) -> None:
+        """A publish of another node is not in the queue; it is to hear so, whoever leads then."""
+        if queue_id not in self._node.local_queues:
+            return
+        self._refusals.setdefault(queue_id, Refusals()).note(origin, (number,))
+        led = self._led.get(queue_id)
+        if led is not None:
+            led.leader.refused(origin, number)
+
+    def note_heard(self, queue_id: int, origin: str, upto: int) -> None:
+        """Another node knows of refusals up to this number."""
+        refusals = self._refusals.get(queue_id)
+        if refusals is None or not refusals.of(origin):
+            return
+        refusals.heard(origin, upto)
+        led = self._led.get(queue_id)
+        if led is not None:
+            led.leader.heard(origin, upto)
+
+    def refused_of(self, queue_id: int, origin: str) -> Collection[int]:
+        """Publishes of another node that were refused, as far as it may not know."""
+        refusals = self._refusals.get(queue_id)
+        return refusals.of(origin) if refusals is not None else ()
+
+    def publishing_again(self, queue: Queue) -> AbstractContextManager[None]:
+        """What is published meanwhile may have been delivered by another leader."""
+        led = self._led.get(queue.queue_id)
+        return nullcontext() if led is None else led.leader.publishing_again()
+
+    def publishing_from_afar(self, queue_id: int, origin: str) -> AbstractContextManager[None]:
+        """What is published meanwhile is kept by another node until it is answered."""
+        led = self._led.get(queue_id)
+        return nullcontext() if led is None else led.leader.publishing_from_afar(origin)
+
+    async def act(self, queue: Queue, *, synchronise: bool) -> None:
+        """Synchronise mirrors, or stop that, wherever the leader is. Raises as it refuses."""
+        if not queue.is_here:
+            record = self._record(queue)
+            if record is None:
+                raise no_queue(queue.name, queue.vhost_name)
+            await self._calls.ask(record.leader, "mirror.synchronise", queue.queue_id, synchronise)
+        elif synchronise:
+            self.synchronise(queue)
+        else:
+            self.cancel_synchronisation(queue)
+
+    async def _asked_to_synchronise(self, _node: str, queue_id: int, synchronise: bool) -> None:
+        if queue_id not in self._node.local_queues:
+            raise NotFound(f"queue {queue_id} is not at node '{self._name}'")
+        await self.act(self._node.local_queues[queue_id], synchronise=synchronise)
+
+    def synchronise(self, queue: Queue) -> None:
+        """Send every mirror that is not in sync what it lacks. Raises `PreconditionFailed`."""
+        led = self._led_or_refuse(queue)
+        record = self._definitions.record_of(led.key, led.queue.queue_id)
+        if record is not None:
+            led.synchronise(record)
+
+    def cancel_synchronisation(self, queue: Queue) -> None:
+        """Raises `PreconditionFailed`."""
+        led = self._led_or_refuse(queue)
+        for mirror in list(led.leader.mirrors):
+            led.leader.cancel_sync(mirror)
+
+    def _led_or_refuse(self, queue: Queue) -> LedQueue:
+        led = self._led.get(queue.queue_id)
+        described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
+        if led is None:
+            raise PreconditionFailed(
+                f"{described} is not mirrored, there is nothing to synchronise"
+            )
+        if led.leader.fenced:
+            raise PreconditionFailed(
+                f"{described} waits for one of its mirrors to take the lead, or to have no copy"
+            )
+        return led
+
+    # Queues this node leads
+
+    def _queue_here(self, queue: Queue) -> None:
+        self._has_queue(queue, was_there=False)
+
+    def _has_queue(self, queue: Queue, *, was_there: bool) -> None:
+        key: Key = ("queue", queue.vhost_name, queue.name)
+        self._by_key[key] = queue.queue_id
+        copy = self._copies.pop(queue.queue_id, None)
+        record = self._definitions.record_of(key, queue.queue_id)
+        assert record is not None
+        self._formers.discard(queue.queue_id)
+        if copy is not None:
+            del self._by_storage[copy.storage_id]
+            self._promoted(queue, key, record, copy)
+        elif not was_there and not record.epoch:
+            # It was declared just now.
+            self._origins[queue.queue_id] = {}
+        self._reconcile(queue)
+        if queue.queue_id not in self._led:
+            self._origins.pop(queue.queue_id, None)
+
+    def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
+        """Our mirror leads now: its group, its positions and what it knew go on."""
+        self._refusals[queue.queue_id] = copy.mirror.refusals
+        led = self._new_led(queue, key, record, copy.carrier)
+        self._hold_until_noted(led)
+        if copy.is_outside:
+            led.member = self._carriers[led.carrier].join(record, led)
+            led.member.start()
+        else:
+            led.member = copy.member
+            copy.member.become(led)
+        for mirror in record.mirrors:
+            if mirror in record.in_sync:
+                led.leader.follows(mirror)
+            else:
+                led.leader.add_mirror(mirror)
+        led.record_changed(record)
+        self._forget_former(copy.mirror)
+        led.leader.renumbering = copy.mirror.renumbering
+        self._origins[queue.queue_id] = copy.mirror.origins
+        led.leader.origins.update(copy.mirror.origins)
+        self._former_copies[queue.queue_id] = copy.mirror
+        led.member.follow(record)
+        reason = promotion(record.promoted)
+        lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
+        firsts = copy.mirror.firsts() if lacks else ()
+        led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
+        if not copy.is_outside:
+            led.already_joined(led.member.others())
+        self._write_card_of_leader(led).then(lambda: self._noted(led))
+        led.want(self._wanted(queue))
+        for mirror in record.mirrors:
+            if mirror not in record.in_sync:
+                led.leader.start(mirror, synchronise=led.wanted.synchronise)
+        self.figures.promotions[reason] += 1
+        log_event(
+            log,
+            logging.WARNING,
+            "mirror_promoted",
+            queue=queue.name,
+            vhost=queue.vhost_name,
+            epoch=record.epoch,
+            messages=len(queue),
+            reason=record.promoted,
+        )
+
+    def _hold_until_noted(self, led: LedQueue) -> None:
+        """Nothing is confirmed, handed out or broadcast: a mirror that has heard of this leader
+        would take over from it, and what this node has would not be looked for."""
+        led.leader.is_noted = False
+        led.queue.hold()
+
+    def _noted(self, led: LedQueue) -> None:
+        """The card says that this node leads."""
+        if self._led.get(led.queue.queue_id) is not led:
+            return
+        led.leader.is_noted = True
+        led.leader.flush()
+        if not led.leader.fenced:
+            led.queue.release(led.leader.publishing_again)
+            self.hand_overs.on_stay(led.queue)
+        self._reconcile(led.queue)
+
+    def _new_led(
+        self, queue: Queue, key: Key, record: QueueRecord, carrier: CarrierKind
+    ) -> LedQueue:
+        led = LedQueue(
+            key, queue, record.epoch, self._name, self._clock, self._definitions, self, carrier
+        )
+        led.storage_id = record.storage_id(self._name)
+        led.leader.refusals = self._refusals.setdefault(queue.queue_id, Refusals())
+        backing = queue.backing
+        inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
+        led.leader.levels = [
+            LeaderLevel(cast(MirroredLevel, one), number, led.leader)
+            for number, one in enumerate(inner)
+        ]
+        levels: list[BackingQueue] = list(led.leader.levels)
+        for message in self._node.unacked_of(queue):
+            level = min(message.envelope.priority, len(levels) - 1)
+            led.leader.levels[level].pending[message.position] = message
+        if isinstance(backing, PriorityQueue):
+            backing.replace_levels(levels)
+        else:
+            queue.backing = levels[0]
+        self._led[queue.queue_id] = led
+        return led
+
+    def _lead(self, queue: Queue, key: Key, record: QueueRecord) -> LedQueue:
+        """Begin to mirror a queue of this node."""
+        wanted = self._wanted(queue)
+        carrier = CarrierKind.of(record) if record.mirrors else wanted.carrier
+        led = self._new_led(queue, key, record, carrier)
+        led.member = self._carriers[carrier].join(record, led)
+        led.leader.origins.update(self._origins.setdefault(queue.queue_id, {SOME_ORIGINS: 0}))
+        known = self._formers.known_of_led(queue.queue_id, record.epoch)
+        known = self._renumberings.pop(queue.queue_id, known)
+        if known is not None:
+            led.leader.renumbering = known
+        for mirror in record.mirrors:
+            # Of a time before this node was away: one of them may be about to take our place.
+            led.leader.add_mirror(mirror)
+        led.record_changed(record)
+        if record.mirrors:
+            self._fence(led)
+            led.returned = ReturnedLeader(
+                self._clock,
+                lambda: {*self._present(), *self._running()},
+                lambda node, answer: self._ask_to_lead(node, led, answer),
+                *((can_be_elected,) if carrier is CarrierKind.LOG else ()),
+            )
+            self._look_for_better_copies(led)
+        else:
+            member = led.member
+            self._write_card_of_leader(led).then(lambda: self._start_member(led, member))
+        return led
+
+    def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
+        """Have a group from now on, and with it mirrors that may take over."""
+        if self._led.get(led.queue.queue_id) is led and led.member is member:
+            member.start()
+
+    def _look_for_better_copies(self, led: LedQueue) -> None:
+        """Go on with what is here, as soon as no mirror can have more."""
+        returned, record = led.returned, self._definitions.record_of(led.key, led.queue.queue_id)
+        if returned is None or record is None or self._led.get(led.queue.queue_id) is not led:
+            return
+        if returned.awaited(record):
+            returned.ask(record, lambda: self._look_for_better_copies(led))
+        else:
+            led.returned = None
+            self._reclaim(led, returned)
+
+    def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer)
+
+    def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
+        """No mirror has taken our place: go on without those there were."""
+        if self._led.get(led.queue.queue_id) is not led or not led.leader.fenced:
+            return
+
+        def alone(record: QueueRecord) -> QueueRecord | None:
+            if record.leader != self._name or record.epoch != led.leader.epoch:
+                return None
+            if returned is not None and returned.awaited(record):
+                led.returned = returned
+                return None
+            return msgspec.structs.replace(
+                record,
+                epoch=record.epoch + 1,
+                mirrors=[],
+                in_sync=[],
+                missing=0,
+                promoted=LEADER_BACK,
+                promoted_at=self._clock.wall_time(),
+                down=False,
+            )
+
+        def go_on() -> None:
+            epoch = led.leader.epoch
+            self._write_card_of_leader(led).then(lambda: go_on_as_noted(epoch))
+
+        def go_on_as_noted(epoch: int) -> None:
+            is_led = self._led.get(led.queue.queue_id) is led
+            record = self._definitions.record_of(led.key, led.queue.queue_id)
+            if is_led and record is not None and led.leader.fenced and led.leader.epoch == epoch:
+                self.figures.promotions[Promotion.LEADER_BACK] += 1
+                led.go_on_alone(self._joining(led, record), led.leader.epoch)
+                self.hand_overs.on_stay(led.queue)
+
+        self._definitions.write_record(led.key, led.queue.queue_id, alone, go_on)
+
+    def _joining(self, led: LedQueue, record: QueueRecord) -> CarrierMember:
+        """A new member in the place of the one that has stopped, or has never begun."""
+        carrier = self._carriers[led.carrier]
+        carrier.forget(led.member)
+        return carrier.join(record, led)
+
+    def _unlead(self, led: LedQueue) -> None:
+        """The queue has no mirrors any more, and shall have none."""
+        queue = led.queue
+        # Nobody is left whom it could be handed over to.
+        self.hand_overs.mirrors_changed(queue.queue_id, ())
+        del self._led[queue.queue_id]
+        self._origins.pop(queue.queue_id, None)
+        self._forget(led)
+        self._formers.remove_card(led.storage_id)
+        self._renumberings[queue.queue_id] = led.leader.renumbering
+        for mirror in list(led.leader.mirrors):
+            # The definition names it no more; this may be known before the leader is told.
+            led.leader.remove_mirror(mirror)
+        led.leader.flush()
+        led.member.leave()
+        self._carriers[led.carrier].delete_group(queue.queue_id)
+        inner: list[BackingQueue] = [level.unwrapped() for level in led.leader.levels]
+        if isinstance(queue.backing, PriorityQueue):
+            queue.backing.replace_levels(inner)
+        else:
+            queue.backing = inner[0]
+
+    def _queue_gone(self, queue: Queue) -> None:
+        """A queue of this node was deleted, or another node leads it now."""
+        key: Key = ("queue", queue.vhost_name, queue.name)
+        if self._by_key.get(key) == queue.queue_id:
+            del self._by_key[key]
+        self._origins.pop(queue.queue_id, None)
+        self._refusals.pop(queue.queue_id, None)
+        self._former_copies.pop(queue.queue_id, None)
+        self._renumberings.pop(queue.queue_id, None)
+        self._lost_and_found.forget(queue.queue_id)
+        self.hand_overs.drop(queue.queue_id)
+        led = self._led.pop(queue.queue_id, None)
+        if led is None:
+            return
+        self._forget(led)
+        deleted = self._definitions.record_of(key, queue.queue_id) is None
+        led.leader.end(refuse=not deleted or led.leader.fenced)
+        led.member.leave()
+        if deleted:
+            self._carriers[led.carrier].delete_group(queue.queue_id)
+            self._formers.remove_card(led.storage_id)
+        else:
+            self._keep_what_was_led(led)
+
+    def _keep_what_was_led(self, led: LedQueue) -> None:
+        """Another node leads now, and may want a mirror here."""
+        for level in led.leader.levels:
+            level.inner.requeue(list(level.pending.values()))
+            level.pending.clear()
+        levels = [level.inner for level in led.leader.levels]
+        former = FormerCopy(
+            led.storage_id,
+            led.leader.epoch,
+            levels,
+            [0] * len(levels),
+            safe_only=False,
+            led=True,
+            unasked=[led.leader.unasked.runs(number) for number in range(len(levels))],
+            renumbering=led.leader.renumbering,
+        )
+        self._formers.keep(led.queue.queue_id, former)
+        self._lost_and_found.search(led.key, led.queue.queue_id, former)
+        # The queue's end is not that of its messages.
+        led.queue.backing = MemoryQueue()
+
+    def _renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
+        """The epoch in which this node leads a queue, and what it knows of the ones before; None
+        if it does not lead it."""
+        led = self._led.get(queue_id)
+        if led is not None:
+            return led.leader.epoch, led.leader.renumbering
+        if queue_id not in self._node.local_queues:
+            return None
+        epoch = self.epoch_of(self._node.local_queues[queue_id])
+        return epoch, self._renumberings.get(queue_id, Renumbering(epoch))
+
+    def _forget(self, led: LedQueue) -> None:
+        self._to_flush.pop(led, None)
+        self.set_flow(led, False)
+        led.await_mirrors(())
+
+    def _wanted(self, queue: Queue) -> Wanted:
+        key = ("queue", queue.vhost_name, queue.name)
+        return self._wanted_of(key, queue.settings.type)
+
+    def _wanted_of(self, key: Key, queue_type: QueueType = QueueType.CLASSIC) -> Wanted:
+        _, vhost, name = key
+        applied = self._node.policies.applied(vhost, name, "queue", queue_type)
+        return Wanted.of(applied.definition, self._sync_batch)
+
+    def _reconcile(self, queue: Queue) -> None:
+        """See to it that the queue has the mirrors its policy wants."""
+        if queue.exclusive_owner is not None or queue.deleted or self._stopping:
+            return
+        key: Key = ("queue", queue.vhost_name, queue.name)
+        record = self._definitions.record_of(key, queue.queue_id)
+        if record is None or record.leader != self._name:
+            return
+        wanted = self._wanted(queue)
+        led = self._led.get(queue.queue_id)
+        if led is None:
+            if wanted.mode is None and not record.mirrors:
+                return
+            led = self._lead(queue, key, record)
+        led.at_rest = False
+        if led.leader.fenced:
+            # Another node may be about to take the lead.
+            self._look_for_better_copies(led)
+            return
+        if not led.leader.is_noted or self.hand_overs.is_switching(queue.queue_id):
+            return
+        copies = Copies(record.leader, record.mirrors, record.in_sync)
+        led.want(wanted)
+        running = self._running()
+        # Whether a mirror is alive is the group's business, not that of links.
+        there = {*running, *record.mirrors}
+        led.wanted_mirrors = wanted_mirrors(wanted, copies, there, self._rng)
+        is_alone = not record.mirrors and not record.missing and not led.members()
+        if wanted.mode is None and is_alone:
+            self._unlead(led)
+            return
+        leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
+        if leader != self._name:
+            self.hand_overs.begin(led, leader)
+            return
+        if wanted.mode is not None and wanted.carrier is not led.carrier:
+            kind = wanted.carrier
+            self.hand_overs.switch(led, lambda: self._carrier_switch.switch(led, kind))
+            return
+        led.follow_acks(record)
+        led.drop_unwanted()
+        led.invite_missing(running)
+        if wanted.synchronise:
+            led.synchronise(record)
+        led.at_rest = led.has_all_in_sync(record, running)
+
+    def _tick(self) -> None:
+        if self._stopping:
+            return
+        self._ticks += 1
+        run(self._look(), self._looked)
+
+    def _looked(self, result: Callable[[], None]) -> None:
+        result()
+        self._clock.call_later(TICK_S, self._tick)
+
+    async def _look(self) -> None:
+        """Look at what is awaited, and at a share of the rest."""
+        changed, self._changed = self._changed, set()
+        due_led = [
+            led
+            for queue_id, led in self._led.items()
+            if not led.at_rest or queue_id in changed or self._is_in_share(queue_id)
+        ]
+        due_copies = [
+            copy
+            for queue_id, copy in self._copies.items()
+            if not copy.at_rest or queue_id in changed or self._is_in_share(queue_id)
+        ]
+        await self._in_turns(due_led, self._look_at_led)
+        await self._in_turns(due_copies, self._look_at_copy)
+        if self._stopping:
+            return
+        self._formers.discard_unwanted(self._definitions.records(), self._running())
+        if not self._may_lead(self._name):
+            # A mirror may be in sync by now, or this node lead what it did not then.
+            self.hand_overs.drain()
+
+    def _is_in_share(self, queue_id: int) -> bool:
+        return queue_id // LEVELS % REST_TICKS == self._ticks % REST_TICKS
+
+    async def _in_turns(self, items: Iterable[Item], work: Callable[[Item], None]) -> None:
+        """Do the same with each of very many queues, some in each turn."""
+        turns = self._node.turns
+        for item in items:
+            turns.spend(LOOK_US)
+            await turns.pause()
+            if self._stopping:
+                return
+            work(item)
+
+    def _look_at_led(self, led: LedQueue) -> None:
+        if self._led.get(led.queue.queue_id) is not led:
+            return
+        if not led.leader.fenced:
+            led.drop_unreached(self._running())
+        led.leader.look_for_synced()
+        self._reconcile(led.queue)
+
+    def _look_at_copy(self, copy: CopyHere) -> None:
+        if self._copies.get(copy.queue_id) is not copy:
+            return
+        copy.at_rest = False
+        copy.leader_may_be_gone()
+        if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
+            self.drop_copy(copy, "nobody asks for it any more")
+        else:
+            self._write_card_of_copy(copy)
+
+    # What is kept for the time after a restart
+
+    def _write_card_of_leader(self, led: LedQueue) -> Commit:
+        leader, queue = led.leader, led.queue
+        if not queue.durable:
+            return CompletedCommit()
+        return self._formers.write_card(
+            led.storage_id,
+            queue.queue_id,
+            leader.epoch,
+            [0] * len(leader.levels),
+            leader.renumbering,
+            led=True,
+        )
+
+    def _write_card_of_copy(self, copy: CopyHere) -> None:
+        """When a copy is whole it is what counts, and no more what was here before."""
+        mirror = copy.mirror
+        record = self._definitions.record_of(copy.key, copy.queue_id)
+        if record is None or self._name not in record.in_sync or record.epoch != mirror.epoch:
+            return
+        self._forget_former(mirror)
+        copy.at_rest = copy.listed and not copy.may_have_to_lead
+        if record.durable:
+            mirror.has_card = True
+            self._formers.write_card(
+                copy.storage_id,
+                copy.queue_id,
+                mirror.epoch,
+                mirror.deltas(),
+                mirror.renumbering,
+                led=False,
+            )
+
+    def _policies_changed(self, vhost: str) -> None:
+        copies = [copy for copy in self._copies.values() if copy.key[1] == vhost]
+        queues = [queue for queue in self._node.local_queues if queue.vhost_name == vhost]
+        _begin(self._in_turns(copies, self._follow_policy))
+        _begin(self._in_turns(queues, self._reconcile))
+
+    def _follow_policy(self, copy: CopyHere) -> None:
+        record = self._definitions.record_of(copy.key, copy.queue_id)
+        if record is not None and self._copies.get(copy.queue_id) is copy:
+            copy.mirror.set_mode(self._settings(copy.key, record).queue_mode)
+            copy.mirror.is_flushed = self._wanted_of(copy.key).is_flushed
+
+    def _nodes_changed(self) -> None:
+        queues = [led.queue for led in self._led.values()]
+        _begin(self._in_turns(queues, self._reconcile))
+
+    def _node_up(self, name: str) -> None:
+        self._nodes_changed()
+
+        def send_again(led: LedQueue) -> None:
+            if self._led.get(led.queue.queue_id) is led:
+                led.leader.send_slice_again(name)
+
+        def report_again(copy: CopyHere) -> None:
+            record = self._definitions.record_of(copy.key, copy.queue_id)
+            is_ours = self._copies.get(copy.queue_id) is copy
+            if is_ours and record is not None and record.leader == name:
+                # What was said over the link before may have got lost with it.
+                copy.mirror.report_again()
+
+        _begin(self._in_turns(list(self._led.values()), send_again))
+        _begin(self._in_turns(list(self._copies.values()), report_again))
+
+    def _node_down(self, name: str) -> None:
+        self._nodes_changed()
+
+    # Copies of this node
+
+    async def _invited(
+        self, node: str, queue_id: int, vhost: str, name: str, carrier: str = CarrierKind.GM
+    ) -> tuple[int, int, Kept | None]:
+        """The leader of a queue asks us to have a mirror.
+
+        Answers the incarnation of its member, what our storage calls the copy, and what is here
+        from before.
+
+        Raises `NotFound` to be asked again.
+        """
+        key: Key = ("queue", vhost, name)
+        record = await self._definitions.record_as_seen_by(node, key, queue_id)
+        if record is None:
+            raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
+        there = self._copies.get(queue_id)
+        if there is not None and there.carrier != carrier and self._name not in record.in_sync:
+            self.drop_copy(there, "its batches come by another carrier", keep=True)
+        if queue_id not in self._copies:
+            self._have_copy(key, record, CarrierKind(carrier))
+        copy = self._copies[queue_id]
+        if copy.is_outside:
+            raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
+        copy.wanted_at = self._clock.now()
+        former = copy.mirror.former
+        kept = None if former is None else former.kept()
+        return copy.member.me.incarnation, copy.storage_id, kept
+
+    def _have_copy(self, key: Key, record: QueueRecord, carrier: CarrierKind) -> None:
+        queue_id = record.queue_id
+        settings = self._settings(key, record)
+        # Never one that was used before: what is left of an earlier copy is another matter.
+        storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
+        backings = [
+            cast(
+                MirroredLevel,
+                self._new_backing(
+                    BackingSpec(storage_id + level, record.durable, settings.queue_mode)
+                ),
+            )
+            for level in range((settings.max_priority or 0) + 1)
+        ]
+        mirror = Mirror(
+            self._name,
+            record.epoch,
+            backings,
+            self._clock,
+            lambda batch: self._report(queue_id, batch),
+        )
+        mirror.former = self._formers.take(queue_id)
+        copy = CopyHere(
+            key,
+            queue_id,
+            storage_id,
+            self._name,
+            mirror,
+            self._clock,
+            self._definitions,
+            self,
+            carrier,
+        )
+        self._copies[queue_id] = copy
+        self._by_storage[storage_id] = copy
+        self._by_key[key] = queue_id
+        mirror.is_flushed = self._wanted_of(key).is_flushed
+        copy.member = self._carriers[carrier].join(record, copy)
+        copy.member.start()
+
+    def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
+        _, vhost, name = key
+        declared = queue_arguments.parse(name, vhost, from_plain(record.arguments))
+        return self._node.policies.queue_settings(vhost, name, declared)
+
+    def _report(self, queue_id: int, batch: int) -> None:
+        copy = self._copies.get(queue_id)
+        record = self._definitions.record_of(copy.key, copy.queue_id) if copy is not None else None
+        if copy is not None and record is not None:
+            payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
+            self._post.send(record.leader, Kind.MIRRORED, payload)
+
+    def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
+        """`keep`: what it has is good, and the next copy may want it."""
+        if self._copies.get(copy.queue_id) is not copy:
+            return
+        del self._copies[copy.queue_id]
+        del self._by_storage[copy.storage_id]
+        if self._by_key.get(copy.key) == copy.queue_id:
+            del self._by_key[copy.key]
+        copy.member.leave()
+        deleted = self._definitions.record_of(copy.key, copy.queue_id) is None
+        if keep and not deleted and (copy.mirror.started or copy.mirror.former is not None):
+            self._formers.keep(copy.queue_id, copy.mirror.into_former(copy.storage_id))
+        else:
+            self._discard_copy(copy)
+        if deleted:
+            self._carriers[copy.carrier].delete_group(copy.queue_id)
+        _, vhost, name = copy.key
+        log_event(log, logging.INFO, "mirror_dropped", queue=name, vhost=vhost, reason=reason)
+
+    def _discard_copy(self, copy: CopyHere) -> None:
+        self._forget_former(copy.mirror)
+        self._formers.remove_card(copy.storage_id)
+        copy.mirror.discard()
+
+    def _forget_former(self, mirror: Mirror) -> None:
+        """What was here from before is of no use any more."""
+        former, mirror.former = mirror.former, None
+        if former is not None:
+            self._formers.discard_copy(former)
+
+    def present(self) -> Collection[str]:
+        return self._present()
+
+    def group_members(self, queue_id: int) -> Collection[str] | None:
+        copy = self._copies.get(queue_id)
+        return None if copy is None else self._carriers[copy.carrier].nodes_of(queue_id)
+
+    def ask_for_votes(
+        self,
+        copy: CopyHere,
+        nodes: Collection[str],
+        election: tuple[int, int],
+        then: Callable[[dict[str, Answer]], None],
+    ) -> None:
+        answers: dict[str, Answer] = {}
+        left = len(nodes)
+        is_over = False
+
+        def count() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                then(answers)
+
+        async def ask(node: str) -> list[int] | str:
+            answer: list[int] | str = await self._calls.ask(
+                node, "mirror.vote", copy.queue_id, *election
+            )
+            return answer
+
+        def finish(node: str, result: Callable[[], list[int] | str]) -> None:
+            nonlocal left
+            left -= 1
+            # Who cannot be reached has not voted.
+            with suppress(NotFound):
+                answer = result()
+                answers[node] = Vote(answer) if isinstance(answer, str) else (answer[0], answer[1])
+            if not left:
+                count()
+
+        if not nodes:
+            count()
+            return
+        self._clock.call_later(VOTE_S, count)
+        for node in nodes:
+            run(ask(node), partial(finish, node))
+
+    async def _asked_to_vote(
+        self, _node: str, queue_id: int, epoch: int, ballot: int
+    ) -> Position | str:
+        copy = self._copies.get(queue_id)
+        answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
+        return answer.value if isinstance(answer, Vote) else answer
+
+    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+        def finish(result: Callable[[], None]) -> None:
+            # If it has gone, too, another election is called at the next tick.
+            with suppress(NotFound):
+                result()
+
+        async def tell() -> None:
+            await self._calls.ask(node, "mirror.win", copy.queue_id, *election)
+
+        run(tell(), finish)
+
+    async def _has_won(self, _node: str, queue_id: int, epoch: int, ballot: int) -> None:
+        copy = self._copies.get(queue_id)
+        if copy is not None:
+            copy.win(epoch, ballot)
+
+    def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
+        self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
+
+    def _ask_of_copy(
+        self, question: str, node: str, queue_id: int, answer: Callable[[bool], None]
+    ) -> None:
+        def finish(result: Callable[[], bool]) -> None:
+            # Who cannot be reached has not said anything.
+            with suppress(NotFound):
+                answer(result())
+
+        async def ask() -> bool:
+            has_one: bool = await self._calls.ask(node, question, queue_id)
+            return has_one
+
+        run(ask(), finish)
+
+    async def _asked_for_copy(self, _node: str, queue_id: int) -> bool:
+        """Whether this node has a copy that has begun; which it is, the definition says."""
+        copy = self._copies.get(queue_id)
+        return copy is not None and copy.mirror.started
+
+    async def _asked_to_lead(self, node: str, queue_id: int) -> bool:
+        """The leader was away, and asks whether this node has a copy, and to lead if it has."""
+        copy = self._copies.get(queue_id)
+        if copy is None or not copy.mirror.started:
+            return False
+        copy.leader_was_away(node)
+        return True
+
+    async def _asked_to_take_over(self, node: str, queue_id: int, epoch: int) -> bool:
+        """The leader hands the queue over; False if this node cannot lead."""
+        copy = self._copies.get(queue_id)
+        return copy is not None and copy.mirror.started and copy.take_over(node, epoch)
+
+    # What definitions say
+
+    def promote_when(self, key: Key) -> str:
+        return self._wanted_of(key).promote_on_failure
+
+    def _record_changed(self, key: Key, record: object | None) -> None:
+        self._definitions.changed(key)
+        queue_id = self._by_key.get(key)
+        if queue_id is None:
+            return
+        self._changed.add(queue_id)
+        copy = self._copies.get(queue_id)
+        if copy is not None:
+            self._follow(copy, record)
+        led = self._led.get(queue_id)
+        if led is not None and isinstance(record, QueueRecord) and record.leader == self._name:
+            if record.epoch != led.leader.epoch:
+                led.leader.goes_on_in(record.epoch)
+            led.member.follow(record)
+            led.record_changed(record)
+            self.hand_overs.mirrors_changed(queue_id, record.mirrors)
+
+    def _follow(self, copy: CopyHere, record: object | None) -> None:
+        if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:
+            self.drop_copy(copy, "the queue is deleted")
+        elif record.leader == self._name:
+            return
+        elif self._stopping:
+            # What is here is for the next start.
+            return
+        elif self._is_to_come_over(copy, record):
+            copy.promoting = False
+            self._carrier_switch.follow(copy, record)
+        elif copy.listed and self._name not in record.mirrors:
+            # If it is only that the leader could not reach it, it is asked for again.
+            self.drop_copy(copy, "it is not wanted any more", keep=True)
+        else:
+            copy.listed = self._name in record.mirrors
+            copy.promoting = False
+            copy.member.follow(record)
+            # The leader's batches may have come before this.
+            copy.mirror.report_again()
+
+    def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:
+        """Whether this copy, which has all, is to be brought batches by another carrier."""
+        is_whole = self._name in record.in_sync and not copy.is_outside
+        return copy.listed and is_whole and CarrierKind.of(record) is not copy.carrier
+
+    # `LedEffects`
+
+    def flush_soon(self, led: LedQueue) -> None:
+        if not self._to_flush:
+            self._clock.call_soon(self._flush)
+        self._to_flush[led] = None
+
+    def _flush(self) -> None:
+        to_flush, self._to_flush = self._to_flush, {}
+        for led in to_flush:
+            led.leader.flush()
+
+    def send_slice(self, mirror: str, payload: bytes) -> None:
+        self._post.send(mirror, Kind.SLICE, payload)
+
+    def group_joined(self, led: LedQueue) -> None:
+        self._clock.call_soon(lambda: self._reconcile(led.queue))
+
+    def invite(self, led: LedQueue, node: str) -> None:
+        queue = led.queue
+
+        async def ask() -> tuple[int, int, Kept | None]:
+            incarnation, storage_id, kept = await self._calls.ask(
+                node, "mirror.invite", queue.queue_id, queue.vhost_name, queue.name, led.carrier
+            )
+            return incarnation, storage_id, Kept(*kept) if kept is not None else None
+
+        def finish(result: Callable[[], tuple[int, int, Kept | None]]) -> None:
+            try:
+                led.has_answered(node, *result())
+            except NotFound:
+                led.not_invited(node)
+
+        run(ask(), finish)
+
+    def set_flow(self, led: LedQueue, flow: bool) -> None:
+        if flow:
+            self._congested.add(led)
+        else:
+            self._congested.discard(led)
+        self._node.alarms.set_flow(bool(self._congested), "mirrors")
+
+    def membership_lost(self, led: LedQueue, reason: str) -> None:
+        """Somebody takes our place, or will in a moment; if not, we go on with a new group."""
+        queue = led.queue
+        log_event(
+            log,
+            logging.WARNING,
+            "leader_left_alone",
+            queue=queue.name,
+            vhost=queue.vhost_name,
+            reason=reason,
+        )
+        if not led.leader.fenced:
+            self._fence(led)
+            self._clock.call_later(RECLAIM_S, lambda: self._reclaim(led))
+
+    def superseded(self, led: LedQueue, by: str) -> None:
+        queue = led.queue
+        if not led.leader.fenced:
+            log_event(
+                log,
+                logging.WARNING,
+                "leader_superseded",
+                queue=queue.name,
+                vhost=queue.vhost_name,
+                by=by,
+            )
+            self._fence(led)
+
+    def _fence(self, led: LedQueue) -> None:
+        """Another node leads, or may soon: nothing is confirmed, and nothing is handed out that it
+        may hand out too."""
+        led.leader.fenced = True
+        led.at_rest = False
+        self.hand_overs.drop(led.queue.queue_id)
+        if not led.queue.is_held:
+            led.queue.hold()
+
+    # Frames
+
+    def _mirrored(self, node: str, payload: bytes) -> None:
+        try:
+            queue_id, epoch, batch = _MIRRORED.unpack(payload)
+        except struct.error as error:
+            raise Undeliverable(f"a mirror's report that cannot be read: {error}") from None
+        led = self._led.get(queue_id)
+        if led is not None and epoch == led.leader.epoch:
+            led.leader.has(node, batch)
+
+    def _slice(self, node: str, payload: bytes) -> None:
+        queue_id, epoch, number, content = unpack_slice(payload)
+        copy = self._copies.get(queue_id)
+        if copy is not None:
+            copy.slice_came(epoch, number, content)
+
+
+def _down(record: QueueRecord) -> QueueRecord | None:
+    """Nobody but a mirror in sync may take the place of the leader, which stops."""
+    return (
+        None if record.in_sync or not record.mirrors else msgspec.structs.replace(record, down=True)
+    )
+
+
+def _begin(work: Waiting[None]) -> None:
+    """Go through it, however many turns it takes."""
+    run(work, lambda result: result())

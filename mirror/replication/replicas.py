@@ -1,0 +1,181 @@
+"""Which nodes a policy wants a queue on, and who leads when its leader is gone. Pure functions.
+
+The rules are those of gm_and_mirroring.md sections 2.7, 2.9 and 2.10; an in-sync mirror is always
+preferred to one that is not, however old that one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from warren.mirror.carriers.ports import CarrierKind
+from warren.mirror.replication.confirm_rule import ALL
+
+ALWAYS = "always"
+WHEN_SYNCED = "when-synced"
+AUTOMATIC = "automatic"
+MANUAL = "manual"
+ALL_IN_SYNC = "all-in-sync"
+
+GAP_BYTES_MAX = 64 << 20
+"""Octets of batches that are kept in memory for a slow mirror."""
+
+SYNC_BATCH = 4096
+"""RabbitMQ's default of `mirroring_sync_batch_size`."""
+
+
+class Wanted(NamedTuple):
+    """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors.
+
+    `sync_batch` is how many messages a mirror is sent at a time at most while it is synchronised.
+
+    The rest is for the carrier `log`: `acks` as `log-acks` has it; with fewer whole copies than
+    `in_sync_min`, the leader's among them, publishes are refused; a mirror that has not reported
+    `gap_bytes_max` octets is dropped, and sent what it lacks at `catch_up_rate` octets a second (0:
+    no limit); `is_flushed`: a copy has a persistent message when it is on disk.
+    """
+
+    mode: str | None = None
+    params: Any = None
+    synchronise: bool = False
+    promote_on_failure: str = ALWAYS
+    promote_on_shutdown: str = WHEN_SYNCED
+    sync_batch: int = SYNC_BATCH
+    carrier: CarrierKind = CarrierKind.GM
+    acks: str | int = ALL_IN_SYNC
+    in_sync_min: int = 1
+    gap_bytes_max: int = GAP_BYTES_MAX
+    catch_up_rate: int = 0
+    is_flushed: bool = True
+
+    @property
+    def copies_max(self) -> int | None:
+        """How many copies there may be, the leader's among them; None for any number."""
+        if self.mode == "exactly":
+            return int(self.params)
+        return len(self.params) if self.mode == "nodes" else None
+
+    @classmethod
+    def of(cls, definition: Mapping[str, Any], sync_batch: int = SYNC_BATCH) -> Wanted:
+        """What the definition of the effective policy says; `sync_batch` where it says nothing."""
+        batch = definition.get("ha-sync-batch-size", 1)
+        return cls(
+            definition.get("ha-mode"),
+            definition.get("ha-params"),
+            definition.get("ha-sync-mode", _usual_sync_mode(definition)) == AUTOMATIC,
+            definition.get("ha-promote-on-failure", ALWAYS),
+            definition.get("ha-promote-on-shutdown", WHEN_SYNCED),
+            # As with RabbitMQ, 1 is no size but the default.
+            int(batch) if batch > 1 else sync_batch,
+            *(_of_log(definition) if definition.get("ha-replication") == CarrierKind.LOG else ()),
+        )
+
+    def acks_of(self, copies: int) -> int:
+        """How many of so many copies are to have a publish before it is confirmed; 0: all that are
+        whole."""
+        match self.acks:
+            case "async":
+                return 1
+            case "one":
+                return 2
+            case "majority":
+                return copies // 2 + 1
+            case int(number):
+                return number
+        return ALL
+
+
+def _usual_sync_mode(definition: Mapping[str, Any]) -> str:
+    return AUTOMATIC if definition.get("ha-replication") == CarrierKind.LOG else MANUAL
+
+
+def _of_log(definition: Mapping[str, Any]) -> tuple[CarrierKind, str | int, int, int, int, bool]:
+    return (
+        CarrierKind.LOG,
+        definition.get("log-acks", ALL_IN_SYNC),
+        int(definition.get("log-min-insync", 1)),
+        int(definition.get("log-max-gap-bytes", GAP_BYTES_MAX)),
+        int(definition.get("log-catchup-rate", 0)),
+        definition.get("log-flush", "sync") == "sync",
+    )
+
+
+class Copies(NamedTuple):
+    """Who leads a queue and who has copies of it, the oldest first."""
+
+    leader: str
+    mirrors: Sequence[str]
+    in_sync: Collection[str]
+
+
+def wanted_mirrors(
+    wanted: Wanted, now: Copies, running: Collection[str], rng: Random
+) -> tuple[str, ...]:
+    """The nodes that are to have mirrors while the queue is led where it is now."""
+    others = sorted(node for node in running if node != now.leader)
+    if wanted.mode == "all":
+        return tuple(others)
+    if wanted.mode == "exactly":
+        return _exactly(int(wanted.params) - 1, now, others, rng)
+    if wanted.mode == "nodes":
+        return tuple(node for node in wanted.params if node in others)
+    return ()
+
+
+def _exactly(count: int, now: Copies, others: Sequence[str], rng: Random) -> tuple[str, ...]:
+    """Those there are stay, in-sync ones before others; further ones are chosen by chance."""
+    there = [mirror for mirror in now.mirrors if mirror in others]
+    there.sort(key=lambda mirror: mirror not in now.in_sync)
+    if len(there) >= count:
+        return tuple(there[: max(count, 0)])
+    further = [node for node in others if node not in there]
+    chosen = rng.sample(further, min(count - len(there), len(further)))
+    return (*there, *chosen)
+
+
+def stand_ins(wanted: Sequence[str], in_sync: Sequence[str]) -> Sequence[str]:
+    """The mirrors that are not wanted, and stay until those that are have whole copies: there are
+    never fewer in sync than there were, or than are wanted."""
+    whole = sum([mirror in wanted for mirror in in_sync])
+    others = [mirror for mirror in in_sync if mirror not in wanted]
+    return others[: max(min(len(in_sync), len(wanted)) - whole, 0)]
+
+
+def wanted_leader(wanted: Wanted, now: Copies, running: Collection[str]) -> str:
+    """Who is to lead: mode `nodes` may want the queue away from where it is.
+
+    It stays until a listed node has a whole copy.
+    """
+    if wanted.mode != "nodes" or now.leader in wanted.params:
+        return now.leader
+    for node in wanted.params:
+        if node in running and node in now.in_sync:
+            return str(node)
+    return now.leader
+
+
+def better_leader(now: Copies, leads: Mapping[str, int]) -> str:
+    """Who had better lead for the sake of balance: a node that leads at least two queues fewer."""
+    best = min(now.in_sync, key=lambda node: (leads.get(node, 0), node), default=now.leader)
+    return best if leads.get(best, 0) + 1 < leads.get(now.leader, 0) else now.leader
+
+
+def drained_leader(now: Copies, may_lead: Collection[str], leads: Mapping[str, int]) -> str | None:
+    """Who leads in the place of a node in maintenance mode: a mirror in sync that leads the fewest
+    queues; None when there is none."""
+    there = [node for node in now.in_sync if node in may_lead]
+    return min(there, key=lambda node: (leads.get(node, 0), node), default=None)
+
+
+def candidates(now: Copies, alive: Collection[str], promote: str) -> tuple[str, ...]:
+    """Who may lead when the leader is gone, the best first.
+
+    With `when-synced` nobody may whose copy is not whole; the queue waits for its leader then.
+    """
+    there = [mirror for mirror in now.mirrors if mirror in alive]
+    whole = [mirror for mirror in there if mirror in now.in_sync]
+    if promote == WHEN_SYNCED:
+        return tuple(whole)
+    return (*whole, *(mirror for mirror in there if mirror not in now.in_sync))
