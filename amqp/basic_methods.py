@@ -96,14 +96,16 @@ def get(channel: Channel, method: commands.Basic.Get) -> Waiting[None] | None:
     channel.check("queue", name, "read")
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
-    if not queue.is_here or queue.is_held:
-        return _get_elsewhere(channel, queue, method.no_ack)
+    if not queue.is_here or queue.is_withheld:
+        return _get_later(channel, queue, method.no_ack)
     message = queue.get(method.no_ack, channel.traced_as())
+    if message is None and queue.is_withheld:
+        return _get_later(channel, queue, method.no_ack)
     _answer_get(channel, queue, method.no_ack, message, len(queue))
     return None
 
 
-async def _get_elsewhere(channel: Channel, queue: Queue, no_ack: bool) -> None:
+async def _get_later(channel: Channel, queue: Queue, no_ack: bool) -> None:
     message, left, at = await queue.get_one(no_ack, channel.traced_as())
     _answer_get(channel, at, no_ack, message, left)
 

@@ -8,7 +8,8 @@ acknowledgement. A message is *ready* from `publish` to `fetch`, *pending* from 
 `MemoryQueue` holds everything in memory. `VariableQueue` moves messages to a disk and back; a
 durable one sets `defers_confirms` and settles persistent publishes later. Messages that a disk
 has lost are ready until a fetch finds that out, so a fetch may return None, or fewer messages
-than `length` promised, and `length` is right afterwards.
+than `length` promised, and `length` is right afterwards. If it is not 0 then, the messages may
+not be handed out yet (`Queue.withhold`).
 """
 
 from __future__ import annotations
@@ -189,11 +190,15 @@ class BackingQueue(Protocol):
         ...
 
     def fetch(self) -> Message | None:
-        """Make the first ready message pending and return it."""
+        """Make the first ready message pending and return it, for a client."""
         ...
 
     def fetch_many(self, limit: int) -> list[Message]:
         """`fetch` up to so many times."""
+        ...
+
+    def fetch_to_drop(self) -> Message | None:
+        """`fetch` a message that no client gets."""
         ...
 
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
@@ -320,6 +325,11 @@ class MirroredLevel(BackingQueue, Protocol):
         """Give the next message this position, which is not below the one it would have."""
         ...
 
-    def count_as_delivered(self) -> None:
-        """From now on every message there is counts as delivered once."""
+    @property
+    def delivered_below(self) -> int:
+        """Messages before this position count as delivered once, or are gone."""
+        ...
+
+    def count_as_delivered(self, below: int) -> None:
+        """From now on every message before this position counts as delivered once."""
         ...

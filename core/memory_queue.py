@@ -21,6 +21,7 @@ class MemoryQueue:
     """Implements `BackingQueue`."""
 
     __slots__ = (
+        "_delivered_below",
         "_next_position",
         "_ready",
         "_returned",
@@ -35,6 +36,7 @@ class MemoryQueue:
         self._ready: deque[Message] = deque()
         self._returned: list[tuple[int, Message]] = []
         self._next_position = 0
+        self._delivered_below = 0
         self.length = 0
         self.ready_bytes = 0
         self.defers_confirms = False
@@ -103,6 +105,9 @@ class MemoryQueue:
         self.length -= len(messages)
         self.ready_bytes -= sum([len(message.body) for message in messages])
         return messages
+
+    def fetch_to_drop(self) -> Message | None:
+        return self.fetch()
 
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []
@@ -193,9 +198,14 @@ class MemoryQueue:
         assert position >= self._next_position, (position, self._next_position)
         self._next_position = position
 
-    def count_as_delivered(self) -> None:
+    @property
+    def delivered_below(self) -> int:
+        return max(self.undelivered_from, self._delivered_below)
+
+    def count_as_delivered(self, below: int) -> None:
+        self._delivered_below = max(self._delivered_below, below)
         for message in (*self._ready, *[message for _, message in self._returned]):
-            message.redelivered = True
+            message.redelivered |= message.position < below
 
     def set_mode(self, mode: str) -> None:
         """There is only memory."""

@@ -69,15 +69,30 @@ class PriorityQueue(OneByOne):
                 self._count()
                 if message is not None:
                     return message
+                if level.length:
+                    # It may not be handed out yet, and nothing may overtake it.
+                    break
         return None
 
     def fetch_many(self, limit: int) -> list[Message]:
         messages: list[Message] = []
         for level in self._fetch_order:
-            if level.length and len(messages) < limit:
+            if level.length:
                 messages += level.fetch_many(limit - len(messages))
+                if level.length or len(messages) == limit:
+                    # That is all that was wanted, or may be handed out now.
+                    break
         self._count()
         return messages
+
+    def fetch_to_drop(self) -> Message | None:
+        for level in self._fetch_order:
+            if level.length:
+                message = level.fetch_to_drop()
+                self._count()
+                if message is not None:
+                    return message
+        return None
 
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []

@@ -228,7 +228,8 @@ class Queue:
         self._held: list[Unanswered] | None = None
         # For how many reasons it delivers nothing for a moment.
         self._still = 0
-        # Happens when it stays here, or another object has taken the place of this one.
+        # Happens when it stays here, or another object has taken the place of this one; or when
+        # messages may be handed out that could not be before.
         self._let_go: Event | None = None
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
@@ -502,9 +503,10 @@ class Queue:
                 return
             consumer = ready[0]
             if len(ready) == 1 and not (self._rules or self._has_expiring or consumer.no_ack):
-                messages_left -= self._hand_over_many(consumer, messages_left)
-                if not backing.length:
+                taken = self._hand_over_many(consumer, messages_left)
+                if not taken or not backing.length:
                     return
+                messages_left -= taken
                 ready = ring.top
                 continue
             message = backing.fetch()
@@ -527,7 +529,10 @@ class Queue:
                 return
 
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:
-        """Fetch one message for basic.get; it is unacknowledged unless `no_ack`."""
+        """Fetch one message for basic.get; it is unacknowledged unless `no_ack`.
+
+        None while the queue is empty, or `is_withheld`.
+        """
         self.touch()
         if self._held is not None:
             self.got_nothing += 1
@@ -540,7 +545,7 @@ class Queue:
                 return None
         message = self.backing.fetch()
         if message is None:
-            self.got_nothing += 1
+            self.got_nothing += not self.is_withheld
             return None
         self.redelivered += message.redelivered
         if self._trace is not None:
@@ -617,6 +622,22 @@ class Queue:
         if not self.deleted:
             self.deliver()
 
+    def withhold(self) -> None:
+        """Messages that are ready may not be handed out yet, and fetches give none, until
+        `hand_out`: other nodes are to hear of it first."""
+        self._let_go = self._let_go or Event()
+
+    def hand_out(self) -> None:
+        """They have heard of it."""
+        if self._held is None:
+            self._hold_is_over()
+        self._resume_soon()
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether a `basic.get` has to wait, because the queue is held or its messages are."""
+        return self._let_go is not None
+
     def purge(self) -> int:
         """Drop all ready messages; returns how many."""
         count = self.backing.purge()
@@ -635,13 +656,16 @@ class Queue:
         return self.backing.length, self.consumer_total
 
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
-        """`get`; where the queue is handed over, from what stands for it then.
+        """`get`, when the queue is not withheld; where it is handed over, from what stands for it
+        then.
 
         Raises `NotFound` when it is deleted meanwhile.
         """
-        if self.is_held:
-            return await (await self._after_hand_over()).get_one(no_ack, client)
-        return Fetched(self.get(no_ack, client), self.backing.length, self)
+        if not self.is_withheld:
+            message = self.get(no_ack, client)
+            if message is not None or not self.is_withheld:
+                return Fetched(message, self.backing.length, self)
+        return await (await self._after_hand_over()).get_one(no_ack, client)
 
     async def empty(self) -> int:
         """`purge`; where the queue is handed over, of what stands for it then.
@@ -752,7 +776,7 @@ class Queue:
         """
         assert self._held is None
         self._held = []
-        self._let_go = Event()
+        self._let_go = self._let_go or Event()
         self._find_rules()
         for consumer in self.consumers:
             consumer.block(Blocked.MOVING)
@@ -766,7 +790,7 @@ class Queue:
         return self._held is not None
 
     async def let_go(self) -> None:
-        """Return when it is not being handed over any more."""
+        """Return when it is not being handed over any more, nor withheld."""
         if self._let_go is not None:
             await self._let_go
 
@@ -1014,7 +1038,7 @@ class Queue:
             return
         excess: list[Message] = []
         while len(excess) < DROP_SLICE and self._over_limit():
-            message = self.backing.fetch()
+            message = self.backing.fetch_to_drop()
             if message is None:
                 break
             excess.append(message)

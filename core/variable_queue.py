@@ -289,6 +289,9 @@ class VariableQueue:
             self._pending.update(dict.fromkeys(messages))
         return messages
 
+    def fetch_to_drop(self) -> Message | None:
+        return self.fetch()
+
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []
         while len(expired) < limit:
@@ -455,7 +458,7 @@ class VariableQueue:
     def stop(self) -> None:
         """The node stops; nothing may be called any more."""
         self._leave_pager()
-        self._store.close(max(self.undelivered_from, self._store.redelivered_below))
+        self._store.close(self.delivered_below)
 
     def _forget_ready(self) -> None:
         if len(self._q4) > FREED_AT_ONCE:
@@ -566,11 +569,15 @@ class VariableQueue:
         self._gone += skipped
         self._next_position = position
 
-    def count_as_delivered(self) -> None:
-        self._store.redelivered_below = max(self._store.redelivered_below, self._next_position)
+    @property
+    def delivered_below(self) -> int:
+        return max(self.undelivered_from, self._store.redelivered_below)
+
+    def count_as_delivered(self, below: int) -> None:
+        self._store.redelivered_below = max(self._store.redelivered_below, below)
         returned = [message for _, message in self._returned]
         for message in (*returned, *self._q4, *(self._q1 or ())):
-            message.redelivered = True
+            message.redelivered |= message.position < below
 
     # Where a publish goes
 

@@ -73,6 +73,11 @@ class StopReason(Enum):
 class UpperLayer(Protocol):
     """What a member tells the queue: first `joined`, last `stopped`."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether what the member was brought is a copy, or the beginning of one."""
+        ...
+
     def joined(self, members: Members) -> None:
         """It is a member now, with these others."""
         ...
@@ -105,8 +110,16 @@ class CarrierMember(Protocol):
     @property
     def me(self) -> MemberId: ...
 
-    def start(self) -> None:
-        """Become a member; `joined` is told when that is done."""
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
+        """Become a member; `joined` is told when that is done.
+
+        Where members make a group: with these `founders` in it, or as one of those of another.
+        """
+        ...
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was neither started nor ended."""
         ...
 
     def become(self, upper: UpperLayer) -> None:

@@ -1,8 +1,8 @@
 """Batches of transactions as etcd transactions that are done exactly once.
 
-Keys, below `definitions-writers/`: the path of (node, "head") holds the last batch of a node, as
-`<session>:<number>`; the path of (node, "0"), (node, "1") ... the same text where the transaction
-of that number in the batch had preconditions and was taken.
+Keys: the path of (node, "head") below `definitions-writers/` holds the last batch of a node, as
+`<session>:<number>`; the path of (node, "0"), (node, "1") ... below `batch-marks/` the same text
+where the transaction of that number in the batch had preconditions and was taken.
 
 Theory. A batch is one etcd transaction. It compares the revision at which the head was last
 written, writes the head, and holds the transactions as nested ones, each with its own
@@ -25,9 +25,9 @@ from warren.mirror.definitions.codec import Keys
 from warren.mirror.definitions.etcd import EtcdClient, EtcdHistoryLost
 from warren.mirror.definitions.etcd_messages import (
     Header,
+    KeyValue,
     Operation,
     OperationAnswer,
-    RangeAnswer,
     Txn,
     delete,
     end_of,
@@ -56,8 +56,9 @@ class BatchWriter:
     def __init__(self, etcd: EtcdClient, keys: Keys, writer: str, session: str) -> None:
         self._etcd = etcd
         self._keys = keys
-        self._own = keys.writers + encode_path((writer,))
-        self._head = self._own + encode_path(("head",))
+        own = encode_path((writer,))
+        self._head = keys.writers + own + encode_path(("head",))
+        self._marks = keys.marks + own
         self._writer = writer
         self._session = session
         self._sent = 0
@@ -82,7 +83,8 @@ class BatchWriter:
             taken = [_was_taken(nested) for nested in answer.responses[1:]]
             decision = Decision(taken, answer.header.revision)
         else:
-            decision = self._earlier(batch, answer.responses[0].response_range, number)
+            found = [kv for one in answer.responses for kv in _found(one)]
+            decision = self._earlier(batch, found, number)
         assert len(decision.taken) == len(batch), (decision, batch)
         self._sent = number
         self._head_revision = decision.revision
@@ -94,7 +96,7 @@ class BatchWriter:
         return Txn(
             compare=[modified_at(self._head, self._head_revision)],
             success=[put(self._head, token), *nested],
-            failure=[get(self._own, end_of(self._own))],
+            failure=[get(self._head), get(self._marks, end_of(self._marks))],
         )
 
     def _nested(self, place: int, piece: Piece, token: bytes) -> Operation:
@@ -107,9 +109,9 @@ class BatchWriter:
         compare = [version_is(self._keys.key(key), version) for key, version in piece.preconditions]
         return Operation(request_txn=Txn(compare=compare, success=operations))
 
-    def _earlier(self, batch: Sequence[Piece], found: RangeAnswer | None, number: int) -> Decision:
-        """What became of the batch when it was sent before."""
-        own = {kv.key: kv for kv in found.kvs} if found is not None else {}
+    def _earlier(self, batch: Sequence[Piece], found: Sequence[KeyValue], number: int) -> Decision:
+        """What became of the batch when it was sent before, by what is found of its keys."""
+        own = {kv.key: kv for kv in found}
         head = own.get(self._head)
         token = self._token(number)
         if head is None or head.value != token:
@@ -130,10 +132,14 @@ class BatchWriter:
             )
 
     def _mark(self, place: int) -> bytes:
-        return self._own + encode_path((str(place),))
+        return self._marks + encode_path((str(place),))
 
     def _token(self, number: int = 0) -> bytes:
         return f"{self._session}:{number}".encode()
+
+
+def _found(answer: OperationAnswer) -> Sequence[KeyValue]:
+    return answer.response_range.kvs if answer.response_range is not None else ()
 
 
 def _was_taken(nested: OperationAnswer) -> bool:

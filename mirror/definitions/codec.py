@@ -34,13 +34,15 @@ class NewerDefinition(UnreadableDefinition):
 
 
 class Keys:
-    """Where in etcd the definitions of a cluster are. `watched` also covers the writers' keys,
-    so that every batch shows in the watch."""
+    """Where in etcd the definitions of a cluster are. `watched` also covers the writers' heads,
+    so that every batch shows in the watch, but not their marks, which are nobody else's business.
+    """
 
     def __init__(self, prefix: str) -> None:
         root = prefix.rstrip("/").encode() + b"/"
         self.definitions = root + b"definitions/"
         self.writers = root + b"definitions-writers/"
+        self.marks = root + b"batch-marks/"
         self.watched = (root + b"definitions-", end_of(self.definitions))
 
     def key(self, key: Key) -> bytes:

@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from warren.core.records import GroupRecord
-from warren.mirror.carriers.ports import MemberId, StopReason
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.circulation import Circulation
 from warren.mirror.gm.effects import Confirmed, Effect, Send, SetTimer, Stopped
 from warren.mirror.gm.errors import NotJoined
@@ -50,6 +50,8 @@ class Limits(NamedTuple):
     beginning of a split that the store's majority decides."""
     retry_s: float = 0.05
     """Until the store, or a member that was not ready, is asked again; half to one and a half."""
+    founding_s: float = 2.0
+    """How long a member waits that is to be there from the beginning, until it joins by itself."""
 
 
 LIMITS = Limits()
@@ -94,6 +96,8 @@ class MemberBase:
         self._limits = limits
         self._strict = strict
         self._epoch_seen = epoch
+        # The highest version of the record that anybody has told of.
+        self._version_told = 0
         self._effects: list[Effect] = []
         self._inbox: deque[Callable[[], None]] = deque()
         self._access = RecordAccess(self._effects, self._retry_store_later)
@@ -102,6 +106,10 @@ class MemberBase:
         self._timers: dict[int, Callable[[], None]] = {}
         self._timers_set = 0
         self._asked: MemberId | None = None
+        self._has_asked = False
+        # Who is to be in a group from its beginning; and whether this member waits for that.
+        self._founders: Members = ()
+        self._awaits_group = False
         self._unreachable: set[MemberId] = set()
         self._flush_is_due = False
 

@@ -21,9 +21,14 @@ class Send(NamedTuple):
 
 
 class ReadRecord(NamedTuple):
-    """Read the record, not older than at this moment; answer `record_read`."""
+    """Read the record; answer `record_read`.
+
+    It is to be in this version, or a later one (0: as it is known, or not); with None, not older
+    than at this moment.
+    """
 
     request: int
+    version: int | None
 
 
 class Transact(NamedTuple):

@@ -1,8 +1,13 @@
 """How a member gets into the ring.
 
-It reads the record. With nobody in it, it makes the group of itself alone, and there is nothing to
-know. Otherwise it asks one of the members, which puts it to its own right and sends it all it
-knows: that catchup is what the joiner begins with. None of it is delivered here.
+It reads the record, as its node knows it. With nobody in it, it makes the group of itself alone,
+and there is nothing to know. Otherwise it asks one of the members, which puts it to its own right
+and sends it all it knows: that catchup is what the joiner begins with. None of it is delivered
+here.
+
+Who makes a group may put others into it that have been started and wait for that. These *founders*
+are members from the first version on: they begin with nothing, as their group did, and what was
+sent until they hear of it they get from their left neighbours, as any member that is late.
 
 If whoever let it in dies before the catchup arrived, part of what that one knew may be nowhere but
 at its former right neighbour. So the joiner does not begin with the knowledge of another: it stops
@@ -38,16 +43,25 @@ class JoiningMember(RingMember):
         another: its neighbours know better.
         """
         self.record = record
+        if self._awaits_group and record is None:
+            return
+        self._awaits_group = False
         present = [member for member in alive_members(record) if member not in self._unreachable]
         if record is not None and alive_members(record) == (self.me,):
             self._enter_alone(record)
+        elif is_alive(record, self.me) and not self._has_asked:
+            assert record is not None
+            self._enter_as_founder(record)
         elif is_known(record, self.me):
             # Who let this member in has died, and perhaps what it knew with it.
             self._stop(StopReason.JOIN_LOST)
         elif not present:
-            found = partial(with_only, member=self.me, lost=self._unreachable)
+            found = partial(
+                with_only, member=self.me, lost=self._unreachable, founders=self._founders
+            )
             self._access.change(record, found, self._choose)
         else:
+            self._has_asked = True
             self._asked = self._rng.choice(present)
             self._links.watch({self._asked})
             version = 0 if record is None else record.version
@@ -56,6 +70,32 @@ class JoiningMember(RingMember):
     def _choose_again(self) -> None:
         if self.phase is JOINING and self._asked is None:
             self._access.read(self._choose)
+
+    def _await_no_longer(self) -> None:
+        """Who was to make the group may have died."""
+        if self._awaits_group and self.phase is JOINING:
+            self._awaits_group = False
+            self._access.read(self._choose)
+
+    def _follow_hint(self, version: int) -> None:
+        if self._awaits_group and self.phase is JOINING and version:
+            self._access.read(self._choose, version)
+        else:
+            super()._follow_hint(version)
+
+    def _enter_as_founder(self, record: GroupRecord) -> None:
+        """Begin with nothing, as a member since there was a group: what was sent meanwhile the
+        left neighbour has."""
+        self.phase = JOINED
+        self._effects.append(Joined(view_of(record, self.me).members))
+        self._see(View(0, self.me, self.me, frozenset(), (self.me,)), record, tell=False)
+        self._ask_for_catchup()
+
+    def _ask_for_catchup(self) -> None:
+        """The left neighbour's may have come, and been ignored, before this one had joined."""
+        if self._links.is_waiting and not self._is_alone:
+            self._links.wanted_above = ANY
+            self._check_neighbours({self._view.left})
 
     def _enter_alone(self, record: GroupRecord) -> None:
         """Begin with nothing: nobody else is left that could know anything."""
@@ -74,8 +114,12 @@ class JoiningMember(RingMember):
             self._set_timer(self._choose_again, self._retry_delay())
 
     def _first_catchup(self, sender: MemberId, message: Catchup) -> None:
-        if self._is_answer(sender, message):
-            self._access.read(partial(self._enter, sender, message))
+        if self._awaits_group:
+            self._access.read(self._choose, self._version_told)
+        elif self._is_answer(sender, message):
+            # What was ignored meanwhile, such as the catchup of another left neighbour, is of no
+            # later version.
+            self._access.read(partial(self._enter, sender, message), self._version_told)
 
     def _is_answer(self, sender: MemberId, catchup: Catchup) -> bool:
         """Whether the catchup is from whom this member asked, and later than the question.
@@ -104,10 +148,7 @@ class JoiningMember(RingMember):
         self._circulation.load(catchup.known)
         self._effects.append(Joined(view_of(record, self.me).members))
         self._see(now, record, tell=False)
-        if self._links.is_waiting and not self._is_alone:
-            # Its left neighbour's catchup may have come, and been ignored, before it had joined.
-            self._links.wanted_above = ANY
-            self._check_neighbours({self._view.left})
+        self._ask_for_catchup()
 
     def _was_let_in_by(self, left: MemberId, record: GroupRecord | None) -> bool:
         """Whether nobody stands between the two but who came later.

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 
 from warren.core.records import GroupRecord
-from warren.mirror.carriers.ports import MemberId, StopReason
+from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, JOINING, NEW, Phase
 from warren.mirror.gm.effects import Confirmed, Congestion, Deliver, Effect, EpochSeen
 from warren.mirror.gm.errors import Congested, Inconsistent, Stopping
@@ -50,11 +50,20 @@ class Member(JoiningMember):
 
     # Events from above
 
-    def start(self) -> list[Effect]:
-        """Join the group; `Joined` or `Stopped` follows."""
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> list[Effect]:
+        """Join the group; `Joined` or `Stopped` follows.
+
+        If there is none yet, it begins with these founders in it, too, who have been started and
+        are not in another one; or, if this is one of them, it `awaits_group`.
+        """
         assert self.phase is NEW, self.phase
         self.phase = JOINING
-        self._access.read(self._choose)
+        self._founders = founders
+        if awaits_group:
+            self._awaits_group = True
+            self._set_timer(self._await_no_longer, self._limits.founding_s)
+        # An old one does: who is in it no more is found gone, and changes of it are refused.
+        self._access.read(self._choose, 0)
         return self._turn()
 
     def broadcast(self, payload: bytes) -> list[Effect]:
@@ -119,6 +128,7 @@ class Member(JoiningMember):
 
     def receive(self, sender: MemberId, message: Message) -> list[Effect]:
         """A message from a member, in the order in which that member sent them."""
+        self._version_told = max(self._version_told, message.version)
         if message.epoch > self._epoch_seen:
             self._epoch_seen = message.epoch
             self._effects.append(EpochSeen(message.epoch))
@@ -236,7 +246,7 @@ class Member(JoiningMember):
             return
         if message.version > self._view.version and self.phase is not JOINING:
             self._inbox.appendleft(partial(self._process, sender, message))
-            self._access.read(partial(self._catch_up_with, message))
+            self._access.read(partial(self._catch_up_with, message), message.version)
             return
         if message.version < self._view.version:
             self._answer_late(sender, message)

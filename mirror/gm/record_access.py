@@ -39,15 +39,18 @@ class RecordAccess:
         self._change: Change | None = None
         self._wanted: GroupRecord | None = None
         self._done: Done | None = None
+        self._version: int | None = None
 
     @property
     def is_busy(self) -> bool:
         return self._done is not None
 
-    def read(self, done: Done) -> None:
+    def read(self, done: Done, version: int | None = None) -> None:
+        """Read the record as it is now; or, in that version or a later one."""
         assert self._done is None
         self._done = done
-        self._read()
+        self._version = version
+        self._read(version)
 
     def change(self, record: GroupRecord | None, change: Change, done: Done) -> None:
         """Change the record, known to have been this; `done` gets what it is in the end."""
@@ -58,11 +61,11 @@ class RecordAccess:
 
     def retry(self) -> None:
         if self._done is not None and self._request is None:
-            self._read()
+            self._read(None if self._change else self._version)
 
     def forget(self) -> None:
         """Have no business any more; late answers are ignored."""
-        self._request = self._change = self._wanted = self._done = None
+        self._request = self._change = self._wanted = self._done = self._version = None
 
     # Answers
 
@@ -83,8 +86,8 @@ class RecordAccess:
             self._request = None
             self._retry_later()
 
-    def _read(self) -> None:
-        self._effects.append(ReadRecord(self._next_request()))
+    def _read(self, version: int | None) -> None:
+        self._effects.append(ReadRecord(self._next_request(), version))
 
     def _try(self, record: GroupRecord | None) -> None:
         assert self._change is not None

@@ -71,7 +71,7 @@ class RingMember(MemberBase):
 
     def _follow_hint(self, version: int) -> None:
         if self.phase in (JOINED, DRAINING) and (version == 0 or version > self._view.version):
-            self._access.read(self._learn)
+            self._access.read(self._learn, version or None)
 
     def _change(self, change: Callable[[GroupRecord], GroupRecord]) -> None:
         """Change the record, as long as this member is in it, and act on what it then is."""

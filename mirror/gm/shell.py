@@ -14,7 +14,7 @@ from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
 from warren.core.records import GroupRecord, QueueRecord, group_key
 from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
-from warren.mirror.gm.base import STOPPED
+from warren.mirror.gm.base import NEW, STOPPED
 from warren.mirror.gm.effects import (
     Demonitor,
     EpochSeen,
@@ -64,8 +64,14 @@ class GroupMember:
     def reported_by_all(self, batch: int) -> None:
         """The ring finds out by itself what has gone round."""
 
-    def start(self) -> None:
-        self._handout.run(self.member.start())
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
+        """As `Member.start`."""
+        self._handout.run(self.member.start(founders, awaits_group=awaits_group))
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was neither started nor ended."""
+        return self.member.phase is NEW
 
     def broadcast(self, payload: bytes) -> bool:
         """Send to all members at once; False when this member may not, or holds too much."""
@@ -120,9 +126,10 @@ class GroupMember:
         match effect:
             case Send(to, message):
                 shell.send(self.queue_id, Frame(self.member.me, to, message))
-            case ReadRecord(request):
+            case ReadRecord(request, version):
                 shell.read(
                     self.queue_id,
+                    version,
                     lambda: self._handout.run(
                         self.member.record_read(request, shell.record(self.queue_id))
                     ),
@@ -216,8 +223,12 @@ class GroupShell:
         else:
             self.post.send(frame.to.node, Kind.GROUP, _QUEUE.pack(queue_id), encode(frame))
 
-    def read(self, queue_id: int, then: Callable[[], None]) -> None:
-        """Call back when this node knows the record as it is now, or later."""
+    def read(self, queue_id: int, version: int | None, then: Callable[[], None]) -> None:
+        """Call back when this node knows the record in that version; or, as it is now."""
+        record = self.record(queue_id)
+        if version is not None and (record.version if record is not None else 0) >= version:
+            self.clock.call_soon(then)
+            return
         key = group_key(queue_id)
         stored = self._metadata.get(key)
         version = stored.version if stored is not None else 0

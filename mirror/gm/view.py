@@ -77,12 +77,19 @@ def between(record: GroupRecord, left: MemberId, right: MemberId) -> Members:
 
 
 def with_only(
-    record: GroupRecord | None, member: MemberId, lost: Collection[MemberId] = ()
+    record: GroupRecord | None,
+    member: MemberId,
+    lost: Collection[MemberId] = (),
+    founders: Members = (),
 ) -> GroupRecord | None:
-    """A group of that member alone, in place of none or of one with nobody but dead and lost."""
+    """A group of that member alone, in place of one with nobody but dead and lost; or in place of
+    none, where other founders are in it, too.
+    """
+    if record is None:
+        return GroupRecord(1, tuple(_alive(founder) for founder in (member, *founders)))
     if set(alive_members(record)).difference(lost):
         return record
-    return GroupRecord(1 if record is None else record.version + 1, (_alive(member),))
+    return GroupRecord(record.version + 1, (_alive(member),))
 
 
 def with_right_of(record: GroupRecord, left: MemberId, new: MemberId) -> GroupRecord:

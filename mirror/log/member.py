@@ -95,7 +95,11 @@ class LogMember:
         """The last batch that it has."""
         return self._window.last
 
-    def start(self) -> None:
+    @property
+    def is_new(self) -> bool:
+        return not (self._has_started or self.is_stopped)
+
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
         self._has_started = True
         self._upper.joined(())
         if not self.leads:
@@ -227,7 +231,8 @@ class LogMember:
     def _say_hello(self) -> None:
         """Again and again, until it is answered."""
         vote = self._vote if self._has_voted() else None
-        hello = Hello(self._me.incarnation, self.end, vote)
+        end = self.end if self._upper.has_begun else NOTHING
+        hello = Hello(self._me.incarnation, end, vote)
         self._effects.send(self._record.leader, self.queue_id, hello)
         self._effects.tick_soon(self)
 
@@ -273,7 +278,9 @@ class LogMember:
                     if session is not None and session.member.incarnation == incarnation:
                         self._mirror_gone(node)
                 elif node == self._record.leader:
+                    # Its node may lead on with another member.
                     self._leader_gone()
+                    self._effects.tick_soon(self)
 
     def node_up(self, node: str) -> None:
         if self._has_started and not self.leads and node == self._record.leader:
@@ -306,8 +313,8 @@ class LogMember:
             return bool(self._presumed)
         if self._is_welcome:
             return False
-        if self._effects.is_up(self._record.leader):
-            self._say_hello()
-        else:
+        if not self._effects.is_up(self._record.leader):
             self._leader_gone()
+            return False
+        self._say_hello()
         return True

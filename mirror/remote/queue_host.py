@@ -178,7 +178,11 @@ class QueueHost:
 
     async def _get(self, node: str, queue_id: int, no_ack: bool, client: list[Any]) -> Any:
         session = await self._asked_of_leader(node, queue_id)
-        return session.get(no_ack, TracedClient(*client))
+        got = session.get(no_ack, TracedClient(*client))
+        while session.queue.is_withheld and got[0] is None:
+            session = await self._asked_of_leader(node, queue_id)
+            got = session.get(no_ack, TracedClient(*client))
+        return got
 
     async def _counts(self, node: str, queue_id: int) -> tuple[int, int]:
         session = await self._asked(node, queue_id)
@@ -235,13 +239,14 @@ class QueueHost:
         return self._session(node, queue_id)
 
     async def _asked_of_leader(self, node: str, queue_id: int) -> RemoteClient:
-        """The same, as soon as it is known that this node leads the queue on.
+        """The same, as soon as it is known that this node leads the queue on, and its messages may
+        be handed out.
 
         Raises `NotFound` when it does not: whoever asks asks the next leader, and has done so by
         now if its link broke.
         """
         session = await self._asked(node, queue_id)
-        if session.queue.is_held:
+        if session.queue.is_withheld:
             await session.queue.let_go()
             # Where it is led elsewhere now, there is time for whoever asks to hear so.
             if await self._asked(node, queue_id) is not session:

@@ -11,6 +11,7 @@ are in sync stands in the queue's definition, which changes by compare-and-set o
 |---|---|
 | `mirroring` | the mirrored queues of this node, and what happens to them |
 | `led_queue`, `copy_here` | one queue led here; one mirror here |
+| `hand_outs` | what clients may have had, as far as mirrors know |
 | `replicas`, `promotion` | who is to have mirrors, and who leads next |
 | `former_copy`, `former_copies`, `copy_cards` | what a node has of a queue from before |
 | `renumbering` | how positions change from leader to leader |

@@ -86,8 +86,9 @@ class CarrierSwitch:
         came = led.await_mirrors(record.in_sync)
         for mirror in record.in_sync:
             run(self._ask(led, mirror, record.epoch), lambda result: result())
-        self._clock.call_later(PATIENCE_S, led.give_mirrors_up)
+        timer = self._clock.call_later(PATIENCE_S, led.give_mirrors_up)
         await came
+        timer.cancel()
         await Until(noted, lambda: noted.done)
         if not led.leader.fenced or self._is_deleted(led):
             self._carriers[before].delete_group(led.queue.queue_id)

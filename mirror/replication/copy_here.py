@@ -118,6 +118,10 @@ class CopyHere:
 
     # `UpperLayer`
 
+    @property
+    def has_begun(self) -> bool:
+        return self.mirror.started
+
     def joined(self, members: Members) -> None:
         """The leader hears of the birth, and tells this mirror to start."""
 

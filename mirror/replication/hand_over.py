@@ -2,7 +2,8 @@
 
 1. The queue is held: publishes wait, and nothing is delivered. What died in it before is buried,
    so that it does not die again at the next leader.
-2. When every mirror has what was written down so far, the leader falls silent. What comes from
+2. When every mirror has what was written down so far, the leader tells them exactly what counts as
+   delivered, and falls silent. What comes from
    then on, such as a verdict, is told to no mirror: none does what the next leader never hears of.
 3. When every mirror has the last words too, the target is asked to lead.
 4. The target writes itself into the definition, and what stands for the queue here makes room for
@@ -83,6 +84,7 @@ class Standstill:
             # Clients have rejected more meanwhile.
             self.begin()
         else:
+            self._led.leader.tell_handed_out()
             self._led.leader.fall_silent()
             self._led.leader.barrier(self._go_on, everywhere=True)
 

@@ -50,9 +50,11 @@ class Op(IntEnum):
     KEEP_OUT = 12
     REFUSED = 13
     HEARD = 14
+    HAND_OUT = 15
+    AGAIN = 16
 
 
-RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT})
+RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT, Op.HAND_OUT, Op.AGAIN})
 PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
 
@@ -80,7 +82,11 @@ class Performer(Protocol):
 
     def run(self, op: Op, level: int, start: int, count: int) -> None:
         """Messages were fetched from the head, acknowledged, or put back; or, in a slice, are to be
-        taken from a former copy, of which some are out for acknowledgement."""
+        taken from a former copy, of which some are out for acknowledgement.
+
+        AGAIN: messages that are published next may have been delivered by another leader.
+        HAND_OUT: those below `start` may be handed out from now on, or have been; no `count`.
+        """
         ...
 
     def purge(self, level: int) -> None: ...
@@ -143,6 +149,9 @@ class Script:
     def runs(self, op: Op, level: int, positions: Iterable[int]) -> None:
         for position in positions:
             self.run(op, level, position)
+
+    def hand_out(self, level: int, below: int) -> None:
+        self._add(_RUN.pack(Op.HAND_OUT, level, below, 0))
 
     def purge(self, level: int) -> None:
         self._add(_PURGE.pack(Op.PURGE, level))

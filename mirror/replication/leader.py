@@ -81,6 +81,14 @@ class LeaderEffects(Protocol):
         """Every mirror has everything up to this batch."""
         ...
 
+    def withhold(self) -> None:
+        """Messages may not be handed out yet."""
+        ...
+
+    def hand_out(self) -> None:
+        """They may."""
+        ...
+
 
 class SyncProgress(NamedTuple):
     """How many messages a mirror was sent, of how many there are to send, and since when."""
@@ -186,6 +194,8 @@ class Leader:
         self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
         self._awaiting: deque[tuple[int, _Confirm]] = deque()
         self._open: dict[int, _Confirm] = {}
+        # Below which positions of a level messages may be handed out, when all have that batch.
+        self._hand_outs: deque[tuple[int, int, int]] = deque()
         self._tokens = 0
         self._slices = 0
         self._unreported = Unreported()
@@ -263,6 +273,25 @@ class Leader:
     def purge(self, level: int) -> None:
         self._script.purge(level)
         self._wake()
+
+    def hand_out(self, level: int, below: int) -> None:
+        self._script.hand_out(level, below)
+        if self._copies:
+            self._hand_outs.append((self._batch, level, below))
+        else:
+            self.levels[level].hand_outs.noted_by_all(below)
+        if not self._flushing:
+            self._wake()
+
+    def withhold(self) -> None:
+        self._effects.withhold()
+
+    def tell_handed_out(self) -> None:
+        """Have mirrors know exactly what counts as delivered; nothing is handed out meanwhile."""
+        self._hand_outs.clear()
+        for level in self.levels:
+            if level.hand_outs.announced != level.inner.delivered_below:
+                level.hand_outs.begin_anew(level.inner.delivered_below)
 
     def origin(self, name: str, number: int) -> None:
         """All up to this number that was published at another node has been written down."""
@@ -417,6 +446,16 @@ class Leader:
     def _settle_up_to(self, awaiting: deque[tuple[int, _Confirm]], upto: int) -> None:
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])
+        if self._hand_outs:
+            self._note_hand_outs(upto)
+
+    def _note_hand_outs(self, upto: int) -> None:
+        was_awaited = False
+        while self._hand_outs and self._hand_outs[0][0] <= upto:
+            _, level, below = self._hand_outs.popleft()
+            was_awaited |= self.levels[level].hand_outs.noted_by_all(below)
+        if was_awaited:
+            self._effects.hand_out()
 
     def whole_copies_are(self, named: Collection[str], missing: int) -> None:
         """The definition names these mirrors as whole, and counts so many that it does not name.
@@ -443,7 +482,9 @@ class Leader:
 
     def can_forget_missing(self) -> bool:
         """Whether the copies that are named have all that was confirmed."""
-        return self.acks is not None and self._can_shrink(self._missing)
+        if self.acks is None or any([copy.is_leaving for copy in self._copies.values()]):
+            return False
+        return self._can_shrink(self._missing)
 
     def _can_shrink(self, by: int) -> bool:
         assert self.acks is not None
@@ -498,6 +539,9 @@ class Leader:
             shifts,
             self._slices,
         )
+        for number, level in enumerate(self.levels):
+            self._script.hand_out(number, level.hand_outs.announced)
+            self._script.runs(Op.AGAIN, number, sorted(level.again))
         for name, number in self.origins.items():
             self._script.origin(name, number)
         for name, numbers in self.refusals:
@@ -594,6 +638,13 @@ class Leader:
     def lag_bytes(self, mirror: str) -> int:
         """How many octets of instructions that is."""
         return self._unreported.octets_after(self._copies[mirror].has_batch)
+
+    def awaits_mirrors(self) -> bool:
+        """Whether there are mirrors that are in sync as soon as they have begun."""
+        return any(
+            copy.awaits_batch and copy.sync is None and not copy.in_sync
+            for copy in self._copies.values()
+        )
 
     def is_in_sync(self, mirror: str) -> bool:
         copy = self._copies.get(mirror)
@@ -720,4 +771,8 @@ class Leader:
         self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
         # Who has this has all that the leader before may have confirmed.
         self._confirmed = self._last_batch()
+        for level in self.levels:
+            # Mirrors may have heard less than we of the leader before.
+            level.hand_outs.noted = 0
+            level.hand_outs.begin_anew(level.inner.delivered_below)
         self._wake()

@@ -8,6 +8,7 @@ from typing import Protocol
 from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, OneByOne, Peeked
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
+from warren.mirror.replication.hand_outs import HandOuts
 from warren.mirror.replication.instructions import Op
 
 
@@ -33,6 +34,10 @@ class Journal(Protocol):
         """Who has published this message waits for no confirm."""
         ...
 
+    def hand_out(self, level: int, below: int) -> None: ...
+
+    def withhold(self) -> None: ...
+
     def run(self, op: Op, level: int, position: int) -> None: ...
 
     def runs(self, op: Op, level: int, positions: Iterable[int]) -> None: ...
@@ -52,21 +57,24 @@ class Journal(Protocol):
 class LeaderLevel(OneByOne):
     """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
 
-    `_again` are the positions of messages that count as delivered though nobody here has
-    fetched them.
+    `again` are the positions of messages that count as delivered though they are not below what
+    was announced (`hand_outs`), until they are acknowledged.
     """
 
     defers_confirms = True
     defers_transient = True
 
-    __slots__ = ("_again", "_journal", "inner", "level", "pending")
+    __slots__ = ("_fetched_below", "_journal", "again", "hand_outs", "inner", "level", "pending")
 
     def __init__(self, inner: MirroredLevel, level: int, journal: Journal) -> None:
         self.inner = inner
         self.level = level
         self.pending: dict[int, Message] = {}
+        self.again: set[int] = set()
+        self.hand_outs = HandOuts(level, inner.delivered_below, journal)
         self._journal = journal
-        self._again: set[int] = set()
+        # No message from this position on was handed out.
+        self._fetched_below = inner.delivered_below
 
     @property
     def length(self) -> int:
@@ -105,9 +113,10 @@ class LeaderLevel(OneByOne):
     ) -> None:
         inner, journal = self.inner, self._journal
         position = inner.next_position
-        batch = journal.publish(self.level, position, envelope, body, expires_at, False)
         if journal.again:
-            self._again.add(position)
+            self.again.add(position)
+            journal.run(Op.AGAIN, self.level, position)
+        batch = journal.publish(self.level, position, envelope, body, expires_at, False)
         if confirms is None:
             journal.nobody_asks(self.level, position, batch)
         else:
@@ -125,6 +134,8 @@ class LeaderLevel(OneByOne):
     ) -> Message:
         inner, journal = self.inner, self._journal
         position = inner.next_position
+        if position >= self.hand_outs.renew_at:
+            self.hand_outs.announce(position + 1)
         batch = journal.publish(self.level, position, envelope, body, expires_at, True)
         if confirms is None:
             journal.nobody_asks(self.level, position, batch)
@@ -137,15 +148,66 @@ class LeaderLevel(OneByOne):
         return message
 
     def fetch(self) -> Message | None:
+        hand_outs = self.hand_outs
+        if self._fetched_below >= hand_outs.noted and not self._make_room(1):
+            return None
         message = self.inner.fetch()
-        if message is not None:
-            self._fetched((message,))
+        if message is None:
+            return None
+        position = message.position
+        if position >= hand_outs.noted and not self._put_back([message]):
+            return None
+        if position >= self._fetched_below:
+            self._fetched_below = position + 1
+            if position >= hand_outs.renew_at:
+                hand_outs.announce(position + 1)
+        self._fetched((message,))
         return message
 
     def fetch_many(self, limit: int) -> list[Message]:
+        room = self.hand_outs.noted - self._fetched_below
+        if room < limit:
+            limit = self._make_room(limit)
         messages = self.inner.fetch_many(limit)
-        self._fetched(messages)
+        if messages:
+            if messages[-1].position >= self.hand_outs.noted:
+                messages = self._put_back(messages)
+            self._handed_out(messages)
+            self._fetched(messages)
         return messages
+
+    def _make_room(self, limit: int) -> int:
+        """How many messages may be fetched now."""
+        limit = min(limit, self.inner.length)
+        if not limit:
+            return 0
+        # What was handed out at once, expired or was purged is not among the next ones.
+        self._fetched_below = max(self._fetched_below, self.inner.undelivered_from)
+        return self.hand_outs.make_room(self._fetched_below, limit)
+
+    def _put_back(self, messages: list[Message]) -> list[Message]:
+        """Those that may be handed out now; the others are ready again. There are such where
+        messages between them were gone."""
+        beyond = messages
+        while beyond := [one for one in beyond if one.position >= self.hand_outs.noted]:
+            self._fetched_below = beyond[0].position
+            if not self.hand_outs.make_room(self._fetched_below, len(beyond)):
+                self.inner.requeue(beyond)
+                break
+        return messages[: len(messages) - len(beyond)]
+
+    def _handed_out(self, messages: list[Message]) -> None:
+        end = messages[-1].position + 1 if messages else 0
+        if end > self._fetched_below:
+            self._fetched_below = end
+            if end > self.hand_outs.renew_at:
+                self.hand_outs.announce(end)
+
+    def fetch_to_drop(self) -> Message | None:
+        message = self.inner.fetch_to_drop()
+        if message is not None:
+            self._fetched((message,))
+        return message
 
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         messages = self.inner.fetch_expired(now, limit)
@@ -160,6 +222,8 @@ class LeaderLevel(OneByOne):
 
     def ack(self, messages: Collection[Message]) -> None:
         self.inner.ack(messages)
+        if self.again:
+            self.again.difference_update([message.position for message in messages])
         self._settled(Op.ACK, messages)
 
     def requeue(self, messages: Iterable[Message]) -> None:
@@ -169,7 +233,7 @@ class LeaderLevel(OneByOne):
 
     def purge(self) -> int:
         self._journal.purge(self.level)
-        self._again.clear()
+        self.again &= self.pending.keys()
         return self.inner.purge()
 
     def set_mode(self, mode: str) -> None:
@@ -185,9 +249,10 @@ class LeaderLevel(OneByOne):
 
     def unwrapped(self) -> MirroredLevel:
         """What goes on without mirrors, or after a restart."""
-        if self._again:
+        again = self.again - self.pending.keys()
+        if again:
             # It knows no single messages that count as delivered: better too many than too few.
-            self.inner.count_as_delivered()
+            self.inner.count_as_delivered(max(again) + 1)
         return self.inner
 
     # For the synchronisation of mirrors
@@ -215,11 +280,9 @@ class LeaderLevel(OneByOne):
             position = message.position
             pending[position] = message
             run(Op.FETCH, level, position)
-        if self._again:
+        if self.again:
             for message in messages:
-                if message.position in self._again:
-                    self._again.remove(message.position)
-                    message.redelivered = True
+                message.redelivered |= message.position in self.again
 
     def _settled(self, op: Op, messages: Iterable[Message]) -> None:
         run, level, forget = self._journal.run, self.level, self.pending.pop

@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Protocol
+from enum import Enum
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -36,8 +37,25 @@ log = logging.getLogger("warren.queue")
 INVITE_AGAIN_S = 3.0
 """How long a node may take that was asked to have a mirror. To ask it twice does no harm."""
 
+FOUND_S = 0.1
+"""How long a new group waits for nodes that were asked to have a mirror."""
+
+TOGETHER_S = 0.05
+"""How long one mirror waits for others, so that the definition names all of them at once."""
+
 UNREACHED_S = 5.0
 """How long confirms wait for a mirror that only others can reach."""
+
+
+ChangeOfRecord: TypeAlias = Callable[[QueueRecord], QueueRecord | None]
+
+
+class Founding(Enum):
+    """Of the group of a queue."""
+
+    NOT_YET = "not yet"
+    POSSIBLE = "possible"
+    OVER = "over"
 
 
 class LedEffects(Protocol):
@@ -108,15 +126,19 @@ class LedQueue:
         self._definitions = definitions
         self._effects = effects
         self._joined = False
+        self._founding = Founding.OVER
         self._members: dict[str, MemberId] = {}
         self._admitting: set[MemberId] = set()
         # What members did while another carrier is being written down.
         self._put_off: list[tuple[Members, Members]] | None = None
         # Mirrors that are to come over to another carrier.
-        self._awaited: set[str] = set()
+        self._awaited: list[str] = []
         self._all_came = Event()
         # Which life of a node's member the mirror is that the definition names.
         self._named: dict[str, MemberId] = {}
+        # Changes of the definition that wait, and what is to be done when they are written.
+        self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
+        self._is_writing = False
         self._unsent: deque[bytes] = deque()
 
     def want(self, wanted: Wanted) -> None:
@@ -133,6 +155,7 @@ class LedQueue:
         self._admitting.clear()
         self._unsent.clear()
         self.member = member
+        self._founding = Founding.OVER
         member.start()
         # What waited for mirrors that are not there any more need not wait.
         self.leader.speak_again()
@@ -153,6 +176,7 @@ class LedQueue:
     def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
         """Another carrier brings batches from now on; its members come one by one."""
         self._put_off = None
+        self._founding = Founding.OVER
         self.carrier = carrier
         self.member = member
         self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
@@ -163,7 +187,7 @@ class LedQueue:
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
         """What happens when each of them has come, or is named no more."""
-        self._awaited = set(mirrors)
+        self._awaited = list(mirrors)
         self._all_came = Event()
         self._look_for_awaited()
         return self._all_came
@@ -181,15 +205,19 @@ class LedQueue:
 
     def _look_for_awaited(self) -> None:
         named, there = self._named, self.leader.mirrors
-        self._awaited = {
+        self._awaited = [
             node
             for node in self._awaited
             if node in there and (node not in named or self._members.get(node) != named[node])
-        }
+        ]
         if not self._awaited:
             self._all_came.happen()
 
     # `UpperLayer`
+
+    @property
+    def has_begun(self) -> bool:
+        return True
 
     def joined(self, members: Members) -> None:
         self._joined = True
@@ -286,7 +314,13 @@ class LedQueue:
         log_event(
             log, logging.INFO, "mirror_in_sync", queue=self.key[2], vhost=self.key[1], mirror=mirror
         )
-        self._change(add)
+        self._change(add, may_wait=True)
+
+    def withhold(self) -> None:
+        self.queue.withhold()
+
+    def hand_out(self) -> None:
+        self.queue.hand_out()
 
     # Mirrors
 
@@ -294,9 +328,35 @@ class LedQueue:
         """The nodes that have a member in the group, besides this one."""
         return self._members.keys()
 
+    def will_found(self) -> None:
+        """There is no group: it is to begin with the mirrors in it."""
+        self._founding = Founding.NOT_YET
+
+    def may_found(self) -> None:
+        """Make the group as soon as all that were asked to have a mirror have answered."""
+        self._founding = Founding.POSSIBLE
+        self._found_with_all()
+        if self.is_founding:
+            self._clock.call_later(FOUND_S, self._found)
+
+    def _found_with_all(self) -> None:
+        if self._founding is Founding.POSSIBLE and len(self._storages) >= len(self._invited):
+            self._found()
+
+    def _found(self) -> None:
+        """Make the group, of the mirrors that have answered by now; others ask to be let in."""
+        if self.is_founding and self.member.is_new:
+            self.member.start(tuple(self._storages))
+        self._founding = Founding.OVER
+
+    @property
+    def is_founding(self) -> bool:
+        """Whether there is no group yet."""
+        return self._founding is not Founding.OVER
+
     def invite_missing(self, running: Collection[str]) -> None:
         """Ask the nodes that are wanted and have no mirror, again and again."""
-        if not self._joined:
+        if not (self._joined or self.is_founding):
             return
         now = self._clock.now()
         for node in self.wanted_mirrors:
@@ -322,6 +382,7 @@ class LedQueue:
         self._storages[mirror] = storage_id
         if kept is not None:
             self._kept[mirror] = kept
+        self._found_with_all()
         if self._members.get(node) == mirror and node not in self.leader.mirrors:
             self._admit(mirror)
 
@@ -422,7 +483,8 @@ class LedQueue:
         self.leader.acks = stricter(record.acks, acks)
         if not record.mirrors and not record.missing:
             return
-        forget = record.missing > 0 and self.leader.can_forget_missing()
+        can_forget = self.leader.can_forget_missing
+        forget = record.missing > 0 and can_forget()
         is_stricter = stricter(acks, record.acks) == acks
         if (
             acks != record.acks
@@ -435,7 +497,7 @@ class LedQueue:
             return
 
         def count(record: QueueRecord) -> QueueRecord:
-            missing = 0 if forget or acks == ALL else record.missing
+            missing = 0 if can_forget() or acks == ALL else record.missing
             return msgspec.structs.replace(record, acks=acks, missing=missing)
 
         self._change(count)
@@ -462,6 +524,10 @@ class LedQueue:
 
         def start() -> None:
             self._admitting.discard(birth)
+            record = self._definitions.record_of(self.key, self.queue.queue_id)
+            if record is None or node not in record.mirrors:
+                # It has gone by the same change: if it is back, it is admitted at the next tick.
+                return
             self._named[node] = birth
             if self._members.get(node) == birth:
                 self.leader.add_mirror(node, self._kept.pop(birth, None))
@@ -475,7 +541,7 @@ class LedQueue:
             else:
                 self._dismiss(node, life=birth)
 
-        self._change(name, start)
+        self._change(name, start, may_wait=True)
 
     def _dismiss(
         self, node: str, *, life: MemberId | None = None, though_member: bool = False
@@ -502,7 +568,13 @@ class LedQueue:
         self,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = lambda: None,
+        *,
+        may_wait: bool = False,
     ) -> None:
+        """Change the definition; with what is said of other mirrors in a moment, if it `may_wait`.
+
+        `then` is called when it is written.
+        """
         epoch = self.leader.epoch
 
         def if_still_led(record: QueueRecord) -> QueueRecord | None:
@@ -510,7 +582,48 @@ class LedQueue:
                 return None
             return change(record)
 
-        self._definitions.write_record(self.key, self.queue.queue_id, if_still_led, then)
+        self._changes.append((if_still_led, then))
+        if may_wait and self._awaits_mirrors():
+            self._clock.call_later(TOGETHER_S, self._write_changes)
+        else:
+            self._write_changes()
+
+    def _awaits_mirrors(self) -> bool:
+        """Whether other mirrors are about to be born, or to be in sync."""
+        return self.leader.awaits_mirrors() or any(
+            mirror.node not in self._members and mirror.node in self.wanted_mirrors
+            for mirror in self._storages
+        )
+
+    def _write_changes(self) -> None:
+        """Write all changes at once: what comes while that is under way is written after it."""
+        if self._is_writing or not self._changes:
+            return
+        changes, self._changes = self._changes, []
+        made: list[Callable[[], None]] = []
+        self._is_writing = True
+
+        def make(record: QueueRecord) -> QueueRecord | None:
+            made.clear()
+            latest = record
+            for change, then in changes:
+                changed = change(latest)
+                if changed is not None:
+                    latest = changed
+                    made.append(then)
+            return latest if made else None
+
+        def written() -> None:
+            for then in made:
+                then()
+            over()
+
+        def over() -> None:
+            self._is_writing = False
+            self._write_changes()
+
+        key, queue_id = self.key, self.queue.queue_id
+        self._definitions.write_record(key, queue_id, make, written, over)
 
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):

@@ -167,6 +167,10 @@ class Mirror:
     def run(self, op: Op, level: int, start: int, count: int) -> None:
         if op is Op.KEEP or op is Op.KEEP_OUT:
             self._keep(level, start, count, op is Op.KEEP_OUT)
+        elif op is Op.HAND_OUT:
+            self.levels[level].handed_out_below = start
+        elif op is Op.AGAIN:
+            self.levels[level].again.update(range(start, start + count))
         else:
             self.levels[level].run(op, start, count)
 
@@ -181,7 +185,7 @@ class Mirror:
             )
 
     def purge(self, level: int) -> None:
-        self.levels[level].backing.purge()
+        self.levels[level].purge()
 
     def origin(self, name: str, number: int) -> None:
         self.origins[name] = number

@@ -34,6 +34,9 @@ class MirrorLevel:
         self.upto = NOWHERE
         self.delta = 0
         self.pending: dict[int, Message] = {}
+        # What counts as delivered: all below a position, and single messages.
+        self.handed_out_below = 0
+        self.again: set[int] = set()
 
     def begin(self, first: int, upto: int) -> None:
         """Be empty, and have what is between these positions from now on."""
@@ -45,7 +48,11 @@ class MirrorLevel:
     def empty(self) -> None:
         self.backing.ack(list(self.pending.values()))
         self.pending.clear()
+        self.purge()
+
+    def purge(self) -> None:
         self.backing.purge()
+        self.again &= self.pending.keys()
 
     def follow(self, their_delta: int) -> None:
         """Positions are those of a mirror with that delta from now on, which leads now."""
@@ -54,12 +61,19 @@ class MirrorLevel:
             self.first += their_delta
         if self.upto != NOWHERE:
             self.upto += their_delta
+        self.handed_out_below += their_delta
+        self.again = {position + their_delta for position in self.again}
         self.put_all_back()
 
     def put_all_back(self) -> None:
         """What was out for acknowledgement at a leader that is gone is ready again."""
         self.backing.requeue(list(self.pending.values()))
         self.pending.clear()
+
+    def count_handed_out(self) -> None:
+        """The leader that is gone may have handed out what it had announced."""
+        below = min(self.handed_out_below + self.delta, self.backing.next_position)
+        self.backing.count_as_delivered(below)
 
     def publish(
         self,
@@ -103,6 +117,8 @@ class MirrorLevel:
 
     def run(self, op: Op, start: int, count: int) -> None:
         """The leader fetched, forgot or put back what has these positions."""
+        if self.again and op is Op.ACK:
+            self.again.difference_update(range(start, start + count))
         stop = min(start + count, self.upto)
         start = max(start, self.first)
         if start >= stop:

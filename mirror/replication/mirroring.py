@@ -223,7 +223,7 @@ class Mirroring:
         if not level:
             for one in copy.mirror.levels:
                 one.put_all_back()
-                one.backing.count_as_delivered()
+                one.count_handed_out()
         return copy.mirror.levels[level].backing
 
     def stop_leading(self) -> None:
@@ -234,6 +234,7 @@ class Mirroring:
         """
         self._stopping = True
         for led in list(self._led.values()):
+            led.leader.tell_handed_out()
             led.leader.flush()
             if led.wanted.promote_on_shutdown == WHEN_SYNCED:
                 self._definitions.write_record(led.key, led.queue.queue_id, _down)
@@ -423,6 +424,8 @@ class Mirroring:
         reason = promotion(record.promoted)
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
+        for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
+            level.again = {position + own.delta for position in own.again}
         led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
         if not copy.is_outside:
             led.already_joined(led.member.others())
@@ -510,13 +513,19 @@ class Mirroring:
             )
             self._look_for_better_copies(led)
         else:
+            if led.carrier is CarrierKind.GM and self._groups.record(queue.queue_id) is None:
+                led.will_found()
             member = led.member
             self._write_card_of_leader(led).then(lambda: self._start_member(led, member))
         return led
 
     def _start_member(self, led: LedQueue, member: CarrierMember) -> None:
         """Have a group from now on, and with it mirrors that may take over."""
-        if self._led.get(led.queue.queue_id) is led and led.member is member:
+        if self._led.get(led.queue.queue_id) is not led or led.member is not member:
+            return
+        if led.is_founding:
+            led.may_found()
+        else:
             member.start()
 
     def _look_for_better_copies(self, led: LedQueue) -> None:
@@ -849,9 +858,17 @@ class Mirroring:
     # Copies of this node
 
     async def _invited(
-        self, node: str, queue_id: int, vhost: str, name: str, carrier: str = CarrierKind.GM
+        self,
+        node: str,
+        queue_id: int,
+        vhost: str,
+        name: str,
+        founds: bool,
+        carrier: str,
+        epoch: int,
+        ballot: int,
     ) -> tuple[int, int, Kept | None]:
-        """The leader of a queue asks us to have a mirror.
+        """The leader of a queue asks us to have a mirror; if it `founds` the group, in that.
 
         Answers the incarnation of its member, what our storage calls the copy, and what is here
         from before.
@@ -860,13 +877,14 @@ class Mirroring:
         """
         key: Key = ("queue", vhost, name)
         record = await self._definitions.record_as_seen_by(node, key, queue_id)
-        if record is None:
+        if record is None or (record.epoch, record.ballot) < (epoch, ballot):
+            # By what is not known yet, the copy that is here may be one to drop.
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not known here yet")
         there = self._copies.get(queue_id)
         if there is not None and there.carrier != carrier and self._name not in record.in_sync:
             self.drop_copy(there, "its batches come by another carrier", keep=True)
         if queue_id not in self._copies:
-            self._have_copy(key, record, CarrierKind(carrier))
+            self._have_copy(key, record, CarrierKind(carrier), founds)
         copy = self._copies[queue_id]
         if copy.is_outside:
             raise NotFound(f"queue '{name}' in vhost '{vhost}' still has its former copy here")
@@ -875,7 +893,9 @@ class Mirroring:
         kept = None if former is None else former.kept()
         return copy.member.me.incarnation, copy.storage_id, kept
 
-    def _have_copy(self, key: Key, record: QueueRecord, carrier: CarrierKind) -> None:
+    def _have_copy(
+        self, key: Key, record: QueueRecord, carrier: CarrierKind, awaits_group: bool
+    ) -> None:
         queue_id = record.queue_id
         settings = self._settings(key, record)
         # Never one that was used before: what is left of an earlier copy is another matter.
@@ -913,7 +933,7 @@ class Mirroring:
         self._by_key[key] = queue_id
         mirror.is_flushed = self._wanted_of(key).is_flushed
         copy.member = self._carriers[carrier].join(record, copy)
-        copy.member.start()
+        copy.member.start(awaits_group=awaits_group)
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key
@@ -1130,10 +1150,21 @@ class Mirroring:
 
     def invite(self, led: LedQueue, node: str) -> None:
         queue = led.queue
+        record = self._record(queue)
+        if record is None:
+            return
 
         async def ask() -> tuple[int, int, Kept | None]:
             incarnation, storage_id, kept = await self._calls.ask(
-                node, "mirror.invite", queue.queue_id, queue.vhost_name, queue.name, led.carrier
+                node,
+                "mirror.invite",
+                queue.queue_id,
+                queue.vhost_name,
+                queue.name,
+                led.is_founding,
+                led.carrier,
+                record.epoch,
+                record.ballot,
             )
             return incarnation, storage_id, Kept(*kept) if kept is not None else None
 

@@ -41,22 +41,22 @@ class QueueDefinitions:
         queue_id: int,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = lambda: None,
+        otherwise: Callable[[], None] = lambda: None,
     ) -> None:
         """Change the definition, trying again while others are faster; None: not any more.
 
-        `then` is called when it is written.
+        `then` is called when it is written, `otherwise` when it is not any more to be.
         """
         stored, record = self._metadata.get(key), self.record_of(key, queue_id)
-        if stored is None or record is None:
-            return
-        changed = change(record)
-        if changed is None:
+        changed = change(record) if record is not None else None
+        if stored is None or changed is None:
+            otherwise()
             return
         commit = self._metadata.transact([Write(key, changed)], [Precondition(key, stored.version)])
 
         def decided() -> None:
             if commit.refused:
-                self.write_record(key, queue_id, change, then)
+                self.write_record(key, queue_id, change, then, otherwise)
             else:
                 then()
 

@@ -367,7 +367,7 @@ def test_gs18_activity_that_comes_during_suspicion_is_processed() -> None:
 def test_gs19_a_message_of_a_later_version_waits_for_the_record() -> None:
     member = between(A, B, C)
     activity = Activity(1, 4, 1, (Entry(D, 0, (b"0",), NONE),))
-    assert member.receive(A, activity) == [ReadRecord(3)]
+    assert member.receive(A, activity) == [ReadRecord(3, 4)]
     assert member.receive(A, Activity(1, 4, 2, (Entry(D, 1, (b"1",), NONE),))) == []
     effects = member.record_read(3, record(4, D, A, B, C))
     told = [effect for effect in effects if type(effect) in (MembersChanged, Deliver)]
@@ -629,7 +629,7 @@ def test_what_cannot_be_stops_a_member_and_is_an_error_in_tests() -> None:
 
 def test_the_first_member_makes_the_group() -> None:
     member = Member(A, 1, Random(1))
-    assert member.start() == [ReadRecord(1)]
+    assert member.start() == [ReadRecord(1, 0)]
     assert member.record_read(1, None) == [Transact(2, 0, record(1, A))]
     assert member.transaction_committed(2) == [Joined((A,))]
 
@@ -645,7 +645,7 @@ def test_a_joiner_asks_another_one_before_it_evicts_anybody() -> None:
     member = Member(C, 1, Random(1))
     member.start()
     first = asks(member.record_read(1, record(2, A, B)))
-    assert member.peer_down(first) and member.timer_fired(1)[-1] == ReadRecord(2)
+    assert member.peer_down(first) and member.timer_fired(1)[-1] == ReadRecord(2, None)
     second = asks(member.record_read(2, record(2, A, B)))
     assert {first, second} == {A, B}
     member.peer_down(second)
@@ -661,7 +661,7 @@ def test_a_joiner_that_reaches_somebody_evicts_nobody() -> None:
     member.timer_fired(1)
     second = asks(member.record_read(2, record(2, A, B)))
     member.receive(second, NotReady(1, 2))
-    assert member.timer_fired(2) == [ReadRecord(3)]
+    assert member.timer_fired(2) == [ReadRecord(3, None)]
     third = asks(member.record_read(3, record(2, A, B)))
     member.peer_down(third)
     member.timer_fired(3)
@@ -693,7 +693,7 @@ def test_a_hint_of_a_later_version_makes_a_member_look() -> None:
     member = between(A, B, C)
     assert member.record_changed(3) == []
     assert member.record_changed(2) == []
-    assert member.record_changed(4) == [ReadRecord(3)]
+    assert member.record_changed(4) == [ReadRecord(3, 4)]
     effects = member.record_read(3, record(4, A, B, C, dead=(B,)))
     assert effects[-1] == Stopped(StopReason.LOST_MEMBERSHIP)
 
@@ -706,7 +706,7 @@ def test_a_joiner_ignores_what_was_sent_before_it_asked() -> None:
     asked = member._asked
     assert asked
     assert member.receive(asked, Catchup(1, 5, 0, ())) == []
-    assert member.receive(asked, Catchup(1, 8, 5, ())) == [ReadRecord(2)]
+    assert member.receive(asked, Catchup(1, 8, 5, ())) == [ReadRecord(2, 8)]
 
 
 def test_a_joiner_does_not_begin_with_the_knowledge_of_who_did_not_let_it_in() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from pipe import Client
 from warren.core.records import QueueRecord
 from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND
 
-POLICY = {"ha-mode": "all", "ha-promote-on-failure": "always"}
+POLICY = {"ha-mode": "all", "ha-promote-on-failure": "always", "ha-sync-mode": "manual"}
 
 MOMENTS = (0.0, 0.0005, 0.002, 0.005, 0.05, 0.3, 0.6, 0.95, 1.05, 2.1)
 """From when the heir leads by the definition to its death: cards took a millisecond to be safe and
@@ -36,11 +37,23 @@ def disks() -> dict[str, Disk]:
     return {}
 
 
-@pytest.fixture
-def cluster(disks: dict[str, Disk]) -> Cluster:
+class CarriedCluster(Cluster):
+    """`carrier` is what all policies say of the way of batches to mirrors."""
+
+    carrier: str
+
+    def policy(self, definition: dict[str, Any]) -> dict[str, Any]:
+        return {**definition, "ha-replication": self.carrier}
+
+
+@pytest.fixture(params=["gm", "log"])
+def cluster(request: pytest.FixtureRequest, disks: dict[str, Disk]) -> CarriedCluster:
     """Node a leads queue `q`, of which b has all and c only what comes."""
-    cluster = Cluster("a", "b", "c", new_backing=backings_on(disks), card_sync_s=0.001)
-    to_b = {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "automatic"}
+    cluster = CarriedCluster("a", "b", "c", new_backing=backings_on(disks), card_sync_s=0.001)
+    cluster.carrier = request.param
+    to_b = cluster.policy(
+        {"ha-mode": "nodes", "ha-params": ["a", "b"], "ha-sync-mode": "automatic"}
+    )
     cluster["a"].node.policies.set("/", "q", "^q$", to_b, 0, "queues")
     client = client_at(cluster, "a")
     client.sends(commands.Queue.Declare, queue="q", durable=True, arguments={})
@@ -49,13 +62,13 @@ def cluster(disks: dict[str, Disk]) -> Cluster:
     return cluster
 
 
-def client_at(cluster: Cluster, node: str) -> Client:
+def client_at(cluster: CarriedCluster, node: str) -> Client:
     client = cluster[node].connects()
     client.opens_channel(1)
     return client
 
 
-def record(cluster: Cluster, node: str = "c") -> QueueRecord:
+def record(cluster: CarriedCluster, node: str = "c") -> QueueRecord:
     stored = cluster[node].metadata.get(("queue", "/", "q"))
     assert stored is not None and isinstance(stored.record, QueueRecord)
     return stored.record
@@ -64,7 +77,7 @@ def record(cluster: Cluster, node: str = "c") -> QueueRecord:
 class Publisher:
     """Publishes at one node, and knows what was confirmed to it."""
 
-    def __init__(self, cluster: Cluster, node: str) -> None:
+    def __init__(self, cluster: CarriedCluster, node: str) -> None:
         self.client = client_at(cluster, node)
         self.client.selects_confirms()
         self.published: list[bytes] = []
@@ -86,19 +99,19 @@ class Publisher:
         return found
 
 
-def c_begins(cluster: Cluster) -> None:
+def c_begins(cluster: CarriedCluster) -> None:
     """Have c be a mirror that is not in sync."""
-    cluster["a"].node.policies.set("/", "q", "^q$", POLICY, 0, "queues")
+    cluster["a"].node.policies.set("/", "q", "^q$", cluster.policy(POLICY), 0, "queues")
     cluster.clock.advance(5)
     at = record(cluster)
     assert (at.leader, at.in_sync, sorted(at.mirrors)) == ("a", ["b"], ["b", "c"])
 
 
-def dies(cluster: Cluster, name: str) -> None:
+def dies(cluster: CarriedCluster, name: str) -> None:
     cluster.kill(name)
 
 
-def b_leads(cluster: Cluster) -> None:
+def b_leads(cluster: CarriedCluster) -> None:
     for _ in range(10_000):
         if record(cluster).leader == "b" and record(cluster, "b").leader == "b":
             return
@@ -106,7 +119,7 @@ def b_leads(cluster: Cluster) -> None:
     raise AssertionError(record(cluster))
 
 
-def c_leads(cluster: Cluster) -> None:
+def c_leads(cluster: CarriedCluster) -> None:
     for name in "ab":
         cluster.tidy_after(name)
     cluster.clock.advance(10)
@@ -114,7 +127,7 @@ def c_leads(cluster: Cluster) -> None:
     assert (at.leader, at.epoch) == ("c", 2), at
 
 
-def come_back(cluster: Cluster, names: str) -> None:
+def come_back(cluster: CarriedCluster, names: str) -> None:
     for name in names:
         cluster.restart(name)
     cluster.settle()
@@ -125,7 +138,7 @@ def come_back(cluster: Cluster, names: str) -> None:
     cluster.clock.advance(15)
 
 
-def bodies(cluster: Cluster, queue: str) -> list[bytes]:
+def bodies(cluster: CarriedCluster, queue: str) -> list[bytes]:
     if queue not in cluster["c"].vhost.queues:
         return []
     client = client_at(cluster, "c")
@@ -137,7 +150,7 @@ def bodies(cluster: Cluster, queue: str) -> list[bytes]:
     return found
 
 
-def on_disk(cluster: Cluster, disks: dict[str, Disk]) -> set[bytes]:
+def on_disk(cluster: CarriedCluster, disks: dict[str, Disk]) -> set[bytes]:
     """What the disks of nodes have."""
     return {
         message.body
@@ -147,7 +160,9 @@ def on_disk(cluster: Cluster, disks: dict[str, Disk]) -> set[bytes]:
     }
 
 
-def check_nothing_lost(cluster: Cluster, disks: dict[str, Disk], confirmed: set[bytes]) -> None:
+def check_nothing_lost(
+    cluster: CarriedCluster, disks: dict[str, Disk], confirmed: set[bytes]
+) -> None:
     assert confirmed <= on_disk(cluster, disks), confirmed - on_disk(cluster, disks)
     if cluster.dead:
         return
@@ -159,7 +174,7 @@ def check_nothing_lost(cluster: Cluster, disks: dict[str, Disk], confirmed: set[
 
 
 def comes_to_the_end(
-    cluster: Cluster, disks: dict[str, Disk], returns: tuple[str, ...], confirmed: set[bytes]
+    cluster: CarriedCluster, disks: dict[str, Disk], returns: tuple[str, ...], confirmed: set[bytes]
 ) -> None:
     c_leads(cluster)
     late = Publisher(cluster, "c")
@@ -177,7 +192,7 @@ def comes_to_the_end(
 @pytest.mark.parametrize("returns", RETURNS, ids="-".join)
 @pytest.mark.parametrize("moment_s", MOMENTS)
 def test_what_a_leader_and_its_heir_had_is_found(
-    cluster: Cluster, disks: dict[str, Disk], moment_s: float, returns: tuple[str, ...]
+    cluster: CarriedCluster, disks: dict[str, Disk], moment_s: float, returns: tuple[str, ...]
 ) -> None:
     a = Publisher(cluster, "a")
     a.publishes(*[b"%03d" % number for number in range(120)])
@@ -194,7 +209,7 @@ def test_what_a_leader_and_its_heir_had_is_found(
 
 @pytest.mark.parametrize("returns", RETURNS, ids="-".join)
 def test_what_an_heir_had_is_found_though_no_mirrors_are_wanted_for_a_while(
-    cluster: Cluster, disks: dict[str, Disk], returns: tuple[str, ...]
+    cluster: CarriedCluster, disks: dict[str, Disk], returns: tuple[str, ...]
 ) -> None:
     a = Publisher(cluster, "a")
     a.publishes(b"one", b"two")
@@ -208,7 +223,7 @@ def test_what_an_heir_had_is_found_though_no_mirrors_are_wanted_for_a_while(
     cluster["c"].node.policies.clear("/", "q")
     cluster.clock.advance(3)
     assert not cluster["c"].mirroring._led
-    cluster["c"].node.policies.set("/", "q", "^q$", POLICY, 0, "queues")
+    cluster["c"].node.policies.set("/", "q", "^q$", cluster.policy(POLICY), 0, "queues")
     cluster.clock.advance(3)
     for names in returns:
         come_back(cluster, names)
@@ -219,7 +234,7 @@ def test_what_an_heir_had_is_found_though_no_mirrors_are_wanted_for_a_while(
 @pytest.mark.parametrize("moment_s", [0.0, 0.002, 0.05, 2.1])
 @pytest.mark.parametrize("alone", ["a", "b"])
 def test_one_copy_that_comes_back_is_enough(
-    cluster: Cluster, disks: dict[str, Disk], alone: str, moment_s: float, is_heard_of: bool
+    cluster: CarriedCluster, disks: dict[str, Disk], alone: str, moment_s: float, is_heard_of: bool
 ) -> None:
     """Though the other may be gone for ever; if it is back all the same, nothing comes twice."""
     a = Publisher(cluster, "a")
@@ -248,7 +263,7 @@ def test_one_copy_that_comes_back_is_enough(
 
 @pytest.mark.parametrize("returns", RETURNS, ids="-".join)
 def test_what_a_leader_and_its_mirror_in_sync_had_is_found(
-    cluster: Cluster, disks: dict[str, Disk], returns: tuple[str, ...]
+    cluster: CarriedCluster, disks: dict[str, Disk], returns: tuple[str, ...]
 ) -> None:
     """They die together; either disk is enough, and both have it once."""
     a = Publisher(cluster, "a")
@@ -270,7 +285,7 @@ def test_what_a_leader_and_its_mirror_in_sync_had_is_found(
 
 @pytest.mark.parametrize("last", ["a", "b"])
 def test_what_was_consumed_since_a_node_went_is_not_found_on_it(
-    cluster: Cluster, disks: dict[str, Disk], last: str
+    cluster: CarriedCluster, disks: dict[str, Disk], last: str
 ) -> None:
     """The copy of the node that went first waits for that of the last leader with all."""
     first = "b" if last == "a" else "a"
@@ -280,7 +295,7 @@ def test_what_was_consumed_since_a_node_went_is_not_found_on_it(
     dies(cluster, first)
     cluster.tidy_after(first)
     cluster.clock.advance(5)
-    cluster[last].node.policies.set("/", "q", "^q$", POLICY, 0, "queues")
+    cluster[last].node.policies.set("/", "q", "^q$", cluster.policy(POLICY), 0, "queues")
     cluster.clock.advance(5)
     got = client_at(cluster, last).gets("q", no_ack=True)
     assert got is not None and got.body == b"consumed"
@@ -299,7 +314,7 @@ def test_what_was_consumed_since_a_node_went_is_not_found_on_it(
     assert bodies(cluster, LOST_AND_FOUND) == [b"left"]
 
 
-def test_an_heir_leads_on_that_is_to_have_no_mirrors(cluster: Cluster) -> None:
+def test_an_heir_leads_on_that_is_to_have_no_mirrors(cluster: CarriedCluster) -> None:
     client = client_at(cluster, "b")
     cluster.card_sync_s = 0.5
     dies(cluster, "a")
@@ -315,7 +330,7 @@ def test_an_heir_leads_on_that_is_to_have_no_mirrors(cluster: Cluster) -> None:
 
 
 def test_an_heir_confirms_and_hands_out_nothing_before_its_card_is_on_disk(
-    cluster: Cluster,
+    cluster: CarriedCluster,
 ) -> None:
     a, b = Publisher(cluster, "a"), Publisher(cluster, "b")
     a.publishes(b"before")
@@ -338,7 +353,7 @@ def test_an_heir_confirms_and_hands_out_nothing_before_its_card_is_on_disk(
 @pytest.mark.parametrize("returns", RETURNS, ids="-".join)
 @pytest.mark.parametrize("moment_s", MOMENTS)
 def test_what_an_heir_has_confirmed_is_found(
-    cluster: Cluster, disks: dict[str, Disk], moment_s: float, returns: tuple[str, ...]
+    cluster: CarriedCluster, disks: dict[str, Disk], moment_s: float, returns: tuple[str, ...]
 ) -> None:
     a = Publisher(cluster, "a")
     a.publishes(*[b"%03d" % number for number in range(50)])

@@ -34,6 +34,7 @@ class Definitions:
         queue_id: int,
         change: Callable[[QueueRecord], QueueRecord | None],
         then: Callable[[], None] = lambda: None,
+        otherwise: Callable[[], None] = lambda: None,
     ) -> None:
         self.record = change(self.record) or self.record
 

@@ -165,6 +165,7 @@ class ClusterNode(Broker):
         **more: Any,
     ) -> None:
         self.incarnation = incarnation
+        self.started_at = cluster.clock.now()
         self.cluster = cluster
         self.post = Post()
         self.links = FakeLinks(cluster, name, self.post.user())

@@ -62,6 +62,7 @@ class DiskQueue(MemoryQueue):
             self.ready_bytes += len(back.body)
             self._next_position = position + 1
             self.expiring |= back.expires_at is not None
+        self._delivered_below = self._next_position
 
     def publish(
         self,

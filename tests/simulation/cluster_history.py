@@ -32,6 +32,7 @@ from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChanne
 from cluster_disk import START_SHIFT, Disk
 from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults
 from pamqp import commands
+from pipe import Frame
 
 from warren.core.errors import PreconditionFailed
 from warren.core.field import Field
@@ -42,6 +43,7 @@ from warren.core.validation import NotThere
 from warren.core.waiting import run as run_to_end
 from warren.mirror.messages.cargo import Entry
 from warren.mirror.remote.remote_client import RemoteClient
+from warren.mirror.replication import hand_outs
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
@@ -56,7 +58,10 @@ WIDER_FROM = 10_000
 """Histories with lower seeds do not know of what was thought of later, and stay what they were."""
 
 WIDEST_FROM = 50_000
-"""And those from here on know of everything."""
+"""And those from here on know of everything but carriers."""
+
+CARRIERS_FROM = 10_000_000
+"""From here on policies say how batches are brought to mirrors, and change their mind."""
 
 DEAD = "dead"
 """Where the dead letters of all queues go that have any."""
@@ -94,6 +99,7 @@ class History(Faults):
         self.seen = seen
         self.is_wide = seed >= WIDER_FROM
         self.is_widest = seed >= WIDEST_FROM
+        self.has_carriers = seed >= CARRIERS_FROM
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
         self.is_durable = random.random() < 0.6
@@ -123,6 +129,11 @@ class History(Faults):
         self.must_be_dead: dict[int, float] = {}
         # What was in the queues at the end.
         self._left: set[int] = set()
+        # What was ever taken out of a queue, by any leader; what was published again; and of what
+        # nobody had, how much came as redelivered, by queue.
+        self._taken_out: set[int] = set()
+        self._sent_again: set[int] = set()
+        self._marked_too_much: Counter[int] = Counter()
         # Consumers of this queue may acknowledge nothing.
         self.careless = ""
         self.is_careless = False
@@ -269,6 +280,8 @@ class History(Faults):
     def _set_policy(self, queue: str) -> None:
         random = self.random
         definition = dict(random.choice(HA_MODES))
+        if self.has_carriers:
+            definition |= self._carrier()
         if random.random() < 0.6:
             definition["ha-sync-mode"] = "automatic"
         if random.random() < 0.7:
@@ -277,6 +290,13 @@ class History(Faults):
             self.ledger.may_promote_out_of_sync.add(queue)
         self.ledger.wanted.setdefault(queue, []).append((self.now, self._copies_of(definition)))
         self._policies().set("/", queue, f"^{queue}$", definition, 0, "queues")
+
+    def _carrier(self) -> dict[str, Any]:
+        """What a policy says of how batches are brought; another one may say otherwise."""
+        if self.random.random() < 0.4:
+            return {}
+        acks = self.random.choice(({}, {"log-acks": "one"}, {"log-acks": "majority"}))
+        return {"ha-replication": "log", **acks}
 
     def _copies_of(self, definition: dict[str, Any]) -> int:
         count = len(self.cluster.nodes)
@@ -540,6 +560,34 @@ class History(Faults):
             assert is_dead or message.redelivered or publish.received_at is None, (
                 f"E3: {led._node} delivers {publish} again, not redelivered"
             )
+            if not is_dead and message.redelivered:
+                self._check_marked(led, publish)
+
+    def _check_marked(self, led: LedQueue, publish: Publish) -> None:
+        """What nobody can have had is not redelivered, but for what a leader was ahead."""
+        if publish.number in self._taken_out or publish.number in self._sent_again:
+            return
+        self.ledger.follow()
+        queue = self.ledger.queues.get(publish.queue)
+        started_at = self.cluster[led._node].started_at
+        if queue is None or publish.published_at <= max(queue.bare_until, started_at):
+            # All that a disk gives back after a crash is redelivered.
+            return
+        self._marked_too_much[led.queue.queue_id] += 1
+        count = self._marked_too_much[led.queue.queue_id]
+        ahead = hand_outs.AHEAD_MAX * led.leader.epoch * len(led.leader.levels)
+        assert count <= ahead, (
+            f"E3: {led._node} has {publish} redelivered, which nobody had, the {count}th such one"
+            f" of {led.queue.name} in epoch {led.leader.epoch}, moved at {queue.moved_at}"
+        )
+        self.seen["redelivered though nobody had it"] += 1
+
+    def taken_out(self, messages: Iterable[Message]) -> None:
+        self._taken_out.update([int(message.body) for message in messages])
+
+    def sent_again(self, body: bytes) -> None:
+        self.seen["published again"] += 1
+        self._sent_again.add(int(body))
 
     def given_back(self, bodies: Iterable[bytes]) -> None:
         """A queue was given messages back that did not reach the client they were meant for."""
@@ -760,8 +808,12 @@ class History(Faults):
         client, channel = session.client, session.channel(ADMIN)
         for _ in range(10_000):
             client.sends(commands.Basic.Get, channel.number, queue=queue, no_ack=True)
-            self.cluster.clock.advance(0.3)
-            frames = client.frames()
+            frames: list[Frame] = []
+            until = self.now + 30
+            while not frames and self.now < until:
+                self.cluster.clock.advance(0.3)
+                frames = client.frames()
+            assert frames, f"nobody answers who gets from {queue}"
             if frames[0].method.name == "Basic.GetEmpty":
                 session.vanishes()
                 return
@@ -848,23 +900,96 @@ WEIGHTS = (30, 8, 4, 6, 1.5, 14, 6, 8, 0.3, 0.3, 1, 0.5, 1.2, 1, 0.7, 0.7)
 @contextmanager
 def watching_hand_outs(history: History) -> Iterator[None]:
     fetched, publish_delivered = LeaderLevel._fetched, LeaderLevel.publish_delivered
+    publish = LeaderLevel.publish
 
     def watched_fetched(level: LeaderLevel, messages: Iterable[Message]) -> None:
         fetched(level, messages)
         history.handed_out(level._journal._effects, messages)  # type: ignore[attr-defined]
+        history.taken_out(messages)
 
-    def watched_publish(level: LeaderLevel, *arguments: Any) -> Message:
+    def watched_delivered(level: LeaderLevel, *arguments: Any) -> Message:
         message = publish_delivered(level, *arguments)
+        if level._journal.again:
+            history.sent_again(message.body)
         history.handed_out(level._journal._effects, [message])  # type: ignore[attr-defined]
+        history.taken_out([message])
         return message
 
+    def watched_publish(level: LeaderLevel, envelope: Any, body: bytes, *more: Any) -> None:
+        if level._journal.again:
+            history.sent_again(body)
+        publish(level, envelope, body, *more)
+
     LeaderLevel._fetched = watched_fetched  # type: ignore[method-assign]
-    LeaderLevel.publish_delivered = watched_publish  # type: ignore[method-assign]
+    LeaderLevel.publish_delivered = watched_delivered  # type: ignore[method-assign]
+    LeaderLevel.publish = watched_publish  # type: ignore[method-assign]
     try:
         yield
     finally:
+        LeaderLevel.publish = publish  # type: ignore[method-assign]
         LeaderLevel._fetched = fetched  # type: ignore[method-assign]
         LeaderLevel.publish_delivered = publish_delivered  # type: ignore[method-assign]
+
+
+@contextmanager
+def watching_queues_without_mirrors(history: History) -> Iterator[None]:
+    """What they hand out before they have mirrors counts, too."""
+    fetch, fetch_many = MemoryQueue.fetch, MemoryQueue.fetch_many
+    publish_delivered = MemoryQueue.publish_delivered
+
+    def note(backing: MemoryQueue, messages: Iterable[Message]) -> None:
+        for name in history.cluster.alive:
+            for queue in history.cluster[name].node.local_queues:
+                if backing is queue.backing or backing in getattr(queue.backing, "levels", ()):
+                    history.taken_out(messages)
+
+    def watched_fetch(backing: MemoryQueue) -> Message | None:
+        message = fetch(backing)
+        if message is not None:
+            note(backing, [message])
+        return message
+
+    def watched_fetch_many(backing: MemoryQueue, limit: int) -> list[Message]:
+        messages = fetch_many(backing, limit)
+        note(backing, messages)
+        return messages
+
+    def watched_delivered(backing: MemoryQueue, *arguments: Any) -> Message:
+        message = publish_delivered(backing, *arguments)
+        note(backing, [message])
+        return message
+
+    MemoryQueue.fetch = watched_fetch  # type: ignore[method-assign]
+    MemoryQueue.fetch_many = watched_fetch_many  # type: ignore[method-assign]
+    MemoryQueue.publish_delivered = watched_delivered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        MemoryQueue.fetch = fetch  # type: ignore[method-assign]
+        MemoryQueue.fetch_many = fetch_many  # type: ignore[method-assign]
+        MemoryQueue.publish_delivered = publish_delivered  # type: ignore[method-assign]
+
+
+@contextmanager
+def little_ahead(history: History) -> Iterator[None]:
+    """Consumers of half of the histories wait often until mirrors know what they may be given."""
+    if history.seed % 2:
+        yield
+        return
+    widths = hand_outs.AHEAD_MIN, hand_outs.AHEAD_MAX
+    withhold = Queue.withhold
+
+    def watched(queue: Queue) -> None:
+        history.seen["withheld"] += not queue.is_withheld
+        withhold(queue)
+
+    hand_outs.AHEAD_MIN, hand_outs.AHEAD_MAX = 1, 4
+    Queue.withhold = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        hand_outs.AHEAD_MIN, hand_outs.AHEAD_MAX = widths
+        Queue.withhold = withhold  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -921,6 +1046,8 @@ def run(seed: int, seen: Counter[str]) -> History:
                 watching_returns(history),
                 watching_hand_outs(history),
                 watching_refusals(history),
+                watching_queues_without_mirrors(history),
+                little_ahead(history),
             ):
                 history.run()
         except Exception as error:

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -34,6 +35,9 @@ FAULTY_S = 0.6
 
 REJOIN = {StopReason.LOST_MEMBERSHIP, StopReason.JOIN_LOST}
 MEMBERS_MAX = 7
+
+FOUNDERS_FROM = 8_500_000
+"""Histories with lower seeds know nothing of groups that begin with several members."""
 
 
 class History:
@@ -74,10 +78,24 @@ class History:
 
     def add(self, node: str) -> Process:
         """A process on that node that joins the group."""
+        process = self._process(node)
+        process.start()
+        return process
+
+    def found(self, nodes: Sequence[str]) -> None:
+        """Processes on those nodes, of which the first makes a group of all of them."""
+        first, *others = [self._process(node) for node in nodes]
+        for other in others:
+            other.start(awaits_group=True)
+        # Some are left out, and have to ask to be let in; some may have died by then.
+        count = self.random.randint(0, len(others))
+        founders = tuple(other.address for other in self.random.sample(others, count))
+        self.scheduler.after(self.random.uniform(0.0, 0.1), lambda: first.start(founders))
+
+    def _process(self, node: str) -> Process:
         self._incarnations[node] += 1
         process = Process(self.world, MemberId(node, self._incarnations[node]))
         self.processes.append(process)
-        process.start()
         return process
 
     # What happens
@@ -87,13 +105,19 @@ class History:
         world.network.down_may_overtake = random.random() < 0.3
         world.store.watch_chance = random.choice((0.0, 0.5, 1.0))
         if random.random() < 0.2:
-            world.limits = Limits(held_bytes_max=600, flush_bytes=150, suspicion_s=0.02)
+            world.limits = Limits(
+                held_bytes_max=600, flush_bytes=150, suspicion_s=0.02, founding_s=0.1
+            )
         if random.random() < 0.3:
             world.store.failure_chance = 0.3
         members = random.randint(2, 5)
         spread_s = random.choice((0.0, 0.0, 0.1))
-        for node in NODES[:members]:
-            after(random.uniform(0, spread_s), lambda node=node: self.join(node))
+        if self.seed >= FOUNDERS_FROM and random.random() < 0.5:
+            self.seen["groups with founders"] += 1
+            self.found(NODES[:members])
+        else:
+            for node in NODES[:members]:
+                after(random.uniform(0, spread_s), lambda node=node: self.join(node))
         for _ in range(random.randint(2, 9)):
             after(random.uniform(0.05, FAULTY_S), self.storm)
         for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4))):

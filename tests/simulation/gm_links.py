@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gm_process import Process
 
 from warren.mirror.gm.messages import NONE, Catchup, decode
@@ -17,7 +19,8 @@ def link_is_whole(left: Process, right: Process) -> bool:
         return False
     if links.is_waiting or left.member.epoch < right.member.epoch:
         return False
-    frames = [item.args for item in right.member._inbox if item.func == right.member._process]
+    parts = [item for item in right.member._inbox if isinstance(item, partial)]
+    frames = [item.args for item in parts if item.func == right.member._process]
     messages = [message for sender, message in frames if sender == left.address]
     on_way = [decode(item) for item in network.on_way(left.address, right.address) if _is(item)]
     messages += [frame.message for frame in on_way]

@@ -53,7 +53,7 @@ class World:
         self.network = Network(scheduler)
         self.store: SharedStore[GroupRecord] = SharedStore(scheduler, lambda group: group.version)
         self.epoch = 1
-        self.limits = Limits(suspicion_s=0.02, retry_s=0.01)
+        self.limits = Limits(suspicion_s=0.02, retry_s=0.01, founding_s=0.1)
         self.confirmed: Callable[[Process, int], None] = lambda process, number: None
         self.ended: Callable[[Process, StopReason | None], None] = lambda process, reason: None
         self.inheritors: dict[MemberId, set[MemberId]] = {}
@@ -88,8 +88,8 @@ class Process:
 
     # Events
 
-    def start(self) -> None:
-        self.event(self.member.start)
+    def start(self, founders: Members = (), *, awaits_group: bool = False) -> None:
+        self.event(lambda: self.member.start(founders, awaits_group=awaits_group))
 
     def arrived(self, sender: Any, parcel: bytes) -> None:
         if self.is_over:
@@ -193,7 +193,19 @@ class Process:
             else:
                 self.event(self.member.store_unavailable, effect.request)
 
-        self.world.store.read(GROUP, answer)
+        store = self.world.store
+        last = store.version(GROUP)
+        if effect.version is not None and effect.version <= last and store.random.random() < 0.7:
+            # The process has a copy, which is late, or never comes.
+            version = store.random.randint(effect.version, last)
+            self.world.seen["read a record that was known"] += 1
+            self.world.seen["read an old record"] += version < last
+            known = store.history[GROUP][version - 1] if version else None
+            self.world.scheduler.after(
+                0.0, lambda: self.event(self.member.record_read, effect.request, known)
+            )
+            return
+        store.read(GROUP, answer)
 
     def _transact(self, effect: Transact) -> None:
         def answer(result: Answer[GroupRecord]) -> None:

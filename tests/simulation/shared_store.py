@@ -36,7 +36,7 @@ class SharedStore(Generic[Value]):
 
     def __init__(self, scheduler: Scheduler, version_of: Callable[[Value], int]) -> None:
         self._scheduler = scheduler
-        self._random = scheduler.random
+        self.random = scheduler.random
         self._version_of = version_of
         self.values: dict[Key, Value] = {}
         self.history: dict[Key, list[Value]] = {}
@@ -71,7 +71,7 @@ class SharedStore(Generic[Value]):
     def _request(
         self, act: Callable[[], Answer[Value]], answer: Callable[[Answer[Value]], None]
     ) -> None:
-        if self._random.random() < self.failure_chance:
+        if self.random.random() < self.failure_chance:
             self._fail(act, answer)
             return
         self._scheduler.after(self._delay(), lambda: self._answer(act(), answer))
@@ -82,7 +82,7 @@ class SharedStore(Generic[Value]):
     def _fail(
         self, act: Callable[[], Answer[Value]], answer: Callable[[Answer[Value]], None]
     ) -> None:
-        fault = self._random.choice(("refused", "done, no answer", "done later, no answer"))
+        fault = self.random.choice(("refused", "done, no answer", "done later, no answer"))
         self.faults.append(fault)
         if fault == "done, no answer":
             self._scheduler.after(self._delay(), lambda: _ignore(act()))
@@ -91,7 +91,7 @@ class SharedStore(Generic[Value]):
             )
             return
         if fault == "done later, no answer":
-            self._scheduler.after(self._random.uniform(0.0, 0.5), lambda: _ignore(act()))
+            self._scheduler.after(self.random.uniform(0.0, 0.5), lambda: _ignore(act()))
         self._scheduler.after(self._delay(), lambda: answer(Answer(Outcome.UNAVAILABLE, None)))
 
     def _set(self, key: Key, expected: int, value: Value) -> Answer[Value]:
@@ -106,11 +106,11 @@ class SharedStore(Generic[Value]):
 
     def _tell(self, key: Key, version: int) -> None:
         for callback in self._watchers.get(key, ()):
-            if self._random.random() < self.watch_chance:
+            if self.random.random() < self.watch_chance:
                 self._scheduler.after(self._delay(), lambda c=callback: c(version))
 
     def _delay(self) -> float:
-        return self._random.uniform(*self.delay_s)
+        return self.random.uniform(*self.delay_s)
 
 
 def _ignore(result: object) -> None:

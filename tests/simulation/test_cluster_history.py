@@ -21,6 +21,7 @@ OUT_OF_SYNC_SEED = 10_384
 SEEDS = (
     *range(cluster_history.WIDER_FROM, cluster_history.WIDER_FROM + 20),
     *range(cluster_history.WIDEST_FROM, cluster_history.WIDEST_FROM + 15),
+    *range(cluster_history.CARRIERS_FROM, cluster_history.CARRIERS_FROM + 30),
     OUT_OF_SYNC_SEED,
 )
 
