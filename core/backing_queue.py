@@ -297,8 +297,8 @@ class ReturningQueue(BackingQueue, Protocol):
     """The backing queue of a queue that counts how often messages come back."""
 
     def give_back(self, messages: Collection[Message], *, last: bool) -> None:
-        """Make pending messages ready again, and count that: in this order behind those that came
-        back before, or behind everything that is ready."""
+        """Count a return of each pending message, and make it ready again: behind the messages that
+        were returned before, or behind all that are ready."""
         ...
 
 

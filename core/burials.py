@@ -4,8 +4,8 @@ A message that died in a queue stays there, pending and on disk, until its dead 
 (`succession.py`); then the queue is told that it is buried. One that died before a queue took it,
 such as with a time to live of 0, is its publisher's until then: the confirm waits.
 
-A queue may insist that its dead arrive (`QueueSettings.keeps_dead`). What no queue takes is kept
-then, and tried again every `KEPT_AGAIN_S`; few such messages are on the way at a time.
+The dead letters of some queues must arrive (`QueueSettings.keeps_dead`). Those that no queue takes
+are kept, and routed again every `KEPT_AGAIN_S`; few of them are on the way at a time.
 
 The dead wait in one line, the oldest first. A burial may be the cause of further deaths, which
 join the line, so cascades of any depth need no recursion. How much of the line is worked off in a
@@ -51,7 +51,7 @@ ON_THE_WAY_MAX = 5000
 to go, those behind them stay where they can be paged out, and those of other queues go on."""
 
 INSISTED_ON_MAX = 32
-"""The same for a queue that insists on every arrival: what it keeps is tried again and again."""
+"""The same for a queue whose dead letters must arrive, because those that do not are kept."""
 
 KEPT_AGAIN_S = 10.0
 """When dead letters that no queue has taken are routed again."""
@@ -124,7 +124,7 @@ class Burials:
         self._buried: dict[Queue, list[Message]] = {}
         # Happens when nothing of a queue is left to bury.
         self._awaited: dict[Queue, Event] = {}
-        # Those of queues that insist on their arrival, and that no queue has taken.
+        # Dead letters that must arrive and that no queue has taken.
         self._kept: dict[Queue, list[_Dead]] = {}
         self._keeping: Timer | None = None
         self._retrying = False

@@ -58,7 +58,7 @@ class NodeCounts:
     """Messages that died."""
 
     dead_confirmed: int = 0
-    """Dead letters of queues that insist on their arrival, and that have arrived."""
+    """Dead letters that had to arrive and have arrived."""
 
     past_quorum: MessageStats = NOTHING
     """What passed through quorum queues that are gone."""

@@ -145,6 +145,7 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
         return definition.get(key) if argument is None else argument
 
     overflow = of_policy(declared.overflow, "overflow")
+    locator = of_policy(declared.queue_leader_locator, "queue-leader-locator")
     return QueueSettings(
         type=QUORUM,
         message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
@@ -160,7 +161,9 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
         dead_letter_strategy=of_argument(declared.dead_letter_strategy, "dead-letter-strategy"),
         delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
         single_active_consumer=declared.single_active_consumer,
-        queue_leader_locator=of_policy(declared.queue_leader_locator, "queue-leader-locator"),
+        queue_leader_locator=locator,
+        # All but the default mean the same, and the node's own locator is for classic queues.
+        queue_master_locator="client-local" if locator in (None, "client-local") else "min-masters",
         quorum_initial_group_size=declared.quorum_initial_group_size,
     )
 

@@ -64,10 +64,10 @@ class CountingQueue(MirroredLevel, Protocol):
 
 
 class LastingEnvelopes:
-    """Makes envelopes that storages keep like those of persistent messages.
+    """Makes persistent envelopes of those that are not, with the same content header.
 
-    It remembers the last one: copies of one message for several queues share what they get, and so
-    are on disk once.
+    It remembers the last one: copies of one message for several queues share an envelope, and so
+    the message is on disk once.
     """
 
     __slots__ = ("_given", "_made")
@@ -280,20 +280,21 @@ class QuorumLevel:
                 marks.pop(message.position, None)
 
     def mark_dead(self, messages: Collection[Message], why: int) -> None:
-        """These pending messages are never delivered again, not even after a restart."""
+        """Remember why these pending messages died, so that a restart does not deliver them."""
         positions = [message.position for message in messages]
         self.dead_marks.update(dict.fromkeys(positions, why))
         self._inner.counts_changed(positions)
 
     def requeue(self, messages: Iterable[Message]) -> None:
-        """They have not reached their consumer: they are the next again, and it does not count."""
+        """Put messages back that did not reach their consumer: they come first, and no return is
+        counted."""
         messages = list(messages)
         self._first.extendleft(reversed(messages))
         self._returned_bytes += sum([message.body_bytes for message in messages])
 
     def give_back(self, messages: Collection[Message], *, last: bool) -> None:
-        """They were returned: in this order they are behind those that were returned before, or
-        behind everything that is ready."""
+        """Count a return of each message, and make it ready again: behind the messages that were
+        returned before, or behind all that are ready."""
         counts = self.counts
         for message in messages:
             counts[message.position] = counts.get(message.position, 0) + 1

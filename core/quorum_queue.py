@@ -44,7 +44,7 @@ NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 
 
 class QuorumQueue(Queue):
-    """`level` is that of its backing queue which keeps the counts."""
+    """`level` keeps the counts: the backing queue itself, or what a leader's level is around."""
 
     __slots__ = ("_codec", "_counted", "_kept", "_kept_bytes", "_leaving", "_refusing", "level")
 
@@ -73,7 +73,7 @@ class QuorumQueue(Queue):
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
         ttl_ms = super()._time_to_live_ms(envelope)
-        # So that a consumer that waits gets it.
+        # As in RabbitMQ: a waiting consumer gets the message, otherwise it expires soon.
         return 1 if ttl_ms == 0 else ttl_ms
 
     # Consumers
@@ -94,7 +94,7 @@ class QuorumQueue(Queue):
             consumer.prefetch = CREDIT
 
     def _check_exclusive(self, consumer: Consumer) -> None:
-        """Nobody has a quorum queue for themselves, whatever they ask for."""
+        """A quorum queue accepts exclusive consumers and treats them like the others."""
 
     def _without(self, gone: Collection[Consumer]) -> None:
         leaving = [consumer for consumer in gone if consumer.unacked]
@@ -242,9 +242,9 @@ class QuorumQueue(Queue):
         super().keep_limits()
 
     def _bury_again(self) -> None:
-        """Bury what was dead before the node was started.
+        """Bury the messages that were dead before the node was started.
 
-        All that is before a dead message had been delivered once, so there is little of it.
+        Every message before a dead one had been delivered, so only few have to be looked at.
         """
         marks = self.level.dead_marks
         last = max(marks, default=-1)
@@ -271,7 +271,7 @@ class QuorumQueue(Queue):
 
     def _is_longer_than(self, part: float) -> bool:
         settings = self.settings
-        # What is kept from when it insisted on arrivals is let go soon, and must push out nothing.
+        # After a change of policy, dead letters still kept from before must not push out messages.
         count, octets = self.kept_dead if settings.keeps_dead else (0, 0)
         return (
             settings.max_length is not None

@@ -49,8 +49,8 @@ class Successor(Protocol):
 class _Move:
     """One message, and how many queues do not have it safe yet.
 
-    `missed` is called in place of `done` where a queue went before it had the message; None where
-    that is as good as having it.
+    `missed` is called instead of `done` if a queue was deleted before it had the message; where it
+    is None, such a queue counts as having had it.
     """
 
     __slots__ = ("done", "missed", "unsafe")

@@ -80,6 +80,8 @@ export function queuePage({ vhost, name }) {
     const isDown = queue.state === "down";
     for (const part of [states, consuming, charts.element]) part.hidden = isDown;
     if (isDown) return;
+    // Of a quorum queue the node does not tell where they are.
+    states.hidden = !queue.backing_queue_status;
     bar.update(queue.backing_queue_status ?? {}, queue.messages_unacknowledged);
     charts.update(queue, api.nodeNow());
     consumers.showAll(queue.consumer_details ?? []);
@@ -280,7 +282,7 @@ function described(queue) {
     Ready: count(queue.messages_ready),
     Unacknowledged: count(queue.messages_unacknowledged),
     Total: count(queue.messages),
-    "In memory": count(queue.messages_ram),
+    "In memory": queue.type === "quorum" ? null : count(queue.messages_ram),
     "Paged out": count(queue.messages_paged_out),
     "Dead letters kept": queue.messages_dlx === undefined ? null : count(queue.messages_dlx),
     "Size of bodies": bytes(queue.message_bytes),

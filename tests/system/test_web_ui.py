@@ -156,6 +156,7 @@ def test_a_quorum_queue_is_declared_and_shown(ui: WebUi, channel: Any) -> None:
     expect(ui.value("Arguments")).to_contain_text("x-delivery-limit: 20")
     expect(ui.value("Members")).to_have_text("warren@localhost")
     expect(ui.value("Dead letters kept")).to_have_text("0")
+    expect(ui.heading("Where the messages are")).to_be_hidden()
 
 
 def test_a_virtual_host_has_a_default_type_of_queues(ui: WebUi) -> None:
