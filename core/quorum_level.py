@@ -233,6 +233,9 @@ class QuorumLevel:
             self.ack((message,))
         return loaded
 
+    def fetch_to_drop(self) -> Message | None:
+        return self.fetch()
+
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         expired: list[Message] = []
         while len(expired) < limit:
@@ -367,10 +370,11 @@ class QuorumLevel:
     def skip_to(self, position: int) -> None:
         self._inner.skip_to(position)
 
-    def count_as_delivered(self) -> None:
+    def count_as_delivered(self, below: int) -> None:
         for message in self._returned():
-            message.redelivered = True
-        self._inner.count_as_delivered()
+            if message.position < below:
+                message.redelivered = True
+        self._inner.count_as_delivered(below)
 
     # For operators
 
