@@ -12,9 +12,11 @@ from warren.amqp.queue_methods import named_queue
 from warren.amqp.reply_consumer import ReplyConsumer
 from warren.amqp.verdict import Verdict
 from warren.core.errors import NotAllowed, PreconditionFailed, Unsupported
-from warren.core.field import INTEGER_KINDS, KIND_NAMES, Table
+from warren.core.field import Table
 from warren.core.message import Message
 from warren.core.queue import Queue
+from warren.core.queue_arguments import PRIORITY, check_consumer
+from warren.core.queue_type import QUORUM
 from warren.core.reply_to import REPLY_TO_NAME
 from warren.core.waiting import Waiting
 
@@ -47,13 +49,18 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     queue = channel.vhost.queue(name)
     queue.check_access(channel.connection)
     arguments: Any = method.arguments
+    kind = queue.settings.type
+    check_consumer(name, channel.vhost.name, kind, arguments)
+    if channel.limit and kind is QUORUM:
+        described = f"queue '{name}' in vhost '{channel.vhost.name}'"
+        raise Unsupported(f"{described} does not support global qos")
     consumer = ChannelConsumer(
         channel,
         queue,
         tag,
         no_ack=method.no_ack,
         exclusive=method.exclusive,
-        priority=_priority(arguments, name, channel.vhost.name),
+        priority=_priority(arguments),
         prefetch=channel.prefetch,
         arguments=arguments,
     )
@@ -119,7 +126,7 @@ def _answer_get(
         routing_key=message.envelope.routing_key,
         message_count=left,
     )
-    channel.write_content(get_ok, message.envelope, message.body)
+    channel.write_content(get_ok, queue.envelope_got(message, no_ack), message.body)
 
 
 def ack(channel: Channel, method: commands.Basic.Ack) -> None:
@@ -163,23 +170,8 @@ def _consume_replies(channel: Channel, tag: str, method: commands.Basic.Consume)
         channel.reply(make(commands.Basic.ConsumeOk, consumer_tag=tag))
 
 
-def _priority(arguments: Table, queue: str, vhost: str) -> int:
-    """The consumer's x-priority; the other known argument's type is checked on the way."""
-
-    def invalid(name: str, reason: str) -> PreconditionFailed:
-        return PreconditionFailed(
-            f"invalid arg '{name}' for queue '{queue}' in vhost '{vhost}': {reason}"
-        )
-
-    cancels = arguments.get("x-cancel-on-ha-failover")
-    if cancels is not None and cancels.kind != "t":
-        raise invalid(
-            "x-cancel-on-ha-failover", f"{{unacceptable_type,{KIND_NAMES[cancels.kind]}}}"
-        )
-    priority = arguments.get("x-priority")
-    if priority is None:
-        return 0
-    if priority.kind not in INTEGER_KINDS:
-        raise invalid("x-priority", f'"expected integer, got {KIND_NAMES[priority.kind]}"')
-    number: int = priority.value
+def _priority(arguments: Table) -> int:
+    """The consumer's x-priority, which is valid."""
+    priority = arguments.get(PRIORITY)
+    number: int = 0 if priority is None else priority.value
     return number

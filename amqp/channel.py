@@ -572,11 +572,11 @@ class Channel:
             if holder.limited:
                 limited += len(held)
         for queue, of_queue in by_queue.items():
-            if verdict is Verdict.REQUEUE:
+            if verdict is Verdict.REQUEUE or verdict is Verdict.ABANDON:
                 # A ready message must not keep the connection alive that once held it.
                 for message in of_queue:
                     message.holder = NOBODY
-                queue.requeue(of_queue)
+                (queue.requeue if verdict is Verdict.REQUEUE else queue.abandoned)(of_queue)
                 continue
             if verdict is ACK:
                 queue.ack(of_queue)
@@ -594,22 +594,22 @@ class Channel:
         if self.transaction is not None:
             yield from self.transaction.judged_messages()
 
-    def requeue_all(self) -> Waiting[None] | None:
+    def requeue_all(self, verdict: Verdict = Verdict.REQUEUE) -> Waiting[None] | None:
         """Put all unacknowledged messages back into their queues; many of them in turns."""
         turns = self.connection.node.turns
         if len(self.unacked) > SETTLED_AT_ONCE or (self.unacked and turns.over):
-            return self.see_through(self._requeue_many())
+            return self.see_through(self._requeue_many(verdict))
         turns.spend(len(self.unacked) * SETTLED_US)
-        self._requeue(list(self.unacked))
+        self._requeue(list(self.unacked), verdict)
         return None
 
-    def _requeue(self, tags: Iterable[int]) -> None:
+    def _requeue(self, tags: Iterable[int], verdict: Verdict) -> None:
         messages = list(self._take(tags).values())
         # Others may have been delivered meanwhile.
         self._lowest_unacked = next(iter(self.unacked), self.last_delivery_tag + 1)
-        self.settle(messages, Verdict.REQUEUE)
+        self.settle(messages, verdict)
 
-    async def _requeue_many(self) -> None:
+    async def _requeue_many(self, verdict: Verdict) -> None:
         """Meanwhile the queues deliver nothing, so that what comes back keeps its place."""
         turns = self.connection.node.turns
         queues = list(self._sources)
@@ -618,7 +618,7 @@ class Channel:
             queue.pause_delivery()
         for at in range(0, len(tags), SETTLED_AT_ONCE):
             await turns.pause()
-            self._requeue(_slice(tags, at))
+            self._requeue(_slice(tags, at), verdict)
             turns.spend(SETTLED_AT_ONCE * SETTLED_US)
         for queue in queues:
             queue.resume_delivery()
@@ -847,7 +847,7 @@ class Channel:
             await self._under_way
         if self.transaction is not None:
             self.transaction.rollback()
-        many = self.requeue_all()
+        many = self.requeue_all(Verdict.ABANDON)
         if many is not None:
             await many
         del node.giving_back[self]

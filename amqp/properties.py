@@ -406,6 +406,12 @@ class AmqpContentCodec:
     def for_dead_letter(self, header: bytes, headers: Table) -> bytes:
         return replace(header, headers=headers, expiration=None)
 
+    def with_headers(self, header: bytes, headers: Table) -> bytes:
+        return replace(header, headers=headers)
+
+    def is_persistent(self, header: bytes) -> bool:
+        return property_bytes(header, "delivery_mode") == b"\x02"
+
 
 def _as_field(wire_type: str, name: str, header: bytes) -> Field:
     value = property_bytes(header, name) or b""

@@ -11,6 +11,7 @@ from warren.amqp.names import checked_new_name, clean_name
 from warren.core.binding import Binding
 from warren.core.errors import NotFound, no_queue
 from warren.core.queue import Queue
+from warren.core.queue_arguments import check_named_by_client
 from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
 from warren.core.topology_access import check_binding, check_queue
 from warren.core.waiting import decided, outliving, taken
@@ -91,10 +92,17 @@ def _passive(channel: Channel, name: str) -> Queue:
 
 async def _active(channel: Channel, name: str, method: commands.Queue.Declare) -> Queue:
     vhost = channel.vhost
-    arguments: Any = method.arguments
+    given: Any = method.arguments
+    arguments = vhost.with_default_type(
+        given,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+    )
     if name:
         checked_new_name("queue", name)
     else:
+        check_named_by_client(arguments)
         name = f"amq.gen-{channel.connection.node.new_token()}"
     channel.check("queue", name, "configure")
     owner = channel.connection if method.exclusive else None

@@ -1,4 +1,5 @@
-"""What a client says of a message it got: basic.ack, basic.nack, basic.reject."""
+"""What becomes of a message that a client got: basic.ack, basic.nack, basic.reject, or none of them
+before its channel closed."""
 
 from __future__ import annotations
 
@@ -9,3 +10,4 @@ class Verdict(Enum):
     ACK = auto()
     REJECT = auto()
     REQUEUE = auto()
+    ABANDON = auto()

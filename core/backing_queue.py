@@ -293,6 +293,15 @@ class OneByOne(ABC):
         ]
 
 
+class ReturningQueue(BackingQueue, Protocol):
+    """The backing queue of a queue that counts how often messages come back."""
+
+    def give_back(self, messages: Collection[Message], *, last: bool) -> None:
+        """Count a return of each pending message, and make it ready again: behind the messages that
+        were returned before, or behind all that are ready."""
+        ...
+
+
 class MirroredLevel(BackingQueue, Protocol):
     """A backing queue of which other nodes may have copies; of a priority queue, each level.
 

@@ -4,6 +4,9 @@ A message that died in a queue stays there, pending and on disk, until its dead 
 (`succession.py`); then the queue is told that it is buried. One that died before a queue took it,
 such as with a time to live of 0, is its publisher's until then: the confirm waits.
 
+The dead letters of some queues must arrive (`QueueSettings.keeps_dead`). Those that no queue takes
+are kept, and routed again every `KEPT_AGAIN_S`; few of them are on the way at a time.
+
 The dead wait in one line, the oldest first. A burial may be the cause of further deaths, which
 join the line, so cascades of any depth need no recursion. How much of the line is worked off in a
 turn is up to the node (`turns.py`). Bodies that were paged out are read when it is their turn.
@@ -13,20 +16,25 @@ What a dead letter looks like is amqp_semantics.md section 9.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from warren.core import dead_letter
 from warren.core.exchange import Exchange
+from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
-from warren.core.node_counts import NodeCounts
-from warren.core.ports import Clock, ContentCodec
+from warren.core.node_counts import Death, NodeCounts
+from warren.core.ports import Clock, ContentCodec, Timer
 from warren.core.queue import DeathReason, Queue
 from warren.core.routing import DEFAULT_EXCHANGE
 from warren.core.succession import Succession
 from warren.core.turns import Turns
 from warren.core.waiting import Event
+
+log = logging.getLogger("warren.queue")
 
 BURIAL_US = 10
 """What a burial costs: headers decoded, a death added, encoded again, routed."""
@@ -41,6 +49,12 @@ DEATH_US = 1
 ON_THE_WAY_MAX = 5000
 """Dead letters of one queue that are published and not safe yet. If they cannot get where they are
 to go, those behind them stay where they can be paged out, and those of other queues go on."""
+
+INSISTED_ON_MAX = 32
+"""The same for a queue whose dead letters must arrive, because those that do not are kept."""
+
+KEPT_AGAIN_S = 10.0
+"""When dead letters that no queue has taken are routed again."""
 
 QUEUE_US = 5
 """What each queue costs that takes the dead letter."""
@@ -110,6 +124,10 @@ class Burials:
         self._buried: dict[Queue, list[Message]] = {}
         # Happens when nothing of a queue is left to bury.
         self._awaited: dict[Queue, Event] = {}
+        # Dead letters that must arrive and that no queue has taken.
+        self._kept: dict[Queue, list[_Dead]] = {}
+        self._keeping: Timer | None = None
+        self._retrying = False
         self._held = False
         self._burying = False
         self._scheduled = False
@@ -125,8 +143,16 @@ class Burials:
         """The dead of a queue that are not buried yet; they are pending in its backing queue."""
         yield from self._unburied.get(queue, ())
 
+    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
+        settings = queue.settings
+        if settings.dead_letter_exchange is None:
+            strategy = "disabled"
+        else:
+            strategy = "at_least_once" if settings.keeps_dead else "at_most_once"
+        self._counts.dead[Death(settings.type, strategy, reason)] += count
+
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
-        self._counts.dead_lettered[reason] += len(messages)
+        self.died(queue, len(messages), reason)
         self._turns.spend(DEATH_US)
         self._unburied.setdefault(queue, {}).update(dict.fromkeys(messages))
         self._line.append(_Dead(queue, messages, reason, None))
@@ -135,13 +161,13 @@ class Burials:
     def bury_unkept(
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
-        self._counts.dead_lettered[reason] += 1
+        self.died(queue, 1, reason)
         self._turns.spend(DEATH_US)
         self._line.append(_Dead(queue, (message,), reason, done))
         self._work()
 
     def all_buried(self, queue: Queue) -> Event:
-        if queue in self._unburied or queue in self._buried:
+        if queue in self._buried or not self._only_kept(queue):
             return self._awaited.setdefault(queue, Event())
         return HAPPENED
 
@@ -149,12 +175,14 @@ class Burials:
         for dead in self._waiting(queue):
             # Bodies that only the store of the queue has are read before that goes.
             dead.messages = deque(queue.backing.load(dead.messages))
+        self._kept.pop(queue, None)
         self._forget(queue)
 
     def queue_moves(self, queue: Queue) -> None:
         for dead in self._waiting(queue):
             dead.messages.clear()
         self._stalled.pop(queue, None)
+        self._kept.pop(queue, None)
         self._forget(queue)
 
     def _waiting(self, queue: Queue) -> list[_Dead]:
@@ -179,6 +207,10 @@ class Burials:
         """The virtual host is deleted."""
         self._line.clear()
         self._stalled.clear()
+        self._kept.clear()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
         self._on_the_way.clear()
         self._unburied.clear()
         self._buried.clear()
@@ -229,15 +261,20 @@ class Burials:
 
     def _is_stalled(self, queue: Queue) -> bool:
         """Whether too many are on the way; also while others of the queue wait for that."""
-        return queue in self._stalled or self._on_the_way.get(queue, 0) >= ON_THE_WAY_MAX
+        most = INSISTED_ON_MAX if queue.settings.keeps_dead else ON_THE_WAY_MAX
+        return queue in self._stalled or self._on_the_way.get(queue, 0) >= most
 
     def _publish(
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
         routes = self._routes
+        insists = queue.settings.keeps_dead and not queue.deleted
         exchange = routes.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
         if exchange is None:
-            done()
+            if insists:
+                self._keep(queue, message, reason, done)
+            else:
+                done()
             return
         envelope, keys, headers = dead_letter.dead_lettered(
             message.envelope,
@@ -256,7 +293,58 @@ class Burials:
         ]
         header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
         self._turns.spend(BURIAL_US + header_us + QUEUE_US * len(targets))
-        self._succession.publish(targets, envelope, message.body, done)
+        if not insists:
+            self._succession.publish(targets, envelope, message.body, done)
+        elif targets:
+            arrived = partial(self._has_arrived, done)
+            keep = partial(self._keep, queue, message, reason, done)
+            self._succession.publish(targets, envelope, message.body, arrived, keep)
+        else:
+            self._keep(queue, message, reason, done)
+
+    def _has_arrived(self, done: Callable[[], None]) -> None:
+        self._counts.dead_confirmed += 1
+        done()
+
+    def _keep(
+        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+    ) -> None:
+        """No queue has taken the dead letter: it is tried again later."""
+        if queue.deleted or queue not in self._unburied:
+            return
+        kept = self._kept.setdefault(queue, [])
+        if not kept and not self._retrying:
+            log_event(
+                log,
+                logging.WARNING,
+                "dead_letters_kept",
+                queue=queue.name,
+                vhost=queue.vhost_name,
+                reason="no queue takes them",
+            )
+        kept.append(_Dead(queue, (message,), reason, done))
+        if self._keeping is None:
+            self._keeping = self._clock.call_later(KEPT_AGAIN_S, self._try_kept_again)
+        if self._only_kept(queue):
+            self._happened(queue)
+
+    def _only_kept(self, queue: Queue) -> bool:
+        """Whether nothing of the queue is on its way."""
+        return len(self._unburied.get(queue, ())) == len(self._kept.get(queue, ()))
+
+    def _try_kept_again(self) -> None:
+        self._keeping = None
+        kept, self._kept = self._kept, {}
+        self._retrying = True
+        for queue, dead in kept.items():
+            for one in dead:
+                assert one.done is not None
+                for message in one.messages:
+                    if queue.backing.load((message,)):
+                        self._publish(queue, message, one.reason, one.done)
+                    else:
+                        one.done()
+        self._retrying = False
 
     def _keeper(self, queue: Queue, message: Message) -> Callable[[], None]:
         """What is called when a message that the queue keeps is buried."""
@@ -282,7 +370,8 @@ class Burials:
         left = self._on_the_way.pop(queue, 1) - 1
         if left:
             self._on_the_way[queue] = left
-        if left <= ON_THE_WAY_MAX // 2 and queue in self._stalled:
+        most = INSISTED_ON_MAX if queue.settings.keeps_dead else ON_THE_WAY_MAX
+        if left <= most // 2 and queue in self._stalled:
             self._line.extend(self._stalled.pop(queue))
             self._go_on_soon()
 

@@ -41,7 +41,8 @@ NO_LIMIT = 1 << 62
 class Consumer(ABC):
     """One subscription to one queue. Whoever speaks to the client says how to hand over.
 
-    `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none.
+    `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none;
+    `asked_prefetch` is what the client asked for, 0 for no limit.
     """
 
     limited = True
@@ -51,6 +52,7 @@ class Consumer(ABC):
 
     __slots__ = (
         "arguments",
+        "asked_prefetch",
         "blocked",
         "exclusive",
         "no_ack",
@@ -76,6 +78,7 @@ class Consumer(ABC):
         self.no_ack = no_ack
         self.exclusive = exclusive
         self.priority = priority
+        self.asked_prefetch = prefetch
         self.prefetch = NO_LIMIT if no_ack or not prefetch else prefetch
         self.arguments = arguments
         self.unacked = 0

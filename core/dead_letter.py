@@ -11,6 +11,7 @@ from warren.core.field import LONG_MAX, Field, Table, cut_to_short_string, long,
 from warren.core.message import Envelope
 from warren.core.ports import ContentCodec
 from warren.core.queue_arguments import QueueSettings
+from warren.core.queue_type import QUORUM
 
 DEATHS = "x-death"
 
@@ -40,12 +41,19 @@ def dead_lettered(
         # As an argument or a policy it may be longer than a routing key on the wire.
         cut_to_short_string(new_key),
         codec.for_dead_letter(envelope.header, headers),
-        envelope.persistent,
+        _is_persistent(envelope, settings, codec),
         envelope.priority,
         None,
         copies,
     )
     return dead, (new_key, *copies), headers
+
+
+def _is_persistent(envelope: Envelope, settings: QueueSettings, codec: ContentCodec) -> bool:
+    """As its publisher wanted it: a quorum queue keeps every message as if it were persistent."""
+    if settings.type is QUORUM:
+        return codec.is_persistent(envelope.header)
+    return envelope.persistent
 
 
 def carbon_copies(headers: Table, name: str) -> tuple[str, ...]:

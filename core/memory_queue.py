@@ -172,6 +172,19 @@ class MemoryQueue:
             ram_bytes=self.ready_bytes,
         )
 
+    @property
+    def delivery_counts(self) -> dict[int, int]:
+        """None are kept from before."""
+        return {}
+
+    @property
+    def dead_marks(self) -> dict[int, int]:
+        """The same."""
+        return {}
+
+    def counts_changed(self, positions: Iterable[int]) -> None:
+        """Who counts has the counts."""
+
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         end = self._next_position
         return peek(self._returned, (self._ready,), start, end, count_max, bytes_max)

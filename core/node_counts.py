@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from warren.core.message_stats import NOTHING, MessageStats
+from warren.core.queue_type import QueueType
 
 AMQP = "amqp091"
 HTTP = "http"
 """Protocols that log in, as RabbitMQ names them where it counts logins."""
+
+
+class Death(NamedTuple):
+    """Why a message died, and what becomes of it: in RabbitMQ's words, `disabled` where its queue
+    has no dead letter exchange."""
+
+    queue_type: QueueType
+    strategy: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -43,8 +54,14 @@ class NodeCounts:
     queues_created: int = 0
     queues_deleted: int = 0
     logins: dict[str, LoginCounts] = field(default_factory=dict)
-    dead_lettered: Counter[str] = field(default_factory=Counter)
-    """Messages sent to a dead letter exchange, by the reason of their death."""
+    dead: Counter[Death] = field(default_factory=Counter)
+    """Messages that died."""
+
+    dead_confirmed: int = 0
+    """Dead letters that had to arrive and have arrived."""
+
+    past_quorum: MessageStats = NOTHING
+    """What passed through quorum queues that are gone."""
 
     past_channels: MessageStats = NOTHING
     past_received: int = 0

@@ -20,10 +20,11 @@ import msgspec
 
 from warren.core.matcher import Matcher
 from warren.core.pattern import InvalidPattern, compile_pattern
-from warren.core.policy_definition import NOT_FOR_CLASSIC_QUEUES, check_definition
+from warren.core.policy_definition import NOT_FOR, check_definition
 from warren.core.ports import Commit, Key, MetadataStore, Write
 from warren.core.queue_arguments import QueueArguments
 from warren.core.queue_arguments import QueueSettings as QueueSettings
+from warren.core.queue_type import CLASSIC, QUORUM, QueueType
 from warren.core.records import PolicyRecord
 from warren.core.stored_patterns import StoredPattern, StoredPatterns
 from warren.core.validation import (
@@ -61,11 +62,11 @@ class Policy:
     age: int
     expression: Matcher
 
-    def matches(self, name: str, kind: Kind) -> bool:
-        """Whether it applies to a classic queue or an exchange of this name."""
+    def matches(self, name: str, kind: Kind, queue_type: QueueType = CLASSIC) -> bool:
+        """Whether it applies to a queue of this type, or to an exchange, of this name."""
         if kind not in APPLIES_TO[self.apply_to]:
             return False
-        if kind == "queue" and not self.definition.keys().isdisjoint(NOT_FOR_CLASSIC_QUEUES):
+        if kind == "queue" and not self.definition.keys().isdisjoint(NOT_FOR[queue_type]):
             return False
         return self.expression.search(name) is not None
 
@@ -84,9 +85,11 @@ def by_precedence(policies: Iterable[Policy]) -> list[Policy]:
     return sorted(policies, key=lambda policy: (-policy.priority, policy.age, policy.name))
 
 
-def matching(policies: Iterable[Policy], name: str, kind: Kind) -> Policy | None:
+def matching(
+    policies: Iterable[Policy], name: str, kind: Kind, queue_type: QueueType = CLASSIC
+) -> Policy | None:
     """The first of the policies, which are in order of precedence, that applies."""
-    return next((policy for policy in policies if policy.matches(name, kind)), None)
+    return next((policy for policy in policies if policy.matches(name, kind, queue_type)), None)
 
 
 def merged_definition(user_policy: Policy | None, operator_policy: Policy | None) -> dict[str, Any]:
@@ -110,6 +113,8 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
     def own(argument: Any, key: str, default: Any = None) -> Any:
         return definition.get(key, default) if argument is None else argument
 
+    if declared.type is QUORUM:
+        return _quorum_settings(declared, definition)
     return QueueSettings(
         message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
         expires_ms=smaller(declared.expires_ms, "expires"),
@@ -123,6 +128,43 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
         queue_master_locator=own(declared.queue_master_locator, "queue-master-locator"),
         max_priority=declared.max_priority,
         single_active_consumer=declared.single_active_consumer,
+    )
+
+
+def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
+    """The same for quorum queues (quorum_queues.md section 2)."""
+
+    def smaller(argument: float | None, key: str) -> Any:
+        given = [limit for limit in (argument, definition.get(key)) if limit is not None]
+        return min(given, default=None)
+
+    def of_policy(argument: Any, key: str) -> Any:
+        return definition.get(key, argument)
+
+    def of_argument(argument: Any, key: str) -> Any:
+        return definition.get(key) if argument is None else argument
+
+    overflow = of_policy(declared.overflow, "overflow")
+    locator = of_policy(declared.queue_leader_locator, "queue-leader-locator")
+    return QueueSettings(
+        type=QUORUM,
+        message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
+        expires_ms=of_policy(declared.expires_ms, "expires"),
+        max_length=smaller(declared.max_length, "max-length"),
+        max_length_bytes=smaller(declared.max_length_bytes, "max-length-bytes"),
+        # They have no reject-publish-dlx, and accept it for the sake of classic ones.
+        overflow="reject-publish" if overflow == "reject-publish" else "drop-head",
+        dead_letter_exchange=of_argument(declared.dead_letter_exchange, "dead-letter-exchange"),
+        dead_letter_routing_key=of_argument(
+            declared.dead_letter_routing_key, "dead-letter-routing-key"
+        ),
+        dead_letter_strategy=of_argument(declared.dead_letter_strategy, "dead-letter-strategy"),
+        delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
+        single_active_consumer=declared.single_active_consumer,
+        queue_leader_locator=locator,
+        # All but the default mean the same, and the node's own locator is for classic queues.
+        queue_master_locator="client-local" if locator in (None, "client-local") else "min-masters",
+        quorum_initial_group_size=declared.quorum_initial_group_size,
     )
 
 
@@ -218,10 +260,12 @@ class Policies:
         """The policies of all virtual hosts by virtual host and name."""
         return self._stored((_store_kind(operator),))
 
-    def applied(self, vhost: str, name: str, kind: Kind) -> Applied:
-        """What applies to the queue or exchange of this name."""
-        policy = matching(self.of_vhost(vhost), name, kind)
-        operator_policy = matching(self.of_vhost(vhost, operator=True), name, kind)
+    def applied(
+        self, vhost: str, name: str, kind: Kind, queue_type: QueueType = CLASSIC
+    ) -> Applied:
+        """What applies to the exchange of this name, or to the queue, which is of this type."""
+        policy = matching(self.of_vhost(vhost), name, kind, queue_type)
+        operator_policy = matching(self.of_vhost(vhost, operator=True), name, kind, queue_type)
         return Applied(
             policy.name if policy is not None else None,
             operator_policy.name if operator_policy is not None else None,
@@ -230,7 +274,8 @@ class Policies:
 
     def queue_settings(self, vhost: str, name: str, declared: QueueArguments) -> QueueSettings:
         """What the queue of this name with these arguments goes by."""
-        return effective_arguments(declared, self.applied(vhost, name, "queue").definition)
+        applied = self.applied(vhost, name, "queue", declared.type)
+        return effective_arguments(declared, applied.definition)
 
     def alternate_exchange(self, vhost: str, name: str) -> str | None:
         """The alternate exchange policies give this exchange; its argument would come first."""

@@ -1,8 +1,8 @@
 """What may stand in the definition of a policy, and the text that refuses what may not.
 
-Answerable for the keys of policies_and_parameters.md section 1.2. Keys of quorum queues and
-streams are accepted, since exports of RabbitMQ hold them; a classic queue is not matched by a
-policy that has any. Values are JSON's: `"5"` is no length.
+Answerable for the keys of policies_and_parameters.md section 1.2. Keys of streams are accepted,
+since exports of RabbitMQ hold them. A policy with a key of another type of queues does not match a
+queue at all (`NOT_FOR`). Values are JSON's: `"5"` is no length.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from warren.core.queue_type import CLASSIC, QUORUM, QueueType
 from warren.core.validation import ValidationFailed, is_integer, is_storable, pairs, string, term
 
 Valid: TypeAlias = Callable[[Any], bool]
@@ -26,19 +27,35 @@ OPERATOR_KEYS = frozenset(
         "max-in-memory-bytes",
     }
 )
-# A policy with any of these is not meant for classic queues (section 1.1).
-NOT_FOR_CLASSIC_QUEUES = frozenset(
+HA_KEYS = frozenset(
     {
-        "max-age",
-        "stream-max-segment-size-bytes",
+        "ha-mode",
+        "ha-params",
+        "ha-sync-mode",
+        "ha-sync-batch-size",
+        "ha-promote-on-shutdown",
+        "ha-promote-on-failure",
+        "ha-replication",
+        "log-acks",
+        "log-min-insync",
+        "log-flush",
+        "log-max-gap-bytes",
+        "log-catchup-rate",
+    }
+)
+STREAM_KEYS = frozenset({"max-age", "initial-cluster-size", "stream-max-segment-size-bytes"})
+# A policy with any of these is not meant for queues of that type (section 1.1).
+NOT_FOR: Mapping[QueueType, frozenset[str]] = {
+    CLASSIC: STREAM_KEYS
+    | {
         "queue-leader-locator",
-        "initial-cluster-size",
         "delivery-limit",
         "dead-letter-strategy",
         "max-in-memory-length",
         "max-in-memory-bytes",
-    }
-)
+    },
+    QUORUM: STREAM_KEYS | HA_KEYS | {"queue-mode", "queue-master-locator"},
+}
 STREAM_SEGMENT_BYTES_MAX = 3_000_000_000
 MAX_AGE = re.compile(r"\A[0-9]+[YMDhms]\Z")
 
@@ -95,22 +112,6 @@ KEYS: Mapping[str, tuple[Valid, str]] = {
         "is not a valid segment size",
     ),
 }
-HA_KEYS = frozenset(
-    {
-        "ha-mode",
-        "ha-params",
-        "ha-sync-mode",
-        "ha-sync-batch-size",
-        "ha-promote-on-shutdown",
-        "ha-promote-on-failure",
-        "ha-replication",
-        "log-acks",
-        "log-min-insync",
-        "log-flush",
-        "log-max-gap-bytes",
-        "log-catchup-rate",
-    }
-)
 LOG_KEYS: Mapping[str, tuple[Valid, str]] = {
     "log-acks": (
         lambda value: (

@@ -61,6 +61,14 @@ class ContentCodec(Protocol):
         """A header with these headers in place of its own, and without `expiration`."""
         ...
 
+    def with_headers(self, header: bytes, headers: Table) -> bytes:
+        """A header with these headers in place of its own."""
+        ...
+
+    def is_persistent(self, header: bytes) -> bool:
+        """Whether the delivery mode is 2."""
+        ...
+
 
 class Write(NamedTuple):
     """One change of a definition: a record to put under the key, or None to delete it.

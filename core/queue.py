@@ -57,6 +57,7 @@ class DeathReason(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
     MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
 
 
 class Fetched(NamedTuple):
@@ -69,6 +70,10 @@ class Fetched(NamedTuple):
 
 class DeadLetters(Protocol):
     """Publishes what died in a queue to its dead letter exchange."""
+
+    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
+        """Count messages that are not to be published."""
+        ...
 
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
         """These pending messages of the queue died, the oldest first.
@@ -250,6 +255,12 @@ class Queue:
         return self.durable and self.exclusive_owner is None
 
     @property
+    def kept_dead(self) -> tuple[int, int]:
+        """Dead messages that count as in the queue until their dead letters are safe, and the
+        octets of their bodies."""
+        return (0, 0)
+
+    @property
     def one_by_one(self) -> bool:
         """Whether `publish_many` is not for it: there are rules, or other nodes have a part in it
         and may confirm a message while the next one is published."""
@@ -377,7 +388,7 @@ class Queue:
                     envelope, body, DeathReason.MAXLEN, REJECTED, confirms, publish_seq
                 )
             return REJECTED
-        ttl_ms = _smaller(settings.message_ttl_ms, envelope.expiration_ms)
+        ttl_ms = self._time_to_live_ms(envelope)
         expires_at = None if ttl_ms is None else self._vhost.clock.now() + ttl_ms / 1000
         if self._has_expiring:
             self._drop_expired(EXPIRY_SLICE)
@@ -411,20 +422,22 @@ class Queue:
                 return PENDING
         return SETTLED
 
+    def _time_to_live_ms(self, envelope: Envelope) -> int | None:
+        return _smaller(self.settings.message_ttl_ms, envelope.expiration_ms)
+
     # Consuming
+
+    @property
+    def consumer_total(self) -> int:
+        """As clients and operators are told it."""
+        return len(self.consumers)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Subscribe. Raises `AccessRefused` when someone holds the queue for themselves.
 
         The consumer is blocked until the caller's `deliver`, so that its reply can go out first.
         """
-        # Who is exclusive is alone.
-        in_exclusive_use = bool(self.consumers) and self.consumers[0].exclusive
-        wants_all = consumer.exclusive and (self.consumers or self.settings.single_active_consumer)
-        if in_exclusive_use or wants_all:
-            raise AccessRefused(
-                f"queue '{self.name}' in vhost '{self._vhost.name}' in exclusive use"
-            )
+        self._check_exclusive(consumer)
         self._stop_unused_timer()
         self.consumers.append(consumer)
         if not consumer.blocked:
@@ -434,6 +447,15 @@ class Queue:
                 self.active_consumer = consumer
             else:
                 consumer.block(Blocked.NOT_ACTIVE)
+
+    def _check_exclusive(self, consumer: Consumer) -> None:
+        # Who is exclusive is alone.
+        in_exclusive_use = bool(self.consumers) and self.consumers[0].exclusive
+        wants_all = consumer.exclusive and (self.consumers or self.settings.single_active_consumer)
+        if in_exclusive_use or wants_all:
+            raise AccessRefused(
+                f"queue '{self.name}' in vhost '{self._vhost.name}' in exclusive use"
+            )
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Unsubscribe. Its unacknowledged messages stay with the channel."""
@@ -493,7 +515,7 @@ class Queue:
             messages_left -= 1
             bytes_left -= len(message.body)
             if consumer.no_ack:
-                self._send(consumer, message.envelope, message.body, message.redelivered)
+                self._send_message(consumer, message)
                 self._sent_late += 1
                 backing.ack((message,))
             else:
@@ -538,6 +560,10 @@ class Queue:
             self._arm_expiry()
         return message
 
+    def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
+        """What a client is shown of a message that `get` has returned."""
+        return message.envelope
+
     def ack(self, messages: Collection[Message]) -> None:
         """These messages were acknowledged."""
         if self.deleted:
@@ -576,6 +602,10 @@ class Queue:
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
+
+    def abandoned(self, messages: list[Message]) -> None:
+        """The channel that had these messages has closed."""
+        self.requeue(messages)
 
     def pause_delivery(self) -> None:
         """Deliver nothing until `resume_delivery`.
@@ -623,7 +653,7 @@ class Queue:
     async def counts(self) -> tuple[int, int]:
         """Ready messages, and consumers; to ask counts as use of the queue."""
         self.touch()
-        return self.backing.length, len(self.consumers)
+        return self.backing.length, self.consumer_total
 
     async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
         """`get`, when the queue is not withheld; where it is handed over, from what stands for it
@@ -702,8 +732,13 @@ class Queue:
         described = f"queue '{self.name}' in vhost '{self._vhost.name}'"
         if if_empty and self.backing.length:
             raise PreconditionFailed(f"{described} not empty")
-        if if_unused and self.consumers:
-            raise PreconditionFailed(f"{described} in use")
+        if if_unused:
+            self.check_unused()
+
+    def check_unused(self) -> None:
+        """Raise `PreconditionFailed` when the queue has consumers."""
+        if self.consumers:
+            raise PreconditionFailed(f"queue '{self.name}' in vhost '{self._vhost.name}' in use")
 
     def delete(self) -> None:
         """End the queue: forget its messages, cancel its consumers."""
@@ -875,9 +910,12 @@ class Queue:
             self._unused_timer.cancel()
             self._unused_timer = None
 
-    def _activate_next(self) -> None:
+    def _next_active(self) -> Consumer | None:
         """The next single active consumer: the highest priority waiting, oldest among equals."""
-        self.active_consumer = max(self.consumers, key=lambda c: c.priority, default=None)
+        return max(self.consumers, key=lambda c: c.priority, default=None)
+
+    def _activate_next(self) -> None:
+        self.active_consumer = self._next_active()
         if self.active_consumer is not None and self.active_consumer.unblock(Blocked.NOT_ACTIVE):
             self._resume_soon()
 
@@ -887,6 +925,15 @@ class Queue:
         consumer.send(envelope, body, redelivered)
         if self._trace is not None:
             self._trace.delivered(self, consumer.traced_as(), envelope, body, redelivered)
+
+    def _send_message(self, consumer: Consumer, message: Message) -> None:
+        """`_send` a message that the queue had kept."""
+        consumer.send(message.envelope, message.body, message.redelivered)
+        if self._trace is not None:
+            recipient = consumer.traced_as()
+            self._trace.delivered(
+                self, recipient, message.envelope, message.body, message.redelivered
+            )
 
     def _hand_over(self, consumer: Consumer, message: Message) -> None:
         self.unacked += 1

@@ -4,8 +4,8 @@ Answerable for amqp_semantics.md section 4.2 and the texts of section 2.1, not f
 dead letter exchange.
 
 Checks are made in a fixed order: the type of `x-dead-letter-exchange`, the queue type, the other
-arguments of a classic queue in the order of `CHECKS`, and last those that only other queue types
-know. Unknown arguments are nobody's business.
+arguments of a queue of this type in the order of `CHECKS`, and last those that only other types of
+queues know (`OTHER_TYPES`). Other arguments may have any value.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from warren.core.errors import PreconditionFailed
 from warren.core.field import INTEGER_KINDS, KIND_NAMES, Field, Table, to_text
+from warren.core.queue_type import CLASSIC, QUEUE_TYPE, QUORUM, QueueType, type_of
 from warren.core.validation import string
 
 # Ten years, RabbitMQ's longest time.
@@ -23,13 +24,20 @@ PERIOD_MS_MAX = 315_360_000_000
 PRIORITY_MAX = 255
 FLOAT_KINDS = frozenset("fd")
 
+NEVER_REACHED = 1 << 63
+"""The delivery limit of a queue whose argument is no number, which RabbitMQ accepts."""
+
+AT_MOST_ONCE = "at-most-once"
+AT_LEAST_ONCE = "at-least-once"
+
 Check: TypeAlias = Callable[[Field, Table], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class QueueArguments:
-    """What the arguments of a classic queue say; None where they say nothing."""
+    """What the arguments of a queue say; None where they say nothing."""
 
+    type: QueueType = CLASSIC
     message_ttl_ms: int | None = None
     expires_ms: int | None = None
     max_length: int | None = None
@@ -42,12 +50,21 @@ class QueueArguments:
     queue_master_locator: str | None = None
     max_priority: int | None = None
     single_active_consumer: bool = False
+    delivery_limit: float | None = None
+    dead_letter_strategy: str | None = None
+    queue_leader_locator: str | None = None
+    quorum_initial_group_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """What a classic queue goes by: its arguments and the policies that apply to it."""
+    """What a queue goes by: its arguments and the policies that apply to it.
 
+    `delivery_limit`: how often a message may be returned; `dead_letter_strategy`: whether a dead
+    letter that reaches no queue is kept. Both are None where the queue knows no such thing.
+    """
+
+    type: QueueType = CLASSIC
     message_ttl_ms: int | None = None
     expires_ms: int | None = None
     max_length: int | None = None
@@ -60,6 +77,23 @@ class QueueSettings:
     queue_master_locator: str | None = None
     max_priority: int | None = None
     single_active_consumer: bool = False
+    delivery_limit: float | None = None
+    dead_letter_strategy: str | None = None
+    queue_leader_locator: str | None = None
+    quorum_initial_group_size: int | None = None
+
+    @property
+    def keeps_dead(self) -> bool:
+        """Whether a dead letter stays until every queue it is for has taken it.
+
+        As in RabbitMQ that needs `reject-publish`: with `drop-head` a full queue could not let go
+        of anything.
+        """
+        return (
+            self.dead_letter_strategy == AT_LEAST_ONCE
+            and self.overflow == "reject-publish"
+            and self.dead_letter_exchange is not None
+        )
 
 
 def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
@@ -73,6 +107,7 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
         return to_text(field.value) if field.kind == "S" else field.value
 
     return QueueArguments(
+        type=type_of(arguments),
         message_ttl_ms=value("x-message-ttl"),
         expires_ms=value("x-expires"),
         max_length=value("x-max-length"),
@@ -85,7 +120,19 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
         queue_master_locator=value("x-queue-master-locator"),
         max_priority=value("x-max-priority"),
         single_active_consumer=value("x-single-active-consumer", False),
+        delivery_limit=_delivery_limit(arguments.get(DELIVERY_LIMIT)),
+        dead_letter_strategy=value("x-dead-letter-strategy"),
+        queue_leader_locator=value("x-queue-leader-locator"),
+        quorum_initial_group_size=value("x-quorum-initial-group-size"),
     )
+
+
+def _delivery_limit(field: Field | None) -> float | None:
+    if field is None:
+        return None
+    is_number = field.kind in INTEGER_KINDS or field.kind in FLOAT_KINDS
+    limit: float = field.value if is_number else NEVER_REACHED
+    return limit
 
 
 def check(queue: str, vhost: str, arguments: Table) -> None:
@@ -94,16 +141,62 @@ def check(queue: str, vhost: str, arguments: Table) -> None:
     exchange = arguments.get(DEAD_LETTER_EXCHANGE)
     if exchange is not None:
         check_dead_letter_exchange(queue, vhost, exchange)
-    for name, reason_against in CHECKS.items():
+    kind = type_of(arguments)
+    for name, reason_against in CHECKS[kind].items():
         field = arguments.get(name)
         reason = None if field is None else reason_against(field, arguments)
         if reason is not None:
             raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
-    for name in OTHER_TYPES:
+    for name in OTHER_TYPES[kind]:
         if name in arguments:
             raise PreconditionFailed(
-                f"invalid arg '{name}' for {described} of queue type rabbit_classic_queue"
+                f"invalid arg '{name}' for {described} of queue type {kind.module}"
             )
+
+
+def check_properties(
+    queue: str,
+    vhost: str,
+    arguments: Table,
+    *,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+) -> None:
+    """Raise `PreconditionFailed` when a queue of this type cannot be what is asked for."""
+    if type_of(arguments) is CLASSIC:
+        return
+    for is_so, wrong in (
+        (auto_delete, "auto-delete"),
+        (exclusive, "exclusive-owner"),
+        (not durable, "non-durable"),
+    ):
+        if is_so:
+            raise PreconditionFailed(
+                f"invalid property '{wrong}' for queue '{queue}' in vhost '{vhost}'"
+            )
+
+
+def check_named_by_client(arguments: Table) -> None:
+    """Raise `PreconditionFailed` when the broker may not choose the name of such a queue."""
+    kind = type_of(arguments)
+    if kind is not CLASSIC:
+        raise PreconditionFailed(f"Cannot declare a server-named queue for type {kind.module}")
+
+
+def check_consumer(queue: str, vhost: str, kind: QueueType, arguments: Table) -> None:
+    """Raise `PreconditionFailed` for an argument of basic.consume that is not valid."""
+    described = f"queue '{queue}' in vhost '{vhost}'"
+    for name in OTHER_CONSUMERS[kind]:
+        if name in arguments:
+            raise PreconditionFailed(
+                f"invalid arg '{name}' for {described} of queue type {kind.module}"
+            )
+    for name, reason_against in CONSUMER_CHECKS.items():
+        field = arguments.get(name)
+        reason = None if field is None else reason_against(field, arguments)
+        if reason is not None:
+            raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
 
 
 def check_dead_letter_exchange(queue: str, vhost: str, exchange: Field) -> None:
@@ -118,9 +211,9 @@ def check_dead_letter_exchange(queue: str, vhost: str, exchange: Field) -> None:
 def check_equivalent(queue: str, vhost: str, received: Table, current: Table) -> None:
     """Raise `PreconditionFailed` when a declaration contradicts the arguments of the queue.
 
-    Only arguments classic queues know count, and integers are equal whatever their type.
+    Only arguments that queues of its type know count, and integers are equal whatever their type.
     """
-    for name in EQUIVALENCE_ORDER:
+    for name in EQUIVALENCE_ORDER[type_of(current)]:
         new, old = received.get(name), current.get(name)
         if new == old or _same(new, old) or (name == QUEUE_TYPE and _both_classic(new, old)):
             continue
@@ -144,7 +237,7 @@ def _kind_class(kind: str) -> str:
 
 
 def _both_classic(new: Field | None, old: Field | None) -> bool:
-    return all(field is None or field == CLASSIC for field in (new, old))
+    return all(field is None or field == EXPLICITLY_CLASSIC for field in (new, old))
 
 
 def _shown(field: Field | None, both: bool) -> str:
@@ -220,17 +313,16 @@ def _queue_version(field: Field, arguments: Table) -> str | None:
     return reason
 
 
-def _single_active_consumer(field: Field, arguments: Table) -> str | None:
+def _boolean(field: Field, arguments: Table) -> str | None:
     return None if field.kind == "t" else _unacceptable(field)
 
 
 def _queue_type(field: Field, arguments: Table) -> str | None:
     if field.kind != "S":
         return _unacceptable(field)
-    if field.value in (b"quorum", b"stream"):
-        name = to_text(field.value)
-        return string(f"unsupported queue type '{name}', only classic queues are offered")
-    return _one_of(b"classic", what="type")(field, arguments)
+    if field.value == b"stream":
+        return string("unsupported queue type 'stream', streams are not offered")
+    return _one_of(b"classic", b"quorum", what="type")(field, arguments)
 
 
 def _one_of(*choices: bytes, what: str) -> Check:
@@ -244,41 +336,110 @@ def _one_of(*choices: bytes, what: str) -> Check:
     return reason_against
 
 
-QUEUE_TYPE = "x-queue-type"
-CLASSIC = Field("S", b"classic")
+def _choice(*choices: bytes, wrong: str) -> Check:
+    def reason_against(field: Field, arguments: Table) -> str | None:
+        if field.kind != "S":
+            return _unacceptable(field)
+        return None if field.value in choices else wrong
 
-CHECKS: Mapping[str, Check] = {
-    QUEUE_TYPE: _queue_type,
-    "x-expires": _expires,
-    "x-message-ttl": _message_ttl,
-    "x-dead-letter-routing-key": _dead_letter_routing_key,
-    "x-max-length": _count,
-    "x-max-length-bytes": _count,
-    "x-max-priority": _max_priority,
-    "x-overflow": _overflow,
-    "x-queue-mode": _one_of(b"default", b"lazy", what="mode"),
-    "x-queue-version": _queue_version,
-    "x-single-active-consumer": _single_active_consumer,
-    "x-queue-master-locator": _one_of(
-        b"client-local", b"min-masters", b"random", what="master locator"
+    return reason_against
+
+
+def _positive(field: Field, arguments: Table) -> str | None:
+    if field.kind in INTEGER_KINDS and field.value == 0:
+        return "{value_zero,0}"
+    return _count(field, arguments)
+
+
+def _whole_number(field: Field, arguments: Table) -> str | None:
+    return _integer(field)
+
+
+EXPLICITLY_CLASSIC = Field("S", b"classic")
+
+DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
+DELIVERY_LIMIT = "x-delivery-limit"
+
+CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
+    CLASSIC: {
+        QUEUE_TYPE: _queue_type,
+        "x-expires": _expires,
+        "x-message-ttl": _message_ttl,
+        "x-dead-letter-routing-key": _dead_letter_routing_key,
+        "x-max-length": _count,
+        "x-max-length-bytes": _count,
+        "x-max-priority": _max_priority,
+        "x-overflow": _overflow,
+        "x-queue-mode": _one_of(b"default", b"lazy", what="mode"),
+        "x-queue-version": _queue_version,
+        "x-single-active-consumer": _boolean,
+        "x-queue-master-locator": _one_of(
+            b"client-local", b"min-masters", b"random", what="master locator"
+        ),
+    },
+    QUORUM: {
+        QUEUE_TYPE: _queue_type,
+        "x-expires": _expires,
+        "x-message-ttl": _message_ttl,
+        "x-dead-letter-routing-key": _dead_letter_routing_key,
+        "x-dead-letter-strategy": _choice(
+            b"at-most-once", b"at-least-once", wrong="invalid_dlx_strategy"
+        ),
+        "x-max-length": _count,
+        "x-max-length-bytes": _count,
+        "x-max-in-memory-length": _count,
+        "x-max-in-memory-bytes": _count,
+        "x-overflow": _overflow,
+        "x-single-active-consumer": _boolean,
+        "x-quorum-initial-group-size": _positive,
+        "x-queue-leader-locator": _choice(
+            b"client-local",
+            b"balanced",
+            b"random",
+            b"least-leaders",
+            wrong="invalid_queue_locator_arg",
+        ),
+        DELIVERY_LIMIT: lambda field, arguments: None,
+    },
+}
+EQUIVALENCE_ORDER: Mapping[QueueType, tuple[str, ...]] = {
+    kind: (DEAD_LETTER_EXCHANGE, *(name for name in checks if name != QUEUE_TYPE), QUEUE_TYPE)
+    for kind, checks in CHECKS.items()
+}
+
+# Known to other types of queues, and wrong for one of this type.
+OTHER_TYPES: Mapping[QueueType, tuple[str, ...]] = {
+    CLASSIC: (
+        "x-dead-letter-strategy",
+        DELIVERY_LIMIT,
+        "x-initial-cluster-size",
+        "x-max-age",
+        "x-max-in-memory-bytes",
+        "x-max-in-memory-length",
+        "x-queue-leader-locator",
+        "x-quorum-initial-group-size",
+        "x-stream-max-segment-size-bytes",
+    ),
+    QUORUM: (
+        "x-initial-cluster-size",
+        "x-max-age",
+        "x-max-priority",
+        "x-queue-master-locator",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-stream-max-segment-size-bytes",
     ),
 }
-DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
-EQUIVALENCE_ORDER = (
-    DEAD_LETTER_EXCHANGE,
-    *(name for name in CHECKS if name != QUEUE_TYPE),
-    QUEUE_TYPE,
-)
 
-# Known to quorum queues or streams, and wrong for a classic queue.
-OTHER_TYPES = (
-    "x-dead-letter-strategy",
-    "x-delivery-limit",
-    "x-initial-cluster-size",
-    "x-max-age",
-    "x-max-in-memory-bytes",
-    "x-max-in-memory-length",
-    "x-queue-leader-locator",
-    "x-quorum-initial-group-size",
-    "x-stream-max-segment-size-bytes",
-)
+CANCEL_ON_FAILOVER = "x-cancel-on-ha-failover"
+PRIORITY = "x-priority"
+
+CONSUMER_CHECKS: Mapping[str, Check] = {
+    CANCEL_ON_FAILOVER: _boolean,
+    PRIORITY: _whole_number,
+}
+OTHER_CONSUMERS: Mapping[QueueType, tuple[str, ...]] = {
+    CLASSIC: (),
+    QUORUM: (CANCEL_ON_FAILOVER, "x-stream-offset"),
+}
+"""Arguments of basic.consume that other types of queues know, and that are refused."""

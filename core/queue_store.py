@@ -60,6 +60,13 @@ class QueueStore(Protocol):
     written_count: int
     """Messages written to it so far."""
 
+    delivery_counts: dict[int, int]
+    """How often messages were returned, by position; whoever counts changes it."""
+
+    dead_marks: dict[int, int]
+    """Why messages are dead that must not be delivered any more, by position, as small numbers;
+    whoever marks them changes it."""
+
     @property
     def count(self) -> int:
         """Messages it has, ready and pending."""
@@ -97,6 +104,11 @@ class QueueStore(Protocol):
 
     def remove_range(self, start: int, end: int) -> None:
         """Forget every message in [start, end)."""
+        ...
+
+    def counts_changed(self, positions: Iterable[int]) -> None:
+        """The delivery counts or dead marks of these messages have changed, and are to survive a
+        restart."""
         ...
 
     def read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:

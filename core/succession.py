@@ -47,13 +47,28 @@ class Successor(Protocol):
 
 
 class _Move:
-    """One message, and how many queues do not have it safe yet."""
+    """One message, and how many queues do not have it safe yet.
 
-    __slots__ = ("done", "unsafe")
+    `missed` is called instead of `done` if a queue was deleted before it had the message; where it
+    is None, such a queue counts as having had it.
+    """
 
-    def __init__(self, done: Callable[[], None]) -> None:
+    __slots__ = ("done", "missed", "unsafe")
+
+    def __init__(self, done: Callable[[], None], missed: Callable[[], None] | None) -> None:
         self.done = done
+        self.missed = missed
         self.unsafe = 1
+
+    @property
+    def insists(self) -> bool:
+        """Whether a queue that is full gets the message when it has room again."""
+        return self.missed is not None
+
+    def miss(self) -> None:
+        """One of the queues is gone."""
+        if self.missed is not None:
+            self.done = self.missed
 
 
 class _Publish:
@@ -98,13 +113,17 @@ class Succession:
         envelope: Envelope,
         body: bytes,
         done: Callable[[], None],
+        missed: Callable[[], None] | None = None,
     ) -> None:
         """Publish to these queues, and call `done` once all of them have the message safe.
 
         That may be within this call. A queue that refuses messages when it is full does not get
         it, as its owner wished; one that cannot be reached is tried again until it can.
+
+        With `missed`, one that is full is tried again as well, and `missed` is called instead of
+        `done` if a queue was deleted before it had the message.
         """
-        move = _Move(done)
+        move = _Move(done, missed)
         for queue in queues:
             move.unsafe += 1
             self._publish(_Publish(move, queue.name, envelope, body), queue)
@@ -141,9 +160,13 @@ class Succession:
             self._one_is_safe(publish.move)
 
     def _refused(self, publish: _Publish, queue: Successor | None) -> None:
-        if queue is None or queue.refuses_when_full:
+        move = publish.move
+        if queue is None:
             # A queue that was deleted would have been deleted with the message in it.
-            self._one_is_safe(publish.move)
+            move.miss()
+            self._one_is_safe(move)
+        elif queue.refuses_when_full and not move.insists:
+            self._one_is_safe(move)
         else:
             self._try_later(publish)
 
@@ -163,6 +186,7 @@ class Succession:
                 return
             queue = self._queue_named(publish.queue)
             if queue is None:
+                publish.move.miss()
                 self._one_is_safe(publish.move)
             else:
                 self._publish(publish, queue)

@@ -489,6 +489,20 @@ class VariableQueue:
             return self._disk_start
         return self._q1[0].position if self._q1 else self._next_position
 
+    # For quorum queues
+
+    @property
+    def delivery_counts(self) -> dict[int, int]:
+        """How often messages were returned, as `core/quorum_level.py` counts it."""
+        return self._store.delivery_counts
+
+    @property
+    def dead_marks(self) -> dict[int, int]:
+        return self._store.dead_marks
+
+    def counts_changed(self, positions: Iterable[int]) -> None:
+        self._store.counts_changed(positions)
+
     # For copies at other nodes
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:

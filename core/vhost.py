@@ -58,7 +58,16 @@ from warren.core.ports import (
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
+from warren.core.queue_type import QUORUM, with_default_type
+from warren.core.quorum_level import LastingEnvelopes, quorum_level
+from warren.core.quorum_queue import QuorumQueue
+from warren.core.records import (
+    BindingRecord,
+    ExchangeRecord,
+    QueueRecord,
+    VirtualHostRecord,
+    group_key,
+)
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, Routed, route
@@ -163,6 +172,7 @@ class VirtualHost:
         # Counts the changes of policies that all have to follow.
         self._policy_round = 0
         self.burials = Burials(self, clock, codec, turns, counts)
+        self._lasting = LastingEnvelopes()
         for exchange, kind, internal in PREDECLARED:
             record = ExchangeRecord(kind, auto_delete=False, internal=internal, arguments={})
             self._add_exchange(exchange, record)
@@ -298,6 +308,20 @@ class VirtualHost:
         """Raise `PreconditionFailed` when the virtual host may have no further queue."""
         self._limits.check_queue(self.name, name, len(self.queues))
 
+    def with_default_type(
+        self, arguments: Table, *, durable: bool, exclusive: bool, auto_delete: bool
+    ) -> Table:
+        """The arguments of a declaration, with the virtual host's default type of queues where the
+        client has not said which it wants."""
+        stored = self._store.get(("vhost", self.name))
+        if stored is None:
+            return arguments
+        assert isinstance(stored.record, VirtualHostRecord)
+        default = stored.record.default_queue_type
+        return with_default_type(
+            arguments, default, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+        )
+
     def declare_queue(
         self,
         name: str,
@@ -309,8 +333,16 @@ class VirtualHost:
     ) -> Commit:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments."""
         settings = self._settings(name, arguments)
-        queue_id = self._new_queue_id()
         exclusive = exclusive_owner is not None
+        queue_arguments.check_properties(
+            name,
+            self.name,
+            arguments,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+        )
+        queue_id = self._new_queue_id()
         record = QueueRecord(
             auto_delete,
             to_plain(arguments),
@@ -393,7 +425,7 @@ class VirtualHost:
 
     async def _end_unused(self, queue: Queue) -> None:
         def check() -> None:
-            queue.check_deletable(if_unused=True, if_empty=False)
+            queue.check_unused()
 
         # Whoever uses it again, while it ends in turns, keeps it.
         with suppress(PreconditionFailed):
@@ -511,6 +543,11 @@ class VirtualHost:
         else:
             self.past_channels = self.past_channels.plus(stats)
 
+    def _count_past_queue(self, queue: Queue) -> None:
+        """What passed through a queue that is going still counts as of its type."""
+        if queue.is_here and queue.settings.type is QUORUM:
+            self._counts.past_quorum = self._counts.past_quorum.plus(queue.stats())
+
     def connection_ended(self, received_octets: int, sent_octets: int) -> None:
         """A connection to the virtual host is gone; what passed through it still counts."""
         if self._ended:
@@ -573,6 +610,7 @@ class VirtualHost:
         self.connection_ended(self.past_received, self.past_sent)
         for queue in list(self.queues.values()):
             self._local_queues.remove(queue)
+            self._count_past_queue(queue)
             queue.delete()
         self._policy_round += 1
         self.burials.end()
@@ -729,6 +767,20 @@ class VirtualHost:
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
         storage_id = self._placement.storage_id(record)
         spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
+        if settings.type is QUORUM:
+            level = quorum_level(self._new_backing_queue(spec), self._lasting)
+            return QuorumQueue(
+                self,
+                name,
+                durable=record.durable,
+                auto_delete=record.auto_delete,
+                exclusive_owner=owner,
+                arguments=arguments,
+                settings=settings,
+                queue_id=record.queue_id,
+                level=level,
+                codec=self._codec,
+            )
         backing: BackingQueue
         if settings.max_priority is None:
             backing = self._new_backing_queue(spec)
@@ -754,6 +806,7 @@ class VirtualHost:
         self._local_queues.remove(queue)
         log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
         self._counts.queues_deleted += 1
+        self._count_past_queue(queue)
         if queue.exclusive_owner is not None:
             owned = self._exclusive[queue.exclusive_owner]
             del owned[queue.name]

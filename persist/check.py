@@ -46,6 +46,7 @@ from warren.persist.format import (
     Harm,
     Record,
     aligned,
+    decode_counts,
     decode_envelope,
     decode_file_header,
     decode_footer,
@@ -59,6 +60,7 @@ from warren.persist.log_writer import file_name
 from warren.persist.metadata import DamagedMetadata
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
+    COUNTS_FILE,
     LOG_DIRECTORY,
     QUARANTINE_DIRECTORY,
     STORE_DIRECTORY,
@@ -66,7 +68,7 @@ from warren.persist.recovery import (
 from warren.persist.second_copy import FILE as COPY_FILE
 from warren.persist.second_copy import read_copy
 from warren.persist.segment import Entry, Segment, segment_name
-from warren.persist.store_view import Gone, RecordReader, StoreView
+from warren.persist.store_view import Gone, RecordReader, StoreView, read_whole
 
 PAUSES_S = (0.2, 0.5, 1.0)
 """Before what looks damaged is looked at again. A removal is in the journal within 25 ms and a
@@ -255,6 +257,7 @@ class Check:
         self._read_names()
         self._check_copy()
         self._check_checkpoint()
+        self._check_counts()
         self._check_entries(units)
         for file_id, generation in self._view.files.items():
             if units is None or file_id in units:
@@ -308,6 +311,19 @@ class Check:
         if checkpoint is not None and checkpoint.node_id != self._node_id:
             path = self._store / CHECKPOINT_FILE
             self._suspect(path, 0, f"written by node {checkpoint.node_id.hex()}")
+
+    def _check_counts(self) -> None:
+        path = self._store / COUNTS_FILE
+        data = read_whole(self._filesystem, path)
+        if data is None:
+            return
+        try:
+            node_id, _ = decode_counts(data)
+        except Damaged as damage:
+            self._suspect(path, 0, str(damage))
+        else:
+            if node_id != self._node_id:
+                self._suspect(path, 0, f"written by node {node_id.hex()}")
 
     # What index entries lead to
 

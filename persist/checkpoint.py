@@ -6,6 +6,9 @@ frames are written and synced by the background thread. When all segments that w
 start are through, the checkpoint is written: recovery begins at the batch with which it started.
 Each frame says up to where the journal is in it, so it does no harm that some are newer.
 
+Delivery counts and dead marks are in the journal only. Before the checkpoint is written, all there
+are go to a small file: that it has newer ones than the checkpoint does no harm, for they only grow.
+
 Then go the files nobody needs any more: log files with nothing alive before the checkpoint, and
 log files with little alive are written anew (`combine.py`). Files of segments that have become
 empty go earlier, but never later than the checkpoint that forgets why.
@@ -21,11 +24,17 @@ from typing import TypeAlias
 from warren.core.log_line import log_event
 from warren.core.ports import Timer
 from warren.persist.filesystem import FileSystem
-from warren.persist.format import Checkpoint, encode_checkpoint, file_of
+from warren.persist.format import (
+    Checkpoint,
+    DeliveryCount,
+    encode_checkpoint,
+    encode_counts,
+    file_of,
+)
 from warren.persist.group_commit import CallLater, Job
 from warren.persist.message_store import MessageStore, StoreFile
-from warren.persist.queue_index import Surroundings
-from warren.persist.recovery import CHECKPOINT_FILE
+from warren.persist.queue_index import QueueIndex, Surroundings
+from warren.persist.recovery import CHECKPOINT_FILE, COUNTS_FILE
 from warren.persist.segment import Segment
 
 log = logging.getLogger("warren.storage")
@@ -107,6 +116,8 @@ class Checkpointer:
         self._removing: list[Path] = []
         # Files in which nothing is alive, as far as the last batch says; as far as the disk knows.
         self._dying: list[StoreFile] = []
+        # Indexes that had no delivery counts when the checkpoint was begun.
+        self._uncounted: list[QueueIndex] = []
         self._dead: set[StoreFile] = set()
         self._written_since = journal_bytes
         self._written_seen = 0
@@ -215,10 +226,28 @@ class Checkpointer:
     def _write_checkpoint(self) -> None:
         place = self._next_place
         data = encode_checkpoint(Checkpoint(self._node_id, place, self._start))
-        self._in_background(
-            lambda: write_small_file(self._filesystem, self._directory / CHECKPOINT_FILE, data),
-            lambda error: self._checkpoint_written(place, error),
-        )
+        counts = self._delivery_counts()
+
+        def job() -> None:
+            if counts is not None:
+                write_counts(self._filesystem, self._directory, self._node_id, counts)
+            write_small_file(self._filesystem, self._directory / CHECKPOINT_FILE, data)
+
+        self._in_background(job, lambda error: self._checkpoint_written(place, error))
+
+    def _delivery_counts(self) -> list[tuple[int, list[tuple[int, int]]]] | None:
+        """All there are, by queue; None while there were none since the node was started."""
+        counted = self._surroundings.counted
+        if not counted:
+            return None
+        there = [
+            (index.queue_id, index.returns({**index.delivery_counts, **index.dead_marks}))
+            for index in counted
+            if index.is_counted
+        ]
+        # An index without any goes when the file knows that it has none.
+        self._uncounted = [index for index in counted if not index.is_counted]
+        return there
 
     def _checkpoint_written(self, place: int, error: OSError | None) -> None:
         if error is not None:
@@ -226,6 +255,10 @@ class Checkpointer:
             self._call_later(RETRY_S, self._flush_journal)
             return
         self._running = False
+        for index in self._uncounted:
+            if not index.is_counted:
+                self._surroundings.counted.pop(index, None)
+        self._uncounted = []
         self.place = place
         self.taken += 1
         self._remove_dead()
@@ -363,6 +396,21 @@ def write_frames(filesystem: FileSystem, writes: list[Write]) -> None:
         for _, path, offset, _ in writes:
             cut_off(filesystem, path, offset)
         raise
+
+
+def write_counts(
+    filesystem: FileSystem,
+    directory: Path,
+    node_id: bytes,
+    counts: list[tuple[int, list[tuple[int, int]]]],
+) -> None:
+    """Put the delivery counts in place of those that are there. Raises OSError."""
+    each = [
+        DeliveryCount(queue_id, position, count)
+        for queue_id, of_queue in counts
+        for position, count in of_queue
+    ]
+    write_small_file(filesystem, directory / COUNTS_FILE, encode_counts(node_id, each))
 
 
 def cut_off(filesystem: FileSystem, path: Path, size: int) -> None:

@@ -42,6 +42,7 @@ SEGMENT_MAGIC = b"WARRENIX"
 FRAME_MAGIC = b"FRAM"
 CHECKPOINT_MAGIC = b"WARRENCP"
 CLEAN_MAGIC = b"WARRENCL"
+COUNTS_MAGIC = b"WARRENDC"
 
 PUBLISH = 1
 """A message of one queue: envelope and body."""
@@ -51,6 +52,11 @@ ENQUEUE = 3
 """A queue's reference to a shared message."""
 REMOVE = 4
 """Ranges of positions that left a queue."""
+RETURNED = 5
+"""How often messages of a queue were returned, and which of them are dead."""
+MARK_SHIFT = 32
+"""Above so many bits of such a number is why the message is dead, 0 while it lives."""
+COUNT_MAX = (1 << MARK_SHIFT) - 1
 
 PERSISTENT = 1
 """Flag of a record: the message was published with delivery mode 2."""
@@ -75,6 +81,8 @@ _FRAME = struct.Struct("<4sIIIQII")
 FRAME_HEADER_BYTES = _FRAME.size
 _CHECKPOINT = struct.Struct("<8sH2xI16sQ")
 _CLEAN = struct.Struct("<8sHHI16sQ")
+_COUNTS = struct.Struct("<8sHHI16s")
+_COUNT = struct.Struct("<QQQ")
 _CRC = struct.Struct("<I")
 
 _pack_record = RECORD.pack
@@ -249,7 +257,10 @@ def decode_survivors(data: bytes) -> Survivors:
 
 
 class Record(NamedTuple):
-    """A record as it was read. For REMOVE, `position` is the number of ranges in `payload`."""
+    """A record as it was read.
+
+    For REMOVE, `position` is the number of ranges in `payload`, for RETURNED that of pairs.
+    """
 
     type: int
     flags: int
@@ -571,3 +582,37 @@ def decode_clean(data: bytes) -> tuple[bytes, int, dict[int, int]]:
     if len(undelivered) != count:
         raise Damaged(f"{len(undelivered)} queues where {count} were written")
     return node_id, end, dict(undelivered)
+
+
+# Delivery counts
+
+
+class DeliveryCount(NamedTuple):
+    """How often the message of that position in that queue was returned, and its dead mark above
+    `MARK_SHIFT`."""
+
+    queue: int
+    position: int
+    times: int
+
+
+def encode_counts(node_id: bytes, counts: Sequence[DeliveryCount]) -> bytes:
+    """What a checkpoint keeps of the counts in the journal before it."""
+    head = _COUNTS.pack(COUNTS_MAGIC, FORMAT_VERSION, 0, len(counts), node_id)
+    body = head + b"".join([_COUNT.pack(*count) for count in counts])
+    return body + _CRC.pack(crc32(body))
+
+
+def decode_counts(data: bytes) -> tuple[bytes, list[DeliveryCount]]:
+    """The node's id and the counts. Raises `Damaged` or `NewerStorage`."""
+    if len(data) < _COUNTS.size + 4 or data[:8] != COUNTS_MAGIC:
+        raise Damaged("no delivery counts")
+    _, version, _, count, node_id = _COUNTS.unpack_from(data)
+    if version > FORMAT_VERSION:
+        raise NewerStorage(f"storage of format {version}, this version reads {FORMAT_VERSION}")
+    body = data[_COUNTS.size : -4]
+    if _CRC.unpack_from(data, len(data) - 4)[0] != crc32(data[:-4]):
+        raise Damaged("checksum of the delivery counts")
+    if len(body) != count * _COUNT.size:
+        raise Damaged(f"{len(body)} octets where {count} delivery counts were written")
+    return node_id, [DeliveryCount(*entry) for entry in _COUNT.iter_unpack(body)]

@@ -27,12 +27,15 @@ from warren.core.queue_store import Batch, Recovered
 from warren.core.settlement import PublishConfirms
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
+    COUNT_MAX,
     ENQUEUE,
+    MARK_SHIFT,
     OFFSET_MASK,
     PERSISTENT,
     PUBLISH,
     RECORD_BYTES,
     REMOVE,
+    RETURNED,
     SEGMENT_ENTRIES,
     SHARED,
     SHARED_MESSAGE,
@@ -96,7 +99,8 @@ class Surroundings:
 
     `epoch_s` is the time on the wall when the clock of the node was at 0, `start` counts the starts
     of the node. `dirty` are the segments
-    whose files are behind, `discarded` the files of segments that nobody needs any more.
+    whose files are behind, `discarded` the files of segments that nobody needs any more; `counted`
+    are the indexes that may have delivery counts or dead marks.
     `in_turns` goes through work that may take long, a step at once and the others in later turns.
     """
 
@@ -124,6 +128,7 @@ class Surroundings:
         self.report_lost = report_lost
         self.dirty: dict[Segment, None] = {}
         self.discarded: dict[Path, None] = {}
+        self.counted: dict[QueueIndex, None] = {}
         self._envelopes: dict[tuple[bytes, bool], Envelope] = {}
 
     def store_of(self, place: int) -> MessageStore:
@@ -172,6 +177,8 @@ class QueueIndex:
         self.undelivered_from: int | None = None
         self.read_count = 0
         self.written_count = 0
+        self.delivery_counts: dict[int, int] = {}
+        self.dead_marks: dict[int, int] = {}
         self.segments: dict[int, Segment] = {}
         self._numbers: list[int] = []
         self._first_position = first_position
@@ -179,6 +186,8 @@ class QueueIndex:
         self._surroundings = surroundings
         self._unwritten: dict[int, Noted] = {}
         self._removed: list[tuple[int, int]] = []
+        # Positions whose delivery counts and dead marks are to be in the next batch.
+        self._returned: dict[int, None] = {}
         self._noted = False
         self._cursor = 0
         self._had_files = False
@@ -428,7 +437,9 @@ class QueueIndex:
         return place | SHARED, length
 
     def emit_removed(self, batch: OpenBatch) -> None:
-        """Put what was removed into the journal's next batch."""
+        """Put what was removed or returned into the journal's next batch."""
+        if self._returned:
+            self._emit_returned(batch)
         if not self._removed:
             return
         ranges = merged(self._removed)
@@ -436,6 +447,48 @@ class QueueIndex:
         payload = encode_ranges(ranges)
         head = record_head(REMOVE, 0, self.queue_id, len(ranges), 0, batch.now_us, b"", 0, payload)
         batch.add((head, payload), RECORD_BYTES + len(payload))
+
+    def _emit_returned(self, batch: OpenBatch) -> None:
+        pairs = self.returns(self._returned)
+        self._returned.clear()
+        if pairs:
+            payload = encode_ranges(pairs)
+            head = record_head(
+                RETURNED, 0, self.queue_id, len(pairs), 0, batch.now_us, b"", 0, payload
+            )
+            batch.add((head, payload), RECORD_BYTES + len(payload))
+
+    def returns(self, positions: Iterable[int]) -> list[tuple[int, int]]:
+        """What is to be kept of these messages: positions, each with its count and dead mark."""
+        counts, marks = self.delivery_counts, self.dead_marks
+        return [
+            (at, counts.get(at, 0) | marks.get(at, 0) << MARK_SHIFT)
+            for at in positions
+            if at in counts or at in marks
+        ]
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it has any delivery counts or dead marks."""
+        return bool(self.delivery_counts or self.dead_marks)
+
+    def counts_changed(self, positions: Iterable[int]) -> None:
+        self._returned.update(dict.fromkeys(positions))
+        self._surroundings.counted[self] = None
+        self._note_later()
+
+    def adopt_returns(self, found: dict[int, int]) -> None:
+        """What was kept of messages, found at start; of those that are gone it is forgotten."""
+        for at, value in found.items():
+            if self._find(at) is None:
+                continue
+            count, mark = value & COUNT_MAX, value >> MARK_SHIFT
+            if count:
+                self.delivery_counts[at] = count
+            if mark:
+                self.dead_marks[at] = mark
+        if self.is_counted:
+            self._surroundings.counted[self] = None
 
     def page(self, messages: Sequence[Message]) -> None:
         surroundings = self._surroundings
@@ -568,6 +621,10 @@ class QueueIndex:
             removed[-1] = (removed[-1][0], end)
         else:
             removed.append((start, end))
+        self._note_later()
+
+    def _note_later(self) -> None:
+        """The journal is to ask for what nobody waits for."""
         journal = self._journal
         if not self._noted:
             self._noted = True

@@ -29,6 +29,7 @@ from warren.persist.format import (
     Harm,
     decode_checkpoint,
     decode_clean,
+    decode_counts,
     decode_file_header,
     decode_record,
     encode_file_header,
@@ -49,6 +50,7 @@ STORE_DIRECTORY = "store"
 
 CHECKPOINT_FILE = "checkpoint"
 CLEAN_FILE = "clean"
+COUNTS_FILE = "delivery-counts"
 LOG_DIRECTORY = "log"
 QUEUES_DIRECTORY = "queues"
 QUARANTINE_DIRECTORY = "quarantine"
@@ -83,7 +85,8 @@ class Recovery:
 
     `queues` holds the segments by queue. `place` is that of the last checkpoint, `end` where the
     journal ends, `start` counts this start of the node. `undelivered` says, after a clean stop,
-    from which position on nothing of a queue was delivered; it is None after a crash. `damaged`
+    from which position on nothing of a queue was delivered; it is None after a crash.
+    `delivery_counts` are by queue and position, also of messages that are gone. `damaged`
     counts records, frames and files that could not be used.
     """
 
@@ -102,6 +105,7 @@ class Recovery:
         self._log_directory = directory / LOG_DIRECTORY
         self.files: dict[int, StoreFile] = {}
         self.queues: dict[int, dict[int, Segment]] = {}
+        self.delivery_counts: dict[int, dict[int, int]] = {}
         self.place = FIRST_PLACE
         self.end = 0
         self.start = 1
@@ -123,6 +127,7 @@ class Recovery:
         self._read_checkpoint()
         self._find_files()
         self._read_queues()
+        self._read_counts()
         self._read_clean()
         if self._index.damaged:
             self._restore_damaged()
@@ -216,6 +221,22 @@ class Recovery:
         if node_id == self._node_id and end == self.end:
             self.undelivered = undelivered
 
+    def _read_counts(self) -> None:
+        """The delivery counts that the last checkpoint has kept."""
+        data = self._read_whole(COUNTS_FILE)
+        if data is None:
+            return
+        try:
+            node_id, counts = decode_counts(data)
+        except Damaged as damage:
+            # What is in the journal still counts.
+            log_event(log, logging.ERROR, "delivery_counts_damaged", reason=damage)
+            self.damaged += 1
+            return
+        if node_id == self._node_id:
+            for queue_id, position, count in counts:
+                self._index.count_returns(queue_id, [(position, count)])
+
     # The log
 
     def _find_files(self) -> None:
@@ -293,6 +314,7 @@ class Recovery:
             self._filesystem, self._directory / QUEUES_DIRECTORY, self.place, self._index_harmed
         )
         self.queues = self._index.queues
+        self.delivery_counts = self._index.delivery_counts
         self._segments_total = self._index.find()
         self._index.read(self._segment_read)
 

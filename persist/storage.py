@@ -132,6 +132,7 @@ class Storage:
         self._filesystem = filesystem
         self._node_id = node_id
         self._recovered = recovery.queues
+        self._recovered_counts = recovery.delivery_counts
         self._undelivered = recovery.undelivered
         self._first_position = recovery.start << START_SHIFT
         self._definitions = definitions
@@ -299,6 +300,9 @@ class Storage:
             for _, segment in sorted(recovered.items()):
                 index.adopt(segment)
             index.go_on_behind(START_SHIFT)
+            counts = self._recovered_counts.pop(index.queue_id, None)
+            if counts:
+                index.adopt_returns(counts)
         if self._undelivered is None:
             index.redelivered_below = index.first_position()
         else:
@@ -334,6 +338,7 @@ class Storage:
                 index.delete()
         self.unclaimed.report()
         self._undelivered = None
+        self._recovered_counts = {}
         # Of the others there is nothing, or a definition has them again.
         self._forget_when_synced(deleted_queues.noted - dropped)
 

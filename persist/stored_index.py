@@ -15,7 +15,7 @@ journal touches it, or when its entries are asked for, once and as late as may b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from warren.core.log_line import log_event
@@ -24,6 +24,7 @@ from warren.persist.format import (
     ENQUEUE,
     PUBLISH,
     REMOVE,
+    RETURNED,
     SEGMENT_ENTRIES,
     SEGMENT_HEADER_BYTES,
     SHARED,
@@ -58,6 +59,9 @@ def every_queue(queue_id: int) -> bool:
 class StoredIndex:
     """The segments in `directory`, by queue and number, in `queues`.
 
+    `delivery_counts` are those the journal has, by queue and position, also of messages that are
+    gone.
+
     `checkpoint_place` is that of the last checkpoint. `harmed` is told of damaged files; a frame
     that was not finished is none if it was to be part of a later checkpoint. Queues of which
     `only` says no are passed over.
@@ -74,6 +78,7 @@ class StoredIndex:
         new_columns: Callable[[], Columns] = Columns,
     ) -> None:
         self.queues: dict[int, dict[int, Segment]] = {}
+        self.delivery_counts: dict[int, dict[int, int]] = {}
         self.gone: set[tuple[int, int]] = set()
         self.overlong: dict[Path, int] = {}
         self.damaged: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -295,6 +300,14 @@ class StoredIndex:
             self._enter(found.place, record, place | SHARED, length, size)
         elif record.type == REMOVE:
             self._remove(found.place, record.queue, decode_ranges(record.payload))
+        elif record.type == RETURNED:
+            self.count_returns(record.queue, decode_ranges(record.payload))
+
+    def count_returns(self, queue_id: int, pairs: Iterable[tuple[int, int]]) -> None:
+        """These positions of the queue have these delivery counts and marks, which only grow."""
+        counts = self.delivery_counts.setdefault(queue_id, {})
+        for position, count in pairs:
+            counts[position] = max(count, counts.get(position, 0))
 
     def _enter(self, at: int, record: Record, place: int, length: int, size: int) -> None:
         number, relative = divmod(record.position, SEGMENT_ENTRIES)

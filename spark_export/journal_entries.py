@@ -24,6 +24,7 @@ from warren.persist.format import (
     PUBLISH,
     RECORD_BYTES,
     REMOVE,
+    RETURNED,
     SHARED_MESSAGE,
     Damaged,
     Harm,
@@ -105,7 +106,7 @@ def read_journal_file(data: bytes, file_id: int, offset: int, *, complete: bool)
         raise Odd("checksum of the record")
     places = at.astype(np.uint64) | np.uint64(file_id << 32)
     kind = head["type"]
-    if not np.isin(kind, (PUBLISH, SHARED_MESSAGE, ENQUEUE, REMOVE)).all():
+    if not np.isin(kind, (PUBLISH, SHARED_MESSAGE, ENQUEUE, REMOVE, RETURNED)).all():
         raise Odd("a record of another type")
     return JournalFile(
         _entered(octets, at, head, places), _removed(octets, at, lengths, head, places)

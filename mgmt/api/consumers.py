@@ -33,7 +33,7 @@ def consumer_row(vhost: VirtualHost, consumer: Consumer, node: str) -> Row:
         "exclusive": consumer.exclusive,
         "active": active,
         "activity_status": _activity(queue, active),
-        "prefetch_count": 0 if consumer.prefetch == NO_LIMIT else consumer.prefetch,
+        "prefetch_count": 0 if consumer.prefetch == NO_LIMIT else consumer.asked_prefetch,
         "arguments": to_json(consumer.arguments),
     }
 

@@ -24,6 +24,7 @@ from warren.mgmt.api import (
     permissions,
     policies,
     queues,
+    quorum,
     session,
     unclaimed,
     users,
@@ -78,6 +79,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *auth_attempts.ENDPOINTS,
         *maintenance.ENDPOINTS,
         *control.ENDPOINTS,
+        *quorum.ENDPOINTS,
         *unclaimed.ENDPOINTS,
         *members.ENDPOINTS,
     ]

@@ -17,6 +17,7 @@ from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.managed_node import OpenListener
+from warren.mgmt.quorum_members import is_critical, quorum_queues
 from warren.mgmt.waiting import taken, through
 
 DAY_S = 86_400
@@ -228,8 +229,26 @@ async def mirror_sync_critical(request: ApiRequest) -> Any:
 
 
 async def quorum_critical(request: ApiRequest) -> Any:
-    """Whether a queue would lose its majority with this node; there are no quorum queues."""
-    return SINGLE if _is_alone(request) else OK
+    """Whether a quorum queue would lose its majority with this node."""
+    if _is_alone(request):
+        return SINGLE
+    managed = request.managed
+    rows = [
+        {
+            "name": queue.name,
+            "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost_name}'",
+            "virtual_host": queue.vhost_name,
+            "type": "quorum",
+        }
+        for queue in quorum_queues(managed)
+        if is_critical(managed, queue)
+    ]
+    if not rows:
+        return OK
+    return _failed(
+        "There are quorum queues that would lose their quorum if the target node is shut down",
+        queues=rows,
+    )
 
 
 async def node_health(request: ApiRequest) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import check_node
@@ -9,6 +11,7 @@ from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.quorum_members import leader_of, quorum_queues
 from warren.mgmt.waiting import through
 
 REBALANCED = ("all", "classic", "quorum")
@@ -51,7 +54,21 @@ async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
     audit(request, "queues_rebalanced")
     if not body:
         return None
-    return [{"node": node, "classic": count, "quorum": 0} for node, count in leads.items()]
+    quorum = _quorum_leads(request, *patterns) if kind != "classic" else {}
+    return [
+        {"node": node, "classic": leads.get(node, 0), "quorum": quorum.get(node, 0)}
+        for node in sorted({*leads, *quorum})
+    ]
+
+
+def _quorum_leads(request: ApiRequest, vhosts: str, queues: str) -> Counter[str]:
+    """How many quorum queues of such names each node leads."""
+    in_vhosts, named = compile_pattern(vhosts), compile_pattern(queues)
+    return Counter(
+        leader_of(request.managed, queue)
+        for queue in quorum_queues(request.managed)
+        if in_vhosts.search(queue.vhost_name) and named.search(queue.name)
+    )
 
 
 ENDPOINTS = [

@@ -17,7 +17,7 @@ from warren.amqp.publishing import PublishRoutes
 from warren.core.errors import BrokerError, ConnectionFault
 from warren.core.field import from_json, to_json
 from warren.core.firehose import TracedClient
-from warren.core.message import Message
+from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
 from warren.core.settlement import PENDING, REJECTED
 from warren.mgmt.api.exchanges import exchange_of
@@ -220,7 +220,14 @@ async def get(request: ApiRequest) -> Any:
         rows = await _fetched(
             got,
             fetch,
-            lambda message: _message_row(request, message, len(queue), encoding, truncate),
+            lambda message: _message_row(
+                request,
+                queue.envelope_got(message, False),
+                message,
+                len(queue),
+                encoding,
+                truncate,
+            ),
             min(count, GET_MAX),
             truncate,
         )
@@ -287,9 +294,14 @@ def _whole(value: Any) -> int:
 
 
 def _message_row(
-    request: ApiRequest, message: Message, left: int, encoding: str, truncate: int | None
+    request: ApiRequest,
+    envelope: Envelope,
+    message: Message,
+    left: int,
+    encoding: str,
+    truncate: int | None,
 ) -> dict[str, Any]:
-    envelope, body = message.envelope, message.body
+    body = message.body
     shown = body if truncate is None else body[:truncate]
     payload, how = base64.b64encode(shown).decode("ascii"), "base64"
     if encoding == "auto":

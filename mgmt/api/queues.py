@@ -18,9 +18,10 @@ from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
 from warren.core.queue import Queue
-from warren.core.records import QueueRecord
+from warren.core.queue_type import QUORUM
 from warren.core.topology_access import check_queue
 from warren.core.vhost import VirtualHost
+from warren.mgmt import quorum_members
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
@@ -44,8 +45,6 @@ UNACKED_LOOKED_AT_MAX = 20_000
 CLIENTS_LOOKED_AT_MAX = 100
 """Up to so many connections are searched for messages that were fetched and not acknowledged."""
 
-CLASSIC = "classic"
-
 DEFINED = ("name", "vhost", "durable", "auto_delete", "type", "node")
 """Columns that every node knows of every queue."""
 
@@ -64,10 +63,7 @@ class ListedQueue(NamedTuple):
 
 def leader_of(request: ApiRequest, listed: ListedQueue) -> str:
     """The node that has the queue."""
-    if listed.queue.is_here:
-        return request.node.name
-    stored = request.node.metadata.get(("queue", listed.vhost.name, listed.queue.name))
-    return stored.record.leader if stored and isinstance(stored.record, QueueRecord) else ""
+    return quorum_members.leader_of(request.managed, listed.queue)
 
 
 class QueueRows:
@@ -86,6 +82,21 @@ class QueueRows:
         shown = self._shown(queue)
         status = queue.backing.status(self._node.clock.now())
         stats = shown.message_stats()
+        if queue.settings.type is QUORUM:
+            return {
+                **self.basics(listed),
+                **self._policy(listed),
+                **self._state(queue),
+                **shown.levels(*figures.LENGTHS),
+                **self._octets(queue),
+                **self._consumers_of_quorum(queue),
+                **({"message_stats": stats} if stats else {}),
+                "memory": status.memory_bytes,
+                "reductions": 0,
+                "reductions_details": {"rate": 0.0},
+                "garbage_collection": {},
+                "open_files": dict.fromkeys(self._members(queue)["members"], 0),
+            }
         return {
             **self.basics(listed),
             **self._policy(listed),
@@ -108,7 +119,7 @@ class QueueRows:
         row = self.basics(listed)
         if self._request.query_flag("enable_queue_totals"):
             ready, unacked = listed.queue.backing.length, listed.queue.unacked
-            row["messages"] = ready + unacked
+            row["messages"] = ready + unacked + listed.queue.kept_dead[0]
             row["messages_ready"] = ready
             row["messages_unacknowledged"] = unacked
         return row
@@ -139,13 +150,25 @@ class QueueRows:
         return {
             "name": queue.name,
             "vhost": vhost.name,
-            "type": CLASSIC,
+            "type": str(queue.settings.type),
             "durable": queue.durable,
             "auto_delete": queue.auto_delete,
             "exclusive": queue.exclusive_owner is not None,
             "arguments": to_json(queue.arguments),
             "node": leader_of(self._request, listed),
+            **self._members(queue),
             **self._mirrors(queue),
+        }
+
+    def _members(self, queue: Queue) -> Row:
+        """Who has copies of a quorum queue."""
+        if queue.settings.type is not QUORUM:
+            return {}
+        managed = self._request.managed
+        return {
+            "leader": quorum_members.leader_of(managed, queue),
+            "members": quorum_members.members_of(managed, queue),
+            "online": quorum_members.online_of(managed, queue),
         }
 
     def _mirrors(self, queue: Queue) -> Row:
@@ -195,7 +218,10 @@ class QueueRows:
         )
 
     def _policy(self, listed: ListedQueue) -> Row:
-        applied = self._node.policies.applied(listed.vhost.name, listed.queue.name, "queue")
+        queue = listed.queue
+        applied = self._node.policies.applied(
+            queue.vhost_name, queue.name, "queue", queue.settings.type
+        )
         return {
             "policy": applied.policy,
             "operator_policy": applied.operator_policy,
@@ -219,7 +245,7 @@ class QueueRows:
         tag = next((c.tag for c in queue.consumers if c.exclusive), None)
         active = queue.active_consumer
         row: Row = {
-            "consumers": len(queue.consumers),
+            "consumers": queue.consumer_total,
             "consumer_capacity": capacity,
             "consumer_utilisation": capacity,
             "exclusive_consumer_tag": tag,
@@ -232,6 +258,32 @@ class QueueRows:
                 "peer_host": owner.peer.host,
                 "peer_port": owner.peer.port,
             }
+        return row
+
+    def _consumers_of_quorum(self, queue: Queue) -> Row:
+        """The consumers of a quorum queue, of which none is exclusive."""
+        row = self._consumers(queue)
+        row["single_active_consumer_ctag"] = row.pop("single_active_consumer_tag")
+        del row["exclusive_consumer_tag"]
+        return row
+
+    def _octets(self, queue: Queue) -> Row:
+        """How many octets a quorum queue has: all of its messages are on disk."""
+        ready_bytes = queue.backing.ready_bytes
+        dead, dead_bytes = queue.kept_dead
+        row: Row = {
+            "messages_persistent": queue.backing.length + queue.unacked + dead,
+            "messages_ram": 0,
+            "messages_dlx": dead,
+            "message_bytes_ready": ready_bytes,
+            "message_bytes_ram": 0,
+            "message_bytes_dlx": dead_bytes,
+        }
+        unacked_bytes = self._unacked_bytes(queue)
+        if unacked_bytes is not None:
+            total = ready_bytes + unacked_bytes + dead_bytes
+            row["message_bytes"] = row["message_bytes_persistent"] = total
+            row["message_bytes_unacknowledged"] = unacked_bytes
         return row
 
     def _where(self, queue: Queue, status: BackingQueueStatus) -> Row:
@@ -428,14 +480,16 @@ def _local_listing(request: ApiRequest) -> Listing[ListedQueue]:
         keys={
             "name": lambda listed: listed.queue.name,
             "vhost": lambda listed: listed.vhost.name,
-            "messages": lambda listed: listed.queue.backing.length + listed.queue.unacked,
+            "messages": lambda listed: (
+                listed.queue.backing.length + listed.queue.unacked + listed.queue.kept_dead[0]
+            ),
             "messages_ready": lambda listed: listed.queue.backing.length,
             "messages_unacknowledged": lambda listed: listed.queue.unacked,
-            "consumers": lambda listed: len(listed.queue.consumers),
+            "consumers": lambda listed: listed.queue.consumer_total,
             "message_bytes_ready": lambda listed: listed.queue.backing.ready_bytes,
             "durable": lambda listed: listed.queue.durable,
             "auto_delete": lambda listed: listed.queue.auto_delete,
-            "type": lambda listed: CLASSIC,
+            "type": lambda listed: str(listed.queue.settings.type),
             "node": lambda listed: leader_of(request, listed),
         },
     )
@@ -487,7 +541,7 @@ async def put_queue(request: ApiRequest) -> Reply:
     arguments = body.get("arguments") or {}
     if not isinstance(arguments, dict):
         raise BadRequest("arguments should be an object")
-    table = from_json(arguments)
+    table = vhost.with_default_type(from_json(arguments), exclusive=False, **wanted)
     if not name:
         raise BadRequest("a queue needs a name")
     check_length(name, "queue")

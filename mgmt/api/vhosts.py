@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.core.field import SHORT_STRING_MAX
+from warren.core.queue_type import DEFAULT_TYPES
 from warren.core.records import VirtualHostRecord
 from warren.core.validation import term
 from warren.core.vhost import VirtualHost
@@ -21,7 +22,6 @@ from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.history import Window
 from warren.mgmt.waiting import through, visible
 
-QUEUE_TYPES = ("classic", "quorum", "stream")
 NO_QUEUE_TYPE = "undefined"
 
 EVERYTHING = ".*"
@@ -169,7 +169,7 @@ def _default_queue_type(body: dict[str, Any]) -> str | None:
     kind = body.get("defaultqueuetype")
     if kind in (None, "", NO_QUEUE_TYPE):
         return None
-    if kind not in QUEUE_TYPES:
+    if kind not in DEFAULT_TYPES:
         raise BadRequest("invalid_queue_type")
     assert isinstance(kind, str)
     return kind

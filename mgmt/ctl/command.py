@@ -24,6 +24,7 @@ FAMILIES = {
     "listing": "Lists",
     "policies": "Policies and parameters",
     "queues": "Queues and connections",
+    "quorum": "Members of quorum queues",
     "node": "The node",
     "cluster": "The cluster",
     "definitions": "Definitions and feature flags",

@@ -21,11 +21,15 @@ FORMATTERS = ("table", "pretty_table", "csv", "json")
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. Without `headed` even the plain table has no header row."""
+    """Rows under columns. Without `headed` even the plain table has no header row.
+
+    `json` is what stands for it in JSON, where that is no list of rows.
+    """
 
     columns: tuple[str, ...]
     rows: list[list[Any]]
     headed: bool = True
+    json: Any = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,8 @@ def _json(answer: Answer, node: str) -> str:
             return _line({"result": "ok", "node": node, "message": answer})
         case Document(json=value, alone=alone):
             return _line(value if alone else {"result": "ok", "node": node, **value})
+        case Table(json=value) if value is not None:
+            return _line(value)
     return "[\n" + "\n,".join(_json_rows(answer)) + ("\n]\n" if answer.rows else "]\n")
 
 

@@ -70,7 +70,7 @@ QUEUES: Columns = {
     "mirror_lag": lambda row: mirror_lag(row),
     "sync_progress": lambda row: sync_progress(row),
     # Of members, which classic queues have none of.
-    **dict.fromkeys(("leader", "members", "online"), lambda row: None),
+    **_same("leader", "members", "online"),
 }  # fmt: skip
 
 WITH_PIDS = ("owner_pid", "exclusive_consumer_pid")

@@ -151,7 +151,7 @@ class _Export:
         queue = vhost.queues.get(key[2]) if vhost is not None else None
         if queue is None or queue.exclusive_owner is not None:
             return None
-        kind = {"type": "classic"} if self._for_ctl else {}
+        kind = {"type": str(queue.settings.type)} if self._for_ctl else {}
         return {
             "name": json_text(queue.name),
             "vhost": key[1],

@@ -22,6 +22,7 @@ from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.password import DEFAULT_ALGORITHM, OLDEST_ALGORITHM
 from warren.core.ports import Commit
+from warren.core.queue_arguments import check_properties
 from warren.core.records import VirtualHostRecord
 from warren.core.validation import NoSuchVhost
 from warren.core.vhost import VirtualHost
@@ -277,12 +278,28 @@ class Importer:
         if name in vhost.queues or _reserved("queue", vhost.name, name):
             return None
         where = f"queue '{name}' in vhost '{vhost.name}'"
+        durable = items.flag(item, "durable", where)
+        auto_delete = items.flag(item, "auto_delete", where, False)
+        arguments = items.arguments(item, where)
+        try:
+            check_properties(
+                name,
+                vhost.name,
+                arguments,
+                durable=durable,
+                exclusive=False,
+                auto_delete=auto_delete,
+            )
+        except PreconditionFailed as error:
+            # RabbitMQ passes over such a queue, and imports the rest.
+            log_event(log, logging.WARNING, "queue_not_imported", reason=error.text)
+            return None
         return vhost.declare_queue(
             name,
-            durable=items.flag(item, "durable", where),
+            durable=durable,
             exclusive_owner=None,
-            auto_delete=items.flag(item, "auto_delete", where, False),
-            arguments=items.arguments(item, where),
+            auto_delete=auto_delete,
+            arguments=arguments,
         )
 
     def _import_bindings(self, item: Item) -> Commit | None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from typing import Any, TypeVar
 
 from warren import __version__
 from warren.amqp.channel import Channel
+from warren.core.message_stats import MessageStats
+from warren.core.node_counts import Death
 from warren.core.queue import Queue
+from warren.core.queue_type import QueueType
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api.overview import cluster_name
+from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
 from warren.mgmt.metrics import families
 from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written
@@ -24,10 +29,12 @@ T = TypeVar("T")
 PREFIX = "rabbitmq_"
 DETAILED_PREFIX = "rabbitmq_detailed_"
 CLUSTER_PREFIX = "rabbitmq_cluster_"
-CLASSIC = "rabbit_classic_queue"
 PROTOCOL = labels({"protocol": "amqp091"})
-BY_TYPE = labels({"protocol": "amqp091", "queue_type": CLASSIC})
-DEAD = labels({"queue_type": CLASSIC, "dead_letter_strategy": "at_most_once"})
+STRATEGIES: Mapping[QueueType, tuple[str, ...]] = {
+    QueueType.CLASSIC: ("at_most_once",),
+    QueueType.QUORUM: ("at_least_once", "at_most_once", "disabled"),
+}
+"""What may become of the dead, by the type of their queue, as far as it is counted."""
 PERMANENT_ID = "internal_cluster_id"
 
 Family = Callable[["Collector"], "Any"]
@@ -131,18 +138,22 @@ class Collector:
             )
         ]
 
-    def total_groups(self) -> list[Rows]:
+    async def total_groups(self) -> list[Rows]:
         channels = self._channels()
         consumers = sum([len(channel.consumers) for channel in channels])
         # What other nodes of a cluster have, they count.
         vhosts = self._node.vhosts.values()
         queues = sum([queue.is_here for vhost in vhosts for queue in vhost.queues.values()])
         totals = (len(self._node.clients), len(channels), consumers, queues)
-        return [Rows(families.TOTALS, [("", totals)]), *self._global(channels, consumers)]
+        return [Rows(families.TOTALS, [("", totals)]), *await self._global(channels, consumers)]
 
-    def _global(self, channels: list[Channel], consumers: int) -> list[Rows]:
+    async def _global(self, channels: list[Channel], consumers: int) -> list[Rows]:
         stats = self._managed.statistics.message_totals()
-        dead = self._node.counts.dead_lettered
+        quorum = await self._of_quorum_queues()
+        # Channels count for all types together.
+        classic = MessageStats(
+            *(max(total - part, 0) for total, part in zip(stats, quorum, strict=True))
+        )
         unroutable = stats.drop_unroutable + stats.return_unroutable
         received = (
             stats.publish,
@@ -154,24 +165,51 @@ class Collector:
             sum([1 for channel in channels if channel.published]),
             consumers,
         )
-        delivered = (
-            stats.deliver_get,
-            stats.deliver,
-            stats.deliver_no_ack,
-            stats.get,
-            stats.get_no_ack,
-            stats.get_empty,
-            stats.redeliver,
-            stats.ack,
-        )
+        delivered = [
+            (_of_type(QueueType.CLASSIC), families.delivered(classic)),
+            (_of_type(QueueType.QUORUM), families.delivered(quorum)),
+        ]
         return [
             Rows(families.GLOBAL, [(PROTOCOL, received)]),
-            Rows(families.GLOBAL_BY_TYPE, [(BY_TYPE, delivered)]),
-            Rows(
-                families.DEAD_LETTERED,
-                [(DEAD, (dead["expired"], dead["rejected"], dead["maxlen"]))],
-            ),
+            Rows(families.GLOBAL_BY_TYPE, delivered),
+            *self._dead(),
         ]
+
+    async def _of_quorum_queues(self) -> MessageStats:
+        """What has passed through the quorum queues of this node."""
+        total = self._node.counts.past_quorum
+        async for chunk in chunks(self._quorum_queues()):
+            for _, queue in chunk:
+                total = total.plus(queue.stats())
+        return total
+
+    def _dead(self) -> list[Rows]:
+        counts = self._node.counts
+        rows: list[tuple[str, Values]] = []
+        limited: list[tuple[str, Values]] = []
+        for kind, strategies in STRATEGIES.items():
+            for strategy in strategies:
+                shown = labels({"queue_type": kind.module, "dead_letter_strategy": strategy})
+                of = partial(Death, kind, strategy)
+                rows.append((shown, [counts.dead[of(why)] for why in families.DEATH_REASONS]))
+                if kind is QueueType.QUORUM:
+                    limited.append((shown, [counts.dead[of("delivery_limit")]]))
+        sure = {"queue_type": QueueType.QUORUM.module, "dead_letter_strategy": "at_least_once"}
+        return [
+            Rows(families.DEAD_LETTERED, rows),
+            Rows(families.DELIVERY_LIMIT, limited),
+            Rows(families.DEAD_CONFIRMED, [(labels(sure), [counts.dead_confirmed])]),
+        ]
+
+    async def raft_group(self, *, per_object: bool) -> Rows:
+        managed = self._managed
+        return await self._group(
+            families.RAFT,
+            self._quorum_queues(),
+            lambda item: families.raft(managed, item[1]),
+            _queue_labels,
+            per_object,
+        )
 
     def identity_groups(self) -> list[Rows]:
         """What dashboards join everything with."""
@@ -233,6 +271,9 @@ class Collector:
             if queue.is_here
         ]
 
+    def _quorum_queues(self) -> list[tuple[VirtualHost, Queue]]:
+        return [item for item in self._queues() if item[1].settings.type is QueueType.QUORUM]
+
     def _channels(self) -> list[Channel]:
         return [
             channel
@@ -270,6 +311,10 @@ def _each_once(groups: Iterable[Rows]) -> list[Rows]:
     return kept
 
 
+def _of_type(kind: QueueType) -> str:
+    return labels({"protocol": "amqp091", "queue_type": kind.module})
+
+
 def _queue_labels(item: tuple[VirtualHost, Queue]) -> str:
     return labels({"vhost": item[0].name, "queue": item[1].name})
 
@@ -289,9 +334,10 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
     groups = [
         *collector.node_groups(),
         *await collector.queue_groups(per_object=per_object),
+        await collector.raft_group(per_object=per_object),
         *await collector.channel_groups(per_object=per_object),
         *await collector.connection_groups(per_object=per_object),
-        *collector.total_groups(),
+        *await collector.total_groups(),
         *collector.identity_groups(),
     ]
     async for piece in written(groups, PREFIX):
@@ -331,6 +377,8 @@ async def detailed(
         match family:
             case "queue_coarse_metrics":
                 groups.append(await collector.coarse_queue_group())
+            case "ra_metrics":
+                groups.append(await collector.raft_group(per_object=True))
             case "queue_metrics":
                 groups.append(await collector.full_queue_group())
             case "queue_consumer_count":

@@ -9,9 +9,11 @@ import math
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
+from warren.core.message_stats import MessageStats
 from warren.core.queue import Queue
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Values
+from warren.mgmt.quorum_members import operations, term_of
 
 
 def _gauge(name: str, words: str) -> Metric:
@@ -157,7 +159,7 @@ NO_SUM = {"queue_head_message_timestamp", "queue_consumer_capacity"}
 
 def queue_coarse(queue: Queue) -> Values:
     ready, unacked = queue.backing.length, queue.unacked
-    return (ready, unacked, ready + unacked, 0)
+    return (ready, unacked, ready + unacked + queue.kept_dead[0], 0)
 
 
 def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:
@@ -167,7 +169,7 @@ def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:
     capacity = managed.statistics.capacity(queue)
     in_memory = status.ram_msg_count + status.ram_ack_count
     return (
-        len(queue.consumers),
+        queue.consumer_total,
         capacity,
         capacity,
         status.memory_bytes,
@@ -188,6 +190,26 @@ def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:
         stats.ack,
         stats.redeliver,
     )
+
+
+# Quorum queues under the names of RabbitMQ's consensus library
+
+RAFT = (
+    _counter("raft_term_total", "Leaders the quorum queue has had"),
+    _gauge("raft_log_snapshot_index", "Always 0: there is no log to shorten"),
+    _gauge("raft_log_last_applied_index", "Publishes and verdicts since the queue is here"),
+    _gauge("raft_log_commit_index", "The same as raft_log_last_applied_index"),
+    _gauge("raft_log_last_written_index", "The same as raft_log_last_applied_index"),
+    _gauge(
+        "raft_entry_commit_latency_seconds",
+        "Always 0: a queue with one member has nobody to wait for",
+    ),
+)
+
+
+def raft(managed: ManagedNode, queue: Queue) -> Values:
+    index = operations(queue)
+    return (term_of(managed, queue), 0, index, index, index, 0)
 
 
 # Channels and connections
@@ -312,8 +334,36 @@ GLOBAL_BY_TYPE = (
     _counter("global_messages_acknowledged_total", "Messages acknowledged"),
 )
 
+
+def delivered(stats: MessageStats) -> Values:
+    return (
+        stats.deliver_get,
+        stats.deliver,
+        stats.deliver_no_ack,
+        stats.get,
+        stats.get_no_ack,
+        stats.get_empty,
+        stats.redeliver,
+        stats.ack,
+    )
+
+
 DEAD_LETTERED = (
     _counter("global_messages_dead_lettered_expired_total", "Messages that expired"),
     _counter("global_messages_dead_lettered_rejected_total", "Messages that were rejected"),
     _counter("global_messages_dead_lettered_maxlen_total", "Messages beyond a length limit"),
+)
+DEATH_REASONS = ("expired", "rejected", "maxlen")
+
+DELIVERY_LIMIT = (
+    _counter(
+        "global_messages_dead_lettered_delivery_limit_total",
+        "Messages returned more often than the delivery limit allows",
+    ),
+)
+DEAD_CONFIRMED = (
+    _counter(
+        "global_messages_dead_lettered_confirmed_total",
+        "Dead letters that every queue they were for has taken",
+    ),
 )

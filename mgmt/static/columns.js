@@ -43,6 +43,7 @@ export function vhostColumn() {
 export function features(row) {
   const badges = [];
   const badge = (text, title, tone = "plain") => badges.push({ text, title, tone });
+  if (row.type === "quorum") badge("Quorum", "a quorum queue");
   if (row.durable) badge("D", "durable");
   if (row.auto_delete) badge("AD", "auto-delete");
   if (row.internal) badge("I", "internal: only other exchanges publish to it");

@@ -26,6 +26,7 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
     ...ofUnacked(facts),
     ...(ready ? [...ofRates(facts), ...ofStorage(facts)] : []),
     ...ofLimits(facts),
+    ...ofDeadLetters(facts),
     ...ofPublishers(facts),
   ];
   // That consumers are full explains why nothing moves.
@@ -96,7 +97,7 @@ function ofConsumers({ queue, ready, incoming }) {
     return [finding("no-consumers", "bad", `No consumers: ${waits(ready)}.${grows}`)];
   }
   if (number > 1 && consumers.some(({ activity_status: status }) => status === "single_active")) {
-    const tag = queue.single_active_consumer_tag;
+    const tag = queue.single_active_consumer_tag ?? queue.single_active_consumer_ctag;
     return [
       finding(
         "single-active",
@@ -271,6 +272,18 @@ function ofLimits({ queue, ready }) {
     overflow === "drop-head" ? "each new message drops the oldest one" : "new messages are refused";
   return [
     finding("max-length", "warn", `The queue is at its maximum length of ${count(most)}: ${then}.`),
+  ];
+}
+
+function ofDeadLetters({ queue }) {
+  const kept = queue.messages_dlx ?? 0;
+  if (!kept) return [];
+  return [
+    finding(
+      "dead-letters-kept",
+      "warn",
+      `${plural(kept, "dead letter is", "dead letters are")} kept until every queue that the dead letter exchange routes to has taken ${kept === 1 ? "it" : "them"}. If none does, look at the bindings of that exchange, and at whether those queues are full.`,
+    ),
   ];
 }
 

@@ -52,6 +52,12 @@ const MORE_KEYS = [
   },
   { key: "dead-letter-exchange", title: "where rejected and expired messages go" },
   { key: "dead-letter-routing-key", title: "by which key they go there" },
+  { key: "delivery-limit", value: 20, title: "quorum queues: how often a message may come back" },
+  {
+    key: "dead-letter-strategy",
+    value: "at-least-once",
+    title: "quorum queues: at-most-once or at-least-once",
+  },
   { key: "queue-mode", value: "lazy", title: "default or lazy: messages on disk" },
   { key: "alternate-exchange", title: "where messages go that match no binding" },
 ];

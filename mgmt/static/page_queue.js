@@ -48,12 +48,14 @@ const FACTS = [
   "Total",
   "In memory",
   "Paged out",
+  "Dead letters kept",
   "Size of bodies",
   "Memory",
   "Consumers",
   "Consumer capacity",
   "Owner",
   "Node",
+  "Members",
 ];
 
 export function queuePage({ vhost, name }) {
@@ -78,6 +80,8 @@ export function queuePage({ vhost, name }) {
     const isDown = queue.state === "down";
     for (const part of [states, consuming, charts.element]) part.hidden = isDown;
     if (isDown) return;
+    // Of a quorum queue the node does not tell where they are.
+    states.hidden = !queue.backing_queue_status;
     bar.update(queue.backing_queue_status ?? {}, queue.messages_unacknowledged);
     charts.update(queue, api.nodeNow());
     consumers.showAll(queue.consumer_details ?? []);
@@ -278,8 +282,9 @@ function described(queue) {
     Ready: count(queue.messages_ready),
     Unacknowledged: count(queue.messages_unacknowledged),
     Total: count(queue.messages),
-    "In memory": count(queue.messages_ram),
+    "In memory": queue.type === "quorum" ? null : count(queue.messages_ram),
     "Paged out": count(queue.messages_paged_out),
+    "Dead letters kept": queue.messages_dlx === undefined ? null : count(queue.messages_dlx),
     "Size of bodies": bytes(queue.message_bytes),
     Memory: bytes(queue.memory),
     Consumers: queue.consumers ?? null,
@@ -287,7 +292,14 @@ function described(queue) {
       queue.consumers && Number.isFinite(capacity) ? `${Math.round(capacity * 100)} %` : null,
     Owner: owner ? { text: owner, href: to.connection(owner) } : null,
     Node: nodeLink(queue.node),
+    Members: queue.members?.map((name) => memberBadge(name, queue)) ?? null,
   };
+}
+
+/** A member of a quorum queue: it leads, follows, or cannot be reached. */
+function memberBadge(name, { leader, online }) {
+  if (!online.includes(name)) return { text: name, tone: "bad", title: "cannot be reached" };
+  return { text: name, tone: "good", title: name === leader ? "the leader" : "a follower" };
 }
 
 /** To the form for a policy of this queue alone, or of those with such names. */

@@ -31,6 +31,18 @@ export const QUEUE_ARGUMENTS = [
   { key: "x-max-priority", value: 10, title: "levels of priority" },
   { key: "x-queue-mode", value: "lazy", title: "default or lazy: messages on disk" },
   { key: "x-single-active-consumer", value: true, title: "one consumer at a time" },
+  { key: "x-delivery-limit", value: 20, title: "quorum queues: how often a message may come back" },
+  {
+    key: "x-dead-letter-strategy",
+    value: "at-least-once",
+    title: "quorum queues: at-most-once or at-least-once",
+  },
+];
+
+export const QUEUE_TYPES = [
+  { value: "", label: "default of the virtual host" },
+  { value: "classic", label: "classic" },
+  { value: "quorum", label: "quorum" },
 ];
 
 export function queueState(row) {
@@ -104,11 +116,19 @@ function declareForm(declared) {
         value: session.usualVhost,
       },
       { name: "name", label: "Name", required: true },
+      {
+        name: "type",
+        label: "Type",
+        type: "select",
+        options: QUEUE_TYPES,
+        hint: "A quorum queue is durable and not auto-delete.",
+      },
       { name: "durable", label: "Durable: it survives a restart", type: "checkbox", value: true },
       { name: "auto_delete", label: "Auto-delete: gone with its last consumer", type: "checkbox" },
       { name: "arguments", label: "Arguments", type: "table", suggestions: QUEUE_ARGUMENTS },
     ],
-    submit: async ({ vhost, name, ...declaration }) => {
+    submit: async ({ vhost, name, type, ...declaration }) => {
+      if (type) declaration.arguments = { ...declaration.arguments, "x-queue-type": type };
       await api.put(api.path("queues", vhost, name), declaration);
       await declared();
       return `The queue ${name} is declared.`;

@@ -38,6 +38,16 @@ export function vhostsPage() {
       { name: "name", label: "Name", required: true },
       { name: "description", label: "Description" },
       { name: "tags", label: "Tags", hint: "Separated by commas." },
+      {
+        name: "defaultqueuetype",
+        label: "Default type of queues",
+        type: "select",
+        options: [
+          { value: "", label: "classic" },
+          { value: "quorum", label: "quorum" },
+        ],
+        hint: "Of durable queues that are not exclusive and not auto-delete.",
+      },
     ],
     submit: async ({ name, ...metadata }) => {
       await api.put(api.path("vhosts", name), metadata);
@@ -56,7 +66,15 @@ export function vhostsPage() {
 
 export function vhostPage({ name }) {
   const where = api.path("vhosts", name);
-  const about = facts(["Description", "Tags", "Ready", "Unacknowledged", "Total", "Tracing"]);
+  const about = facts([
+    "Description",
+    "Tags",
+    "Default type of queues",
+    "Ready",
+    "Unacknowledged",
+    "Total",
+    "Tracing",
+  ]);
   const refresh = async () => {
     const [vhost, permissions, limits] = await Promise.all([
       api.get(where),
@@ -66,6 +84,8 @@ export function vhostPage({ name }) {
     about.set({
       Description: vhost.description,
       Tags: (vhost.tags ?? []).map((text) => ({ text, tone: "plain" })),
+      "Default type of queues":
+        vhost.default_queue_type === "undefined" ? "classic" : vhost.default_queue_type,
       Ready: count(vhost.messages_ready),
       Unacknowledged: count(vhost.messages_unacknowledged),
       Total: count(vhost.messages),

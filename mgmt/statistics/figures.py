@@ -36,8 +36,8 @@ CONNECTION = OCTETS
 
 
 def queue_figures(queue: Queue) -> Figures:
-    ready = queue.backing.length
-    return (*queue.stats(), ready + queue.unacked, ready, queue.unacked)
+    ready, unacked = queue.backing.length, queue.unacked
+    return (*queue.stats(), ready + unacked + queue.kept_dead[0], ready, unacked)
 
 
 def exchange_figures(exchange: Exchange) -> Figures:

@@ -263,7 +263,7 @@ class RemoteClient:
             number = self.note(message)
         packer = Packer()
         flags = REDELIVERED if message.redelivered else 0
-        packer.add(number, message.envelope, message.body, flags)
+        packer.add(number, self.queue.envelope_got(message, no_ack), message.body, flags)
         return b"".join(packer.take()), len(self.queue)
 
     def judge(self, verdict: Verdict, numbers: Iterable[int]) -> None:

@@ -36,6 +36,7 @@ from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
+from warren.core.queue_type import QueueType
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
@@ -667,11 +668,12 @@ class Mirroring:
         led.await_mirrors(())
 
     def _wanted(self, queue: Queue) -> Wanted:
-        return self._wanted_of(("queue", queue.vhost_name, queue.name))
+        key = ("queue", queue.vhost_name, queue.name)
+        return self._wanted_of(key, queue.settings.type)
 
-    def _wanted_of(self, key: Key) -> Wanted:
+    def _wanted_of(self, key: Key, queue_type: QueueType = QueueType.CLASSIC) -> Wanted:
         _, vhost, name = key
-        applied = self._node.policies.applied(vhost, name, "queue")
+        applied = self._node.policies.applied(vhost, name, "queue", queue_type)
         return Wanted.of(applied.definition, self._sync_batch)
 
     def _reconcile(self, queue: Queue) -> None:

@@ -46,6 +46,8 @@ class FakeQueueStore:
         self.written_count = 0
         self.closed_at: int | None = None
         self.deleted = False
+        self.delivery_counts: dict[int, int] = {}
+        self.dead_marks: dict[int, int] = {}
         self._first_position = first_position
         self._next_position = first_position
         self._unconfirmed: dict[int, tuple[PublishConfirms, int]] = {}
@@ -73,12 +75,17 @@ class FakeQueueStore:
         """After `close` what was never delivered is known; after a crash it is not."""
         assert not self.deleted
         end = self._next_position
-        return FakeQueueStore(
+        again = FakeQueueStore(
             self.durable,
             {position: kept for position, kept in self.kept.items() if kept.survives},
             first_position=end + 10,
             redelivered_below=end if self.closed_at is None else self.closed_at,
         )
+        counts = self.delivery_counts.items()
+        again.delivery_counts.update({at: n for at, n in counts if at in again.kept})
+        marks = self.dead_marks.items()
+        again.dead_marks.update({at: why for at, why in marks if at in again.kept})
+        return again
 
     # The contract
 
@@ -145,6 +152,9 @@ class FakeQueueStore:
         self.kept.pop(position, None)
         if position in self._unconfirmed:
             self._removed_early.append(self._unconfirmed.pop(position))
+
+    def counts_changed(self, positions: Iterable[int]) -> None:
+        """The dictionary has them."""
 
     def read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
         self._check_open()

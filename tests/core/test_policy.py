@@ -17,8 +17,10 @@ from warren.core.policy import (
     matching,
     merged_definition,
 )
+from warren.core.policy_definition import NOT_FOR
 from warren.core.ports import Write
-from warren.core.queue_arguments import QueueArguments, QueueSettings
+from warren.core.queue_arguments import NEVER_REACHED, QueueArguments, QueueSettings
+from warren.core.queue_type import QueueType
 from warren.core.records import VirtualHostRecord
 from warren.core.validation import NoSuchVhost, NotThere, ValidationFailed
 from warren.core.volatile_metadata import VolatileMetadataStore
@@ -131,6 +133,65 @@ class TestMergedDefinition:
             "overflow": "drop-head",
             "expires": 9,
         }
+
+
+QUORUM = QueueType.QUORUM
+
+
+class TestQuorumQueues:
+    def settings(self, definition: dict[str, Any], **declared: Any) -> QueueSettings:
+        return effective_arguments(QueueArguments(type=QUORUM, **declared), definition)
+
+    @pytest.mark.parametrize(
+        ("attribute", "key"),
+        [
+            ("message_ttl_ms", "message-ttl"),
+            ("max_length", "max-length"),
+            ("max_length_bytes", "max-length-bytes"),
+            ("delivery_limit", "delivery-limit"),
+        ],
+    )
+    @given(argument=st.none() | st.integers(0, 5), limit=st.none() | st.integers(0, 5))
+    def test_of_limits_the_smaller_counts(
+        self, attribute: str, key: str, argument: int | None, limit: int | None
+    ) -> None:
+        settings = self.settings({} if limit is None else {key: limit}, **{attribute: argument})
+        given_values = [value for value in (argument, limit) if value is not None]
+        assert getattr(settings, attribute) == min(given_values, default=None)
+
+    def test_a_text_as_delivery_limit_gives_way_to_a_policy(self) -> None:
+        assert (
+            self.settings({"delivery-limit": 5}, delivery_limit=NEVER_REACHED).delivery_limit == 5
+        )
+
+    def test_the_policy_decides_on_expiry_overflow_and_locator(self) -> None:
+        declared = {"expires_ms": 1, "overflow": "reject-publish", "queue_leader_locator": "random"}
+        policies = {"expires": 9, "overflow": "drop-head", "queue-leader-locator": "client-local"}
+        settings = self.settings(policies, **declared)
+        assert (settings.expires_ms, settings.overflow) == (9, "drop-head")
+        assert settings.queue_master_locator == "client-local"
+        assert self.settings({}, **declared).queue_master_locator == "min-masters"
+
+    def test_the_argument_decides_on_dead_letters(self) -> None:
+        policies = {
+            "dead-letter-exchange": "p",
+            "dead-letter-routing-key": "p",
+            "dead-letter-strategy": "at-least-once",
+        }
+        settings = self.settings(policies, dead_letter_exchange="a")
+        assert (settings.dead_letter_exchange, settings.dead_letter_routing_key) == ("a", "p")
+        assert settings.dead_letter_strategy == "at-least-once" and not settings.keeps_dead
+        assert self.settings({**policies, "overflow": "reject-publish"}).keeps_dead
+
+    def test_reject_publish_dlx_is_drop_head(self) -> None:
+        assert self.settings({}, overflow="reject-publish-dlx").overflow == "drop-head"
+
+    @pytest.mark.parametrize("key", sorted(NOT_FOR[QUORUM]))
+    def test_a_policy_for_other_queues_is_passed_over(self, key: str) -> None:
+        other = policy("other", definition={key: 1}, priority=9)
+        meant = policy("meant", definition={"delivery-limit": 1})
+        assert matching([other, meant], "q", "queue", QUORUM) is meant
+        assert matching([meant], "q", "queue") is None
 
 
 class TestEffectiveArguments:

@@ -12,11 +12,14 @@ from warren.core.errors import PreconditionFailed
 from warren.core.field import INTEGER_KINDS, Field, Table, long, longstr
 from warren.core.queue_arguments import (
     CHECKS,
+    NEVER_REACHED,
     OTHER_TYPES,
     QueueArguments,
     check_equivalent,
+    check_properties,
     parse,
 )
+from warren.core.queue_type import QueueType
 
 TEN_YEARS = 315_360_000_000
 SHORT = Field("s", 5)
@@ -104,13 +107,8 @@ def test_integers_may_have_any_integer_type(kind: str) -> None:
         ("x-queue-type", BYTE, "{unacceptable_type,byte}"),
         (
             "x-queue-type",
-            longstr("quorum"),
-            "\"unsupported queue type 'quorum', only classic queues are offered\"",
-        ),
-        (
-            "x-queue-type",
             longstr("stream"),
-            "\"unsupported queue type 'stream', only classic queues are offered\"",
+            "\"unsupported queue type 'stream', streams are not offered\"",
         ),
         (
             "x-queue-master-locator",
@@ -133,13 +131,58 @@ def test_a_dead_letter_exchange_is_a_string() -> None:
     )
 
 
-@pytest.mark.parametrize("name", OTHER_TYPES)
-def test_arguments_of_other_queue_types_are_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in OTHER_TYPES.items() for name in names]
+)
+def test_arguments_of_other_queue_types_are_refused(kind: QueueType, name: str) -> None:
     with pytest.raises(PreconditionFailed) as refused:
-        parse("q", "v", {name: long(1)})
+        parse("q", "v", {"x-queue-type": longstr(kind), name: long(1)})
     assert refused.value.text == (
-        f"invalid arg '{name}' for queue 'q' in vhost 'v' of queue type rabbit_classic_queue"
+        f"invalid arg '{name}' for queue 'q' in vhost 'v' of queue type rabbit_{kind}_queue"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "attribute", "value"),
+    [
+        ("x-expires", long(1), "expires_ms", 1),
+        ("x-message-ttl", long(0), "message_ttl_ms", 0),
+        ("x-delivery-limit", long(3), "delivery_limit", 3),
+        ("x-delivery-limit", long(-1), "delivery_limit", -1),
+        ("x-delivery-limit", longstr("few"), "delivery_limit", NEVER_REACHED),
+        ("x-delivery-limit", TRUE, "delivery_limit", NEVER_REACHED),
+        ("x-queue-leader-locator", longstr("balanced"), "queue_leader_locator", "balanced"),
+        ("x-quorum-initial-group-size", long(5), "quorum_initial_group_size", 5),
+        (
+            "x-dead-letter-strategy",
+            longstr("at-least-once"),
+            "dead_letter_strategy",
+            "at-least-once",
+        ),
+    ],
+)
+def test_arguments_of_quorum_queues_are_understood(
+    name: str, field: Field, attribute: str, value: Any
+) -> None:
+    quorum = {"type": QueueType.QUORUM, attribute: value}
+    arguments = {"x-queue-type": longstr("quorum"), name: field}
+    assert parse("q", "/", arguments) == QueueArguments(**quorum)
+
+
+@pytest.mark.parametrize(
+    ("properties", "wrong"),
+    [
+        ({"auto_delete": True, "exclusive": True, "durable": False}, "auto-delete"),
+        ({"exclusive": True, "durable": False}, "exclusive-owner"),
+        ({"durable": False}, "non-durable"),
+    ],
+)
+def test_a_quorum_queue_is_durable_and_for_all(properties: dict[str, bool], wrong: str) -> None:
+    asked = {"durable": True, "exclusive": False, "auto_delete": False, **properties}
+    check_properties("q", "v", {}, **asked)
+    with pytest.raises(PreconditionFailed) as refused:
+        check_properties("q", "v", {"x-queue-type": longstr("quorum")}, **asked)
+    assert refused.value.text == f"invalid property '{wrong}' for queue 'q' in vhost 'v'"
 
 
 def test_of_several_problems_always_the_same_is_reported() -> None:
@@ -211,9 +254,19 @@ class TestEquivalence:
 
     @given(
         names=st.lists(
-            st.sampled_from(sorted({*CHECKS, "x-dead-letter-exchange"})), min_size=1, unique=True
+            st.sampled_from(sorted({*CHECKS[QueueType.CLASSIC], "x-dead-letter-exchange"})),
+            min_size=1,
+            unique=True,
         )
     )
     def test_every_known_argument_counts(self, names: list[str]) -> None:
         text = inequivalence({name: longstr("other") for name in names}, {})
         assert text.split("'")[1] in names
+
+    def test_what_counts_depends_on_the_type_there_is(self) -> None:
+        quorum = {"x-queue-type": longstr("quorum")}
+        check_equivalent("q", "v", {**quorum, "x-max-priority": long(3)}, quorum)
+        check_equivalent("q", "v", {"x-delivery-limit": long(3)}, {})
+        assert "'x-delivery-limit'" in inequivalence(
+            {**quorum, "x-delivery-limit": long(3)}, quorum
+        )

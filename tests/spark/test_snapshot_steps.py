@@ -36,6 +36,7 @@ class History:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.random = Random(seed)
+        self.returns = Random(seed)
         self.path = path
         self.node = StoredNode(path)
         self.published: dict[int, dict[int, bytes]] = {queue: {} for queue in NAMES}
@@ -51,6 +52,8 @@ class History:
                 [4, 5, 3, 3, 1],
             )[0]
             choice()
+            if self.returns.random() < 0.1:
+                self.give_back()
 
     def publish(self) -> None:
         random = self.random
@@ -76,6 +79,14 @@ class History:
         self.node.queues[queue].remove_range(chosen[0], chosen[-1] + 1)
         for position in chosen:
             del self.alive[queue][position]
+
+    def give_back(self) -> None:
+        """Messages are returned to the queue, which says how often they were."""
+        queue = self.returns.choice((ORDERS, INVOICES))
+        index = self.node.queues[queue]
+        for position in list(self.alive[queue])[:3]:
+            index.delivery_counts[position] = index.delivery_counts.get(position, 0) + 1
+            index.counts_changed([position])
 
     def checkpoint(self) -> None:
         before = self.node.storage.combiners[0].combined

@@ -141,6 +141,35 @@ def test_a_user_sees_what_he_may_use_and_no_errors(
 # What is done with queues and messages
 
 
+def test_a_quorum_queue_is_declared_and_shown(ui: WebUi, channel: Any) -> None:
+    ui.open("queues")
+    form = ui.unfold("Declare a queue")
+    form.get_by_label("Name", exact=True).fill("sure")
+    form.get_by_label("Type", exact=True).select_option("quorum")
+    form.get_by_role("button", name="x-delivery-limit", exact=True).click()
+    form.get_by_role("button", name="Declare queue").click()
+    ui.expect_notice("The queue sure is declared.")
+    row = ui.page.get_by_role("row").filter(has_text="sure")
+    expect(row.get_by_text("Quorum", exact=True)).to_be_visible()
+    ui.page.get_by_role("link", name="sure", exact=True).click()
+    expect(ui.value("Type")).to_have_text("quorum")
+    expect(ui.value("Arguments")).to_contain_text("x-delivery-limit: 20")
+    expect(ui.value("Members")).to_have_text("warren@localhost")
+    expect(ui.value("Dead letters kept")).to_have_text("0")
+    expect(ui.heading("Where the messages are")).to_be_hidden()
+
+
+def test_a_virtual_host_has_a_default_type_of_queues(ui: WebUi) -> None:
+    ui.open("vhosts")
+    form = ui.unfold("Add a virtual host")
+    form.get_by_label("Name", exact=True).fill("typed")
+    form.get_by_label("Default type of queues").select_option("quorum")
+    form.get_by_role("button", name="Add virtual host").click()
+    ui.expect_notice("The virtual host typed is there. Users need permissions in it.")
+    ui.open("vhosts", "typed")
+    expect(ui.value("Default type of queues")).to_have_text("quorum")
+
+
 def test_a_queue_is_declared_bound_filled_read_and_deleted(ui: WebUi, channel: Any) -> None:
     channel.exchange_declare("shop", "topic", durable=True)
     page = ui.page

@@ -1,0 +1,57 @@
+"""The types of queues there are, as clients name them.
+
+A queue has the type its argument `x-queue-type` says; without one it is a classic queue.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from warren.core.field import Field, Table, longstr
+
+QUEUE_TYPE = "x-queue-type"
+
+
+class QueueType(StrEnum):
+    CLASSIC = "classic"
+    QUORUM = "quorum"
+
+    @property
+    def module(self) -> str:
+        """What RabbitMQ's reply texts and metrics call the type."""
+        return f"rabbit_{self}_queue"
+
+
+DEFAULT_TYPES = ("classic", "quorum", "stream")
+"""What a virtual host may have as its default type."""
+
+CLASSIC = QueueType.CLASSIC
+QUORUM = QueueType.QUORUM
+
+
+def type_of(arguments: Table) -> QueueType:
+    """The type of a queue with these arguments, which are valid."""
+    field = arguments.get(QUEUE_TYPE)
+    return QUORUM if field is not None and field.value == b"quorum" else CLASSIC
+
+
+def with_default_type(
+    arguments: Table,
+    default: str | None,
+    *,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+) -> Table:
+    """The arguments of a declaration, with the default type of the virtual host where it counts.
+
+    It counts for what lasts only: a queue that is transient, exclusive or deleted with its last
+    consumer is a classic queue unless it says otherwise.
+    """
+    lasts = durable and not exclusive and not auto_delete
+    # Definitions say `undefined` where there is none.
+    if default not in DEFAULT_TYPES or not lasts or QUEUE_TYPE in arguments:
+        return arguments
+    assert default is not None
+    kind: Field = longstr(default)
+    return {**arguments, QUEUE_TYPE: kind}

@@ -1,0 +1,206 @@
+"""Quorum queues for operators: members, status, a look at a message (quorum_queues.md section 8).
+
+RabbitMQ 3.10 has none of this over HTTP; the command line asks for it under `/control`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.core.erlang_text import binary_text
+from warren.core.field import to_json
+from warren.core.matcher import Matcher
+from warren.core.pattern import InvalidPattern, compile_pattern
+from warren.core.queue import Queue
+from warren.core.queue_type import QUORUM
+from warren.core.quorum_queue import DELIVERY_COUNT, QuorumQueue
+from warren.mgmt.api.changes import audit
+from warren.mgmt.http.endpoint import Endpoint, Right
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.request import ApiRequest, demanded
+from warren.mgmt.quorum_members import (
+    MACHINE_VERSION,
+    MemberRefused,
+    add_member,
+    delete_member,
+    members_of,
+    quorum_queues,
+    status_of,
+)
+
+SHOWN_OCTETS = 64
+"""Of the body of a message that is looked at."""
+
+NO_MESSAGE = "Target queue does not have a message at that position"
+
+
+def _quorum_queue(request: ApiRequest, otherwise: str) -> Queue:
+    """The queue in the path. Raises `ObjectNotFound`, or `BadRequest` with a text for other types
+    of queues."""
+    queue = request.vhost().queues.get(request.name("queue"))
+    if queue is None:
+        raise ObjectNotFound()
+    if queue.settings.type is not QUORUM:
+        raise BadRequest(otherwise)
+    return queue
+
+
+async def status(request: ApiRequest) -> Any:
+    queue = _quorum_queue(request, "Cannot get quorum status of a classic queue")
+    return [
+        {
+            "Node Name": member.node,
+            "Raft State": member.state,
+            "Log Index": _or_nothing(member.log_index),
+            "Commit Index": _or_nothing(member.log_index),
+            "Snapshot Index": "" if member.log_index is None else "undefined",
+            "Term": _or_nothing(member.term),
+            "Machine Version": "" if member.log_index is None else MACHINE_VERSION,
+        }
+        for member in status_of(request.managed, queue)
+    ]
+
+
+def _or_nothing(figure: int | None) -> int | str:
+    return "" if figure is None else figure
+
+
+async def put_member(request: ApiRequest) -> None:
+    queue = _quorum_queue(request, "Cannot add members to a classic queue")
+    node = request.name("node")
+    try:
+        add_member(request.managed, queue, node)
+    except MemberRefused as refused:
+        raise BadRequest(str(refused)) from refused
+    audit(request, "quorum_member_added", vhost=queue.vhost_name, queue=queue.name, node=node)
+
+
+async def remove_member(request: ApiRequest) -> None:
+    # RabbitMQ's text for this one is that of the other.
+    queue = _quorum_queue(request, "Cannot add members to a classic queue")
+    node = request.name("node")
+    try:
+        delete_member(request.managed, queue, node)
+    except MemberRefused as refused:
+        raise BadRequest(str(refused)) from refused
+    audit(request, "quorum_member_deleted", vhost=queue.vhost_name, queue=queue.name, node=node)
+
+
+async def grow(request: ApiRequest) -> Any:
+    """Give all queues that match a member on a node, or those with an even number of members."""
+    body = await request.body()
+    (strategy,) = demanded(body, "strategy")
+    vhosts, queues = _patterns(body)
+    node, managed = request.name("node"), request.managed
+    rows: list[dict[str, Any]] = []
+    for queue in quorum_queues(managed):
+        members = members_of(managed, queue)
+        wanted = vhosts.search(queue.vhost_name) and queues.search(queue.name)
+        if not wanted or node in members or (strategy == "even" and len(members) % 2):
+            continue
+        try:
+            add_member(managed, queue, node)
+        except MemberRefused as refused:
+            if str(refused) != "node_not_running":
+                rows.append(_row(request, queue, f"error: {refused}"))
+        else:
+            rows.append(_row(request, queue, "ok"))
+    return rows
+
+
+async def shrink(request: ApiRequest) -> Any:
+    """Take away the members that a node has."""
+    node, managed = request.name("node"), request.managed
+    rows: list[dict[str, Any]] = []
+    for queue in quorum_queues(managed):
+        if node not in members_of(managed, queue):
+            continue
+        try:
+            delete_member(managed, queue, node)
+        except MemberRefused:
+            rows.append(_row(request, queue, "error: the last node cannot be removed"))
+        else:
+            rows.append(_row(request, queue, "ok"))
+    return rows
+
+
+def _patterns(body: dict[str, Any]) -> tuple[Matcher, Matcher]:
+    given = [body.get(name, ".*") for name in ("vhost_pattern", "queue_pattern")]
+    if not all([isinstance(pattern, str) for pattern in given]):
+        raise BadRequest("patterns should be strings")
+    try:
+        vhosts, queues = [compile_pattern(pattern) for pattern in given]
+    except InvalidPattern as error:
+        raise BadRequest(["invalid_regexp", error.pattern, error.reason]) from error
+    return vhosts, queues
+
+
+def _row(request: ApiRequest, queue: Queue, result: str) -> dict[str, Any]:
+    size = len(members_of(request.managed, queue))
+    return {"vhost": queue.vhost_name, "name": queue.name, "size": size, "result": result}
+
+
+async def peek(request: ApiRequest) -> Any:
+    """A ready message, which stays where it is; the head of the queue is at position 1."""
+    queue = _quorum_queue(request, "Cannot peek into a classic queue")
+    position = _position(request.name("position"))
+    if not isinstance(queue, QuorumQueue):
+        raise BadRequest("the queue is at another node")
+    message = queue.level.look(position - 1)
+    if message is None:
+        raise BadRequest(NO_MESSAGE)
+    codec = request.node.codec
+    header = message.envelope.header
+    headers = codec.headers(header)
+    count = queue.level.counts.get(message.position)
+    row: dict[str, Any] = {}
+    mode = codec.as_table(header).get("delivery_mode")
+    if mode is not None:
+        row["delivery_mode"] = mode.value
+    row["routing_keys"] = [message.envelope.routing_key, *message.envelope.copies]
+    row["exchange"] = message.envelope.exchange
+    row["payload (max 64 bytes)"] = _shown(message.body[:SHOWN_OCTETS])
+    for name, value in to_json(headers).items():
+        if name != DELIVERY_COUNT or count is None:
+            row[f"header.{name}"] = value
+    if count is not None:
+        row[f"header.{DELIVERY_COUNT}"] = count
+    return row
+
+
+def _shown(octets: bytes) -> str:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return binary_text(octets)
+
+
+def _position(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise BadRequest("position value must be a positive integer")
+    return int(text)
+
+
+QUEUE = "/control/quorum-queues/{vhost}/{queue}"
+
+ENDPOINTS = [
+    Endpoint(f"{QUEUE}/status", {"GET": status}, Right.LOCAL, "Members of a quorum queue"),
+    Endpoint(
+        f"{QUEUE}/members/{{node}}",
+        {"PUT": put_member, "DELETE": remove_member},
+        Right.LOCAL,
+        "Add a member of a quorum queue, or take it away",
+    ),
+    Endpoint(
+        f"{QUEUE}/messages/{{position}}",
+        {"GET": peek},
+        Right.LOCAL,
+        "Look at a message of a quorum queue",
+    ),
+    Endpoint(
+        "/control/quorum-members/{node}",
+        {"POST": grow, "DELETE": shrink},
+        Right.LOCAL,
+        "Add members at a node to quorum queues, or take them away",
+    ),
+]
