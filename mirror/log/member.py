@@ -183,7 +183,8 @@ class LogMember:
             return
         member = MemberId(node, hello.incarnation)
         window = self._window
-        place = window.end_place if hello.end == NOTHING else window.place_after(hello.end)
+        epoch = self._record.epoch
+        place = window.end_place if hello.end == NOTHING else window.place_after(hello.end, epoch)
         if place is None:
             self._effects.send(node, self.queue_id, Refusal(hello.incarnation))
             return

@@ -40,11 +40,11 @@ class Window:
             self._before = batches.popleft()[0]
             self.first_place += 1
 
-    def place_after(self, position: Position) -> int | None:
+    def place_after(self, position: Position, epoch: int) -> int | None:
         """Where to go on for who has everything up to this position; None if that is not known.
 
         Who has more of an epoch than there is here is sent what comes after that epoch, and finds
-        out by it.
+        out by it; `epoch` is the present one, of which there may be nothing yet.
         """
         if position < self._before:
             return None
@@ -58,6 +58,6 @@ class Window:
         if is_known:
             return place
         # Not one of ours: it has more than we got of an earlier epoch.
-        if place < self.end_place and self._batches[place - self.first_place][0][0] > position[0]:
-            return place
-        return None
+        is_last = place == self.end_place
+        following = epoch if is_last else self._batches[place - self.first_place][0][0]
+        return place if following > position[0] else None

@@ -235,7 +235,7 @@ class CopyHere:
 
     def _call_election(self, record: QueueRecord) -> None:
         election = (record.epoch, record.ballot)
-        if self._election != election and self.mirror.started and not self.is_outside:
+        if self._election != election and self.may_vote(record):
             self._election = election
             self._clock.call_later(ELECTION_PAUSE_S, lambda: self._ask_for_votes(election))
 
@@ -255,10 +255,19 @@ class CopyHere:
         record = self._definitions.record_of(self.key, self.queue_id)
         if record is None or (record.epoch, record.ballot) != (epoch, ballot):
             return Vote.NONE
-        if self._node not in record.in_sync or self.is_outside or not self.mirror.started:
+        if not self.may_vote(record):
             return Vote.NONE
-        end = self.member.vote()
+        end = self.mirror.carried_out if self.is_outside else self.member.vote()
         return Vote.LEADER_LIVES if end is None else end
+
+    def may_vote(self, record: QueueRecord) -> bool:
+        """Whether this copy counts in elections.
+
+        One that is outside has not followed the leader, which confirmed nothing since only if all
+        whole copies have to have it.
+        """
+        counts = self._node in record.in_sync and self.mirror.started
+        return counts and (not self.is_outside or record.acks == ALL)
 
     def _count(self, answers: Mapping[str, Answer], election: tuple[int, int]) -> None:
         record = self._definitions.record_of(self.key, self.queue_id)

@@ -1074,6 +1074,9 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started:
             return False
+        record = self._definitions.record_of(copy.key, queue_id)
+        if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
+            return False
         copy.leader_was_away(node)
         return True
 

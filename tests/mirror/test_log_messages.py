@@ -70,7 +70,7 @@ def test_a_mirror_is_sent_what_comes_after_what_it_has(
     for at in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1)):
         window.append(at, b"%d %d" % at)
     window.trim((1, 2))
-    assert window.place_after(position) == place
+    assert window.place_after(position, 2) == place
     assert (window.first_place, window.end_place, window.last) == (2, 5, (2, 1))
     assert window.payload_at(4) == b"2 1"
 
@@ -78,5 +78,12 @@ def test_a_mirror_is_sent_what_comes_after_what_it_has(
 def test_a_window_begins_where_another_carrier_ended() -> None:
     window = Window((4, 20))
     assert window.last == (4, 20)
-    assert window.place_after((4, 20)) == window.end_place == 0
-    assert window.place_after((4, 19)) is None
+    assert window.place_after((4, 20), 4) == window.end_place == 0
+    assert window.place_after((4, 19), 4) is None
+
+
+def test_who_has_more_of_an_earlier_epoch_waits_for_the_present_one() -> None:
+    """A new leader says nothing before its node knows that it leads."""
+    window = Window((1, 6))
+    assert window.place_after((1, 7), 2) == 0
+    assert window.place_after((1, 7), 1) is None
