@@ -447,6 +447,11 @@ class Leader:
             # Whoever is elected has all that is confirmed.
             self._note_hand_outs(upto)
 
+    def waits_for_nobody(self) -> None:
+        """There are no mirrors any more: a publish is confirmed when the own store has it."""
+        self._settle_up_to(self._awaiting, self._batch)
+        self._settle_up_to(self._awaited_everywhere, self._batch)
+
     def _settle_up_to(self, awaiting: deque[tuple[int, _Confirm]], upto: int) -> None:
         while awaiting and awaiting[0][0] <= upto:
             self._step(awaiting.popleft()[1])

@@ -225,7 +225,8 @@ class Mirror:
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
                 level.begin(first, upto)
             self.started = True
-        else:
+        elif self.started:
+            # Before that, it is for a former life of this mirror.
             number, level_number, upto = rest
             self._sync_level, self._sync_upto = self.levels[level_number], upto
             if (self.epoch, number) in self._slices:

@@ -605,6 +605,9 @@ class Mirroring:
             queue.backing.replace_levels(inner)
         else:
             queue.backing = inner[0]
+        # No other node has to hear of anything first.
+        led.leader.waits_for_nobody()
+        queue.hand_out()
 
     def _queue_gone(self, queue: Queue) -> None:
         """A queue of this node was deleted, or another node leads it now."""
