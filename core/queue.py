@@ -171,6 +171,7 @@ class Queue:
         "got",
         "got_no_ack",
         "got_nothing",
+        "lacks_copies",
         "left_ready",
         "mirrored",
         "name",
@@ -223,6 +224,7 @@ class Queue:
         self.redelivered = 0
         self._sent_late = 0
         self._turned_away = 0
+        self.lacks_copies = False
         self._trace: Firehose | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
@@ -379,6 +381,9 @@ class Queue:
             held = Unanswered(0, envelope, body, confirms, publish_seq, may_be_delivered=again)
             self._held.append(held)
             return PENDING if confirms is not None else SETTLED
+        if self.lacks_copies:
+            self._turned_away += 1
+            return REJECTED
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
@@ -621,6 +626,12 @@ class Queue:
         self._find_rules()
         if not self.deleted:
             self.deliver()
+
+    def set_lacks_copies(self, lacks: bool) -> None:
+        """Whether publishes are refused because too few nodes have the queue."""
+        if lacks != self.lacks_copies:
+            self.lacks_copies = lacks
+            self._find_rules()
 
     def withhold(self) -> None:
         """Messages that are ready may not be handed out yet, and fetches give none, until
@@ -895,6 +906,7 @@ class Queue:
             or self._trace is not None
             or self._held is not None
             or self._still > 0
+            or self.lacks_copies
         )
 
     def _unused(self) -> None:

@@ -58,6 +58,18 @@ def shown_ring(
     return [*ring, *(Shown(node, Standing.JOINING) for node in asked if node not in there)]
 
 
+def shown_star(
+    record: QueueRecord, *, syncing: Collection[str] = (), asked: Collection[str] = ()
+) -> list[Shown]:
+    """The same where the leader sends batches straight to each mirror: it comes first."""
+    shown = [Shown(record.leader, Standing.LEADER)]
+    for node in record.mirrors:
+        standing = Standing.SYNCING if node in syncing else Standing.OUT_OF_SYNC
+        shown.append(Shown(node, Standing.IN_SYNC if node in record.in_sync else standing))
+    there = {record.leader, *record.mirrors}
+    return [*shown, *(Shown(node, Standing.JOINING) for node in asked if node not in there)]
+
+
 def _standing(
     member: MemberId, alive: dict[str, MemberId], record: QueueRecord, syncing: Collection[str]
 ) -> Standing:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from warren.core.ports import Key
 from warren.core.queue import Queue
 from warren.core.records import GroupRecord, QueueRecord
-from warren.mirror.gm.ring_view import Shown, shown_ring
+from warren.mirror.gm.ring_view import Shown, shown_ring, shown_star
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.leader import SyncProgress
 from warren.mirror.replication.led_queue import LedQueue
@@ -92,10 +92,14 @@ class MirrorFigures:
             return []
         led = self._led.get(queue.queue_id)
         group = self._group_record(queue.queue_id)
-        if led is None:
-            return shown_ring(record, group)
-        syncing = [mirror for mirror in led.leader.mirrors if led.leader.is_syncing(mirror)]
-        return shown_ring(record, group, syncing=syncing, asked=led.wanted_mirrors)
+        mirrors = led.leader.mirrors if led is not None else ()
+        syncing = [
+            mirror for mirror in mirrors if led is not None and led.leader.is_syncing(mirror)
+        ]
+        asked = led.wanted_mirrors if led is not None else ()
+        if record.carrier:
+            return shown_star(record, syncing=syncing, asked=asked)
+        return shown_ring(record, group, syncing=syncing, asked=asked)
 
     # Of this node
 

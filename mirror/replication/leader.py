@@ -189,6 +189,8 @@ class Leader:
         self._copies: dict[str, _Copy] = {}
         # How many whole copies confirm a publish; None: every mirror there is, whole or not.
         self.acks: int | None = None
+        # Whether a persistent message is safe here when it is on disk, or as soon as it has come.
+        self.is_flushed = True
         self._confirmed = 0
         self._missing = 0
         self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
@@ -354,6 +356,7 @@ class Leader:
     def confirm(
         self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
     ) -> tuple[PublishConfirms | None, int]:
+        local &= self.is_flushed
         waiting = _Confirm(confirms, publish_seq, 1 + local)
         self._awaiting.append((batch, waiting))
         if not local:

@@ -180,6 +180,8 @@ class LedQueue:
         self.carrier = carrier
         self.member = member
         self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
+        self.leader.is_flushed = True
+        self.queue.set_lacks_copies(False)
         self._invited.clear()
         self._members.clear()
         self._named.clear()
@@ -293,6 +295,9 @@ class LedQueue:
         self._effects.flush_soon(self)
 
     def broadcast(self, payload: bytes) -> None:
+        if self.carrier is CarrierKind.LOG:
+            # It is to be seen when a mirror falls too far behind.
+            self.at_rest = False
         self._unsent.append(payload)
         self._send_on()
 
@@ -465,11 +470,17 @@ class LedQueue:
         if self.carrier is CarrierKind.LOG:
             # Until a smaller number is written down, an election counts on the larger one.
             self.leader.acks = stricter(record.acks, self.wanted_acks)
+            self._follow_limits(record)
         for mirror in list(self.leader.mirrors):
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
         self.leader.whole_copies_are(record.in_sync, record.missing)
         self._look_for_awaited()
+
+    def _follow_limits(self, record: QueueRecord) -> None:
+        """With too few whole copies publishes are refused before anything is done with them."""
+        self.queue.set_lacks_copies(1 + len(record.in_sync) < self.wanted.in_sync_min)
+        self.leader.is_flushed = self.wanted.is_flushed
 
     @property
     def wanted_acks(self) -> int:
@@ -480,6 +491,7 @@ class LedQueue:
         if self.carrier is not CarrierKind.LOG:
             return
         acks = self.wanted_acks
+        self._follow_limits(record)
         self.leader.acks = stricter(record.acks, acks)
         if not record.mirrors and not record.missing:
             return

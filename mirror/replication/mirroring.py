@@ -607,6 +607,7 @@ class Mirroring:
             queue.backing = inner[0]
         # No other node has to hear of anything first.
         led.leader.waits_for_nobody()
+        queue.set_lacks_copies(False)
         queue.hand_out()
 
     def _queue_gone(self, queue: Queue) -> None:

@@ -1,0 +1,200 @@
+"""Queues whose batches are carried by a log, in clusters of three nodes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from cluster_disk import Disk, backings_on
+from pamqp import commands
+from pipe import Client
+
+from warren.core.policy_definition import check_definition
+from warren.core.records import QueueRecord
+from warren.core.validation import ValidationFailed
+from warren.mirror.gm.ring_view import Shown, Standing
+from warren.mirror.replication.replicas import Wanted
+
+LOG = {"ha-mode": "all", "ha-replication": "log"}
+
+
+class LoggedCluster(Cluster):
+    """Node a leads queue `q`."""
+
+    def policy(self, **more: Any) -> None:
+        definition = {**LOG, **{key.replace("_", "-"): value for key, value in more.items()}}
+        self["a"].node.policies.set("/", "q", "^q$", definition, 0, "queues")
+        self.clock.advance(5)
+
+    def record(self) -> QueueRecord:
+        node = next(node for node in self.alive)
+        stored = self[node].metadata.get(("queue", "/", "q"))
+        assert stored is not None and isinstance(stored.record, QueueRecord)
+        return stored.record
+
+    def client(self, node: str = "a") -> Client:
+        client = self[node].connects()
+        client.opens_channel(1)
+        return client
+
+    def publisher(self, node: str = "a") -> Client:
+        client = self.client(node)
+        client.selects_confirms()
+        return client
+
+
+def confirmed(client: Client) -> int:
+    """Up to which publish of this client all is confirmed."""
+    tags = [f.method.delivery_tag for f in client.frames() if f.method.name == "Basic.Ack"]
+    return max(tags, default=0)
+
+
+@pytest.fixture
+def cluster() -> LoggedCluster:
+    disks: dict[str, Disk] = {}
+    cluster = LoggedCluster("a", "b", "c", new_backing=backings_on(disks))
+    cluster.policy()
+    cluster.client().declares("q", durable=True)
+    cluster.clock.advance(5)
+    record = cluster.record()
+    assert (record.carrier, record.leader, sorted(record.in_sync)) == ("log", "a", ["b", "c"])
+    return cluster
+
+
+def test_every_whole_copy_has_a_publish_before_it_is_confirmed(cluster: LoggedCluster) -> None:
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert not confirmed(publisher)
+    cluster.unstall("a", "c")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+
+
+def test_a_majority_is_enough_where_the_policy_says_so(cluster: LoggedCluster) -> None:
+    cluster.policy(log_acks="majority")
+    assert cluster.record().acks == 2
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    # The one that has it leads, not the one that lacks it.
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "b"
+    got = cluster.client("b").gets("q", no_ack=True)
+    assert got is not None and got.body == b"one"
+
+
+def test_no_mirror_leads_that_may_lack_what_was_confirmed(cluster: LoggedCluster) -> None:
+    """Of three copies two confirm: one alone cannot know whether it has all."""
+    cluster.policy(log_acks="majority", ha_promote_on_failure="when-synced")
+    for name in ("a", "b"):
+        cluster.kill(name)
+        cluster.tidy_after(name)
+    cluster.clock.advance(20)
+    assert (cluster.record().leader, cluster.record().epoch) == ("a", 0)
+    cluster.comes_back("a")
+    cluster.clock.advance(10)
+    assert cluster.record().leader == "a"
+
+
+def test_with_too_few_copies_publishes_are_refused(cluster: LoggedCluster) -> None:
+    cluster.policy(log_min_insync=3)
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.kill("c")
+    cluster.clock.advance(1)
+    publisher.publishes("q", b"two", delivery_mode=2)
+    cluster.clock.advance(1)
+    publisher.receives(commands.Basic.Nack)
+    assert len(cluster["a"].queue("q")) == 1
+    cluster.comes_back("c")
+    cluster.clock.advance(10)
+    publisher.publishes("q", b"three", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 3
+
+
+def test_a_mirror_that_is_too_far_behind_is_dropped_and_catches_up(cluster: LoggedCluster) -> None:
+    cluster.policy(log_max_gap_bytes=1 << 20)
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    for _ in range(3):
+        publisher.publishes("q", bytes(700_000), delivery_mode=2)
+    cluster.clock.advance(3)
+    assert cluster.record().in_sync == ["b"]
+    assert confirmed(publisher) == 3
+    cluster.unstall("a", "c")
+    cluster.clock.advance(20)
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+
+
+def test_the_carrier_changes_while_clients_publish_and_no_copy_is_made_anew(
+    cluster: LoggedCluster,
+) -> None:
+    publisher = cluster.publisher("b")
+    stores = cluster.record().stores
+    for number, carrier in enumerate(("gm", "log", "gm"), 1):
+        publisher.publishes("q", b"before %d" % number, delivery_mode=2)
+        cluster["a"].node.policies.set(
+            "/", "q", "^q$", {"ha-mode": "all", "ha-replication": carrier}, 0, "queues"
+        )
+        publisher.publishes("q", b"after %d" % number, delivery_mode=2)
+        cluster.clock.advance(5)
+        record = cluster.record()
+        assert record.carrier == ("" if carrier == "gm" else carrier)
+        assert (record.epoch, record.stores) == (number, stores)
+        assert sorted(record.in_sync) == ["b", "c"]
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(10)
+    client = cluster.client(cluster.record().leader)
+    bodies = []
+    while (got := client.gets("q", no_ack=True)) is not None:
+        bodies.append(got.body)
+    assert bodies == [b"%s %d" % (when, n) for n in (1, 2, 3) for when in (b"before", b"after")]
+    assert confirmed(publisher) == 6
+
+
+def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
+    queue = cluster["a"].queue("q")
+    ring = cluster["a"].mirroring.figures.ring(queue)
+    assert ring[0] == Shown("a", Standing.LEADER)
+    assert sorted(ring[1:]) == [Shown("b", Standing.IN_SYNC), Shown("c", Standing.IN_SYNC)]
+
+
+@pytest.mark.parametrize(
+    ("more", "refusal"),
+    [
+        ({"ha-replication": "raft"}, "ha-replication must be gm or log"),
+        ({"log-acks": "one"}, "ha-replication must be log to specify log-acks"),
+        ({"ha-replication": "log", "log-acks": "two"}, "log-acks must be async"),
+        ({"ha-replication": "log", "log-acks": 0}, "log-acks must be async"),
+        ({"ha-replication": "log", "log-min-insync": 0}, "log-min-insync takes"),
+        ({"ha-replication": "log", "log-flush": "never"}, "log-flush must be"),
+        ({"ha-replication": "log", "log-max-gap-bytes": 5}, "log-max-gap-bytes takes"),
+        ({"ha-replication": "log", "log-catchup-rate": -1}, "log-catchup-rate takes"),
+    ],
+)
+def test_a_policy_says_what_is_wrong_with_it(more: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ValidationFailed, match=refusal):
+        check_definition({"ha-mode": "all", **more}, operator=False)
+
+
+@pytest.mark.parametrize(
+    ("acks", "copies"), [("async", 1), ("one", 2), ("majority", 3), ("all-in-sync", 0), (4, 4)]
+)
+def test_acknowledgements_by_name_are_a_number_of_copies(acks: str | int, copies: int) -> None:
+    assert Wanted.of({**LOG, "log-acks": acks}).acks_of(5) == copies
