@@ -8,7 +8,9 @@ Rooms, each of which may use only those above it in this list:
 | `definitions` | What do all nodes agree on? Definitions in etcd, with a copy at each node. |
 | `messages` | How do parts of two nodes talk? Frames by kind, and questions with answers. |
 | `members` | Who is in the cluster, who is up, who is in maintenance, who has an alarm? |
+| `carriers` | What does a queue see of what brings its batches to other nodes? |
 | `gm` | How does a group of nodes get the same messages in the same order? The ring. |
+| `log` | How does the leader of a queue send the same to each mirror itself? |
 | `replication` | How do several nodes have the same queue, and who leads it? |
 | `remote` | How do clients of this node use a queue that another node leads? |
 
