@@ -156,8 +156,9 @@ class GroupMember:
         def finish(taken: bool) -> None:
             if taken:
                 self._handout.run(self.member.transaction_committed(request))
-                if self.member.phase is STOPPED and alive_members(record) == (self.member.me,):
-                    # It has stopped meanwhile, and nobody else knows of this group.
+                is_alone = alive_members(record) == (self.member.me,) or record.version == 1
+                if self.member.phase is STOPPED and is_alone:
+                    # It has stopped meanwhile, and nobody else has begun with this group.
                     shell.delete_group(self.queue_id)
             else:
                 now = shell.record(self.queue_id)

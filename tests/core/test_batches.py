@@ -17,7 +17,7 @@ HOUSES = (warren.core, warren.mirror)
 
 def classes() -> Iterator[type]:
     for house in HOUSES:
-        for module in pkgutil.iter_modules(house.__path__, f"{house.__name__}."):
+        for module in pkgutil.walk_packages(house.__path__, f"{house.__name__}."):
             for found in vars(importlib.import_module(module.name)).values():
                 if isinstance(found, type) and found.__module__ == module.name:
                     yield found

@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 
 import cluster_history
 
-OUT_OF_SYNC_SEED = 10_384
+OUT_OF_SYNC_SEED = 20_088
 """A mirror that is not in sync is promoted in one history of some hundred; here it is."""
 
 SEEDS = (

@@ -27,7 +27,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def cluster(running_cluster: RunningCluster) -> RunningCluster:
-    for name, more in (("ha", {"ha-sync-mode": "automatic"}), ("later", {})):
+    # Slices are small, so that a synchronisation is under way for as long as it is looked at.
+    slow = {"ha-sync-batch-size": 4}
+    for name, more in (("ha", {"ha-sync-mode": "automatic"}), ("later", slow)):
         body = {"pattern": f"^{name}", "definition": {"ha-mode": "all", **more}}
         running_cluster["a"].changes("policies", "/", name, body=body)
     return running_cluster
