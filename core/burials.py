@@ -5,7 +5,7 @@ A message that died in a queue stays there, pending and on disk, until its dead 
 such as with a time to live of 0, is its publisher's until then: the confirm waits.
 
 The dead letters of some queues must arrive (`QueueSettings.keeps_dead`). Those that no queue takes
-are kept, and routed again every `KEPT_AGAIN_S`; few of them are on the way at a time.
+are kept, and routed again after 1 to 10 s; few of them are on the way at a time.
 
 The dead wait in one line, the oldest first. A burial may be the cause of further deaths, which
 join the line, so cascades of any depth need no recursion. How much of the line is worked off in a
@@ -51,10 +51,13 @@ ON_THE_WAY_MAX = 5000
 to go, those behind them stay where they can be paged out, and those of other queues go on."""
 
 INSISTED_ON_MAX = 32
-"""The same for a queue whose dead letters must arrive, because those that do not are kept."""
+"""Dead letters of one queue that are on their way at a time, where they must arrive (the strategy
+`at-least-once`). It is small because those that no queue takes are all kept in memory."""
 
+KEPT_AGAIN_FIRST_S = 1.0
 KEPT_AGAIN_S = 10.0
-"""When dead letters that no queue has taken are routed again."""
+"""Dead letters that no queue has taken are routed again: first so soon, then after twice the time
+each, up to the longest."""
 
 QUEUE_US = 5
 """What each queue costs that takes the dead letter."""
@@ -127,6 +130,7 @@ class Burials:
         # Dead letters that must arrive and that no queue has taken.
         self._kept: dict[Queue, list[_Dead]] = {}
         self._keeping: Timer | None = None
+        self._kept_again_s = KEPT_AGAIN_FIRST_S
         self._retrying = False
         self._held = False
         self._burying = False
@@ -324,7 +328,8 @@ class Burials:
             )
         kept.append(_Dead(queue, (message,), reason, done))
         if self._keeping is None:
-            self._keeping = self._clock.call_later(KEPT_AGAIN_S, self._try_kept_again)
+            self._keeping = self._clock.call_later(self._kept_again_s, self._try_kept_again)
+            self._kept_again_s = min(2 * self._kept_again_s, KEPT_AGAIN_S)
         if self._only_kept(queue):
             self._happened(queue)
 
@@ -359,6 +364,8 @@ class Burials:
             del unburied[message]
             if not unburied:
                 del self._unburied[queue]
+            if not self._unburied:
+                self._kept_again_s = KEPT_AGAIN_FIRST_S
             self._buried.setdefault(queue, []).append(message)
             if not self._burying and not self._telling:
                 self._telling = True

@@ -127,7 +127,7 @@ LOG_KEYS: Mapping[str, tuple[Valid, str]] = {
     "log-max-gap-bytes": (_at_least(1 << 20), "takes an integer of 1048576 or more"),
     "log-catchup-rate": (_at_least(0), "takes an integer of 0 or more"),
 }
-"""Of Warren alone: how batches are carried where `ha-replication` is `log`."""
+"""Keys that only Warren has: how a queue is replicated where `ha-replication` is `log`."""
 HA_CHOICES: Mapping[str, tuple[str, str]] = {
     "ha-sync-mode": ("manual", "automatic"),
     "ha-promote-on-shutdown": ("always", "when-synced"),

@@ -25,7 +25,7 @@ PRIORITY_MAX = 255
 FLOAT_KINDS = frozenset("fd")
 
 NEVER_REACHED = 1 << 63
-"""The delivery limit of a queue whose argument is no number, which RabbitMQ accepts."""
+"""Stands for a delivery limit that is text: RabbitMQ accepts it and never reaches it."""
 
 AT_MOST_ONCE = "at-most-once"
 AT_LEAST_ONCE = "at-least-once"

@@ -61,7 +61,7 @@ class QueueStore(Protocol):
     """Messages written to it so far."""
 
     delivery_counts: dict[int, int]
-    """How often messages were returned, by position; whoever counts changes it."""
+    """How often messages were returned, by position; the level of a quorum queue changes it."""
 
     dead_marks: dict[int, int]
     """Why messages are dead that must not be delivered any more, by position, as small numbers;

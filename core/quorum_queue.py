@@ -84,7 +84,7 @@ class QuorumQueue(Queue):
         return len(self.consumers) + len(self._leaving)
 
     def _forget_leavers(self) -> None:
-        """Let go of consumers that were cancelled and whose messages are settled by now."""
+        """Forget cancelled consumers that have no unacknowledged message any more."""
         for consumer in [consumer for consumer in self._leaving if not consumer.unacked]:
             del self._leaving[consumer]
 

@@ -161,7 +161,7 @@ class QueueRows:
         }
 
     def _members(self, queue: Queue) -> Row:
-        """Who has copies of a quorum queue."""
+        """The nodes that have a copy of a quorum queue, its leader first."""
         if queue.settings.type is not QUORUM:
             return {}
         managed = self._request.managed

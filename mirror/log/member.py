@@ -31,8 +31,8 @@ class LogEffects(Protocol):
         """Whether there is a link with the node."""
         ...
 
-    def is_congested(self, node: str) -> bool:
-        """Whether the link with the node can take no more for now."""
+    def may_send(self, node: str, member: LogMember) -> bool:
+        """Whether the link with the node takes more; if not, `link_is_free` is called later."""
         ...
 
     def tick_soon(self, member: LogMember) -> None:
@@ -167,7 +167,7 @@ class LogMember:
         window, node = self._window, session.member.node
         # One that is new need not have what the others have reported since it came.
         session.place = max(session.place, window.first_place)
-        while session.place < window.end_place and not self._effects.is_congested(node):
+        while session.place < window.end_place and self._effects.may_send(node, self):
             payload = window.payload_at(session.place)
             if not self._effects.send_batch(node, self.queue_id, self._everywhere, payload):
                 return
@@ -298,7 +298,7 @@ class LogMember:
     def link_is_free(self, node: str) -> None:
         """The link can take more again."""
         session = self._sessions.get(node)
-        if session is not None and self.leads:
+        if session is not None and self.leads and not self.is_stopped:
             self._send_on(session)
 
     def tick(self) -> bool:

@@ -28,7 +28,8 @@ class LogShell:
         self._clock = clock
         self._rng = rng
         self._members: dict[int, LogMember] = {}
-        self._congested: set[str] = set()
+        # Links that can take no more for now, and the members that have more to send.
+        self._congested: dict[str, dict[LogMember, None]] = {}
         self._waiting: dict[LogMember, None] = {}
         post.handle(Kind.LOG, self._frame)
         post.watch(self._node_up, self._node_down, self._set_congested)
@@ -63,8 +64,12 @@ class LogShell:
     def is_up(self, node: str) -> bool:
         return self._post.is_up(node)
 
-    def is_congested(self, node: str) -> bool:
-        return node in self._congested
+    def may_send(self, node: str, member: LogMember) -> bool:
+        waiting = self._congested.get(node)
+        if waiting is None:
+            return True
+        waiting[member] = None
+        return False
 
     def tick_soon(self, member: LogMember) -> None:
         if not self._waiting:
@@ -90,14 +95,13 @@ class LogShell:
             member.node_up(node)
 
     def _node_down(self, node: str) -> None:
-        self._congested.discard(node)
+        self._congested.pop(node, None)
         for member in list(self._members.values()):
             member.node_down(node)
 
     def _set_congested(self, node: str, congested: bool) -> None:
         if congested:
-            self._congested.add(node)
+            self._congested.setdefault(node, {})
             return
-        self._congested.discard(node)
-        for member in list(self._members.values()):
+        for member in self._congested.pop(node, ()):
             member.link_is_free(node)

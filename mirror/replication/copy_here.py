@@ -294,7 +294,7 @@ class CopyHere:
     def win(self, epoch: int, ballot: int) -> None:
         """Lead: enough have voted, and nobody of them has more."""
         if not isinstance(self.vote(epoch, ballot), Vote):
-            self.take_lead(epoch)
+            self.take_lead(epoch, ballot)
 
     def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
         if epoch != self._told_epoch:
@@ -308,16 +308,17 @@ class CopyHere:
                 candidates=" ".join(order) or "none",
             )
 
-    def take_lead(self, epoch: int) -> None:
+    def take_lead(self, epoch: int, ballot: int | None = None) -> None:
         """Lead, if nobody else does in a later epoch, and if nothing is lost by it that need not
-        be."""
+        be.
+
+        Where there are elections this copy counts as whole only if it was elected in this ballot.
+        """
         self.promoting = True
-        now = self._definitions.record_of(self.key, self.queue_id)
-        ballot = now.ballot if now is not None else 0
         is_elected = self.carrier is CarrierKind.LOG
 
         def lead(record: QueueRecord) -> QueueRecord | None:
-            whole = self._node in record.in_sync and not (is_elected and record.ballot != ballot)
+            whole = self._node in record.in_sync and (not is_elected or record.ballot == ballot)
             if (
                 record.epoch != epoch
                 or self._node not in record.mirrors

@@ -150,16 +150,21 @@ class LedQueue:
         """Lead on, after being fenced, in another life of the group, in which nobody is yet."""
         self.leader.goes_on_in(epoch)
         self.leader.fenced = False
-        self._invited.clear()
-        self._members.clear()
-        self._admitting.clear()
         self._unsent.clear()
-        self.member = member
-        self._founding = Founding.OVER
+        self._begin_with(member)
         member.start()
         # What waited for mirrors that are not there any more need not wait.
         self.leader.speak_again()
         self.queue.release(self.leader.publishing_again)
+
+    def _begin_with(self, member: CarrierMember) -> None:
+        """Be this member from now on, which knows of no other yet."""
+        self.member = member
+        self._founding = Founding.OVER
+        self._invited.clear()
+        self._members.clear()
+        self._named.clear()
+        self._admitting.clear()
 
     # Another carrier
 
@@ -176,16 +181,11 @@ class LedQueue:
     def comes_over(self, carrier: CarrierKind, member: CarrierMember) -> None:
         """Another carrier brings batches from now on; its members come one by one."""
         self._put_off = None
-        self._founding = Founding.OVER
         self.carrier = carrier
-        self.member = member
+        self._begin_with(member)
         self.leader.acks = None if carrier is CarrierKind.GM else self.wanted_acks
         self.leader.is_flushed = True
         self.queue.set_lacks_copies(False)
-        self._invited.clear()
-        self._members.clear()
-        self._named.clear()
-        self._admitting.clear()
 
     def await_mirrors(self, mirrors: Collection[str]) -> Event:
         """What happens when each of them has come, or is named no more."""
@@ -203,7 +203,7 @@ class LedQueue:
     def give_mirrors_up(self) -> None:
         """Those that have not come need not have anything to confirm."""
         for mirror in list(self._awaited):
-            self._dismiss(mirror, though_member=True)
+            self._dismiss(mirror)
 
     def _look_for_awaited(self) -> None:
         named, there = self._named, self.leader.mirrors
@@ -455,7 +455,7 @@ class LedQueue:
         self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
         for mirror, since in self._unreached.items():
             if now >= since + UNREACHED_S:
-                self._dismiss(mirror, though_member=True)
+                self._dismiss(mirror)
 
     def _drop_slow(self) -> None:
         """A mirror that is too far behind catches up later, from what it has on disk."""
@@ -463,56 +463,55 @@ class LedQueue:
             return
         for mirror in list(self.leader.mirrors):
             if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max:
-                self._dismiss(mirror, though_member=True)
+                self._dismiss(mirror)
 
     def record_changed(self, record: QueueRecord) -> None:
         """Mirrors that are not named any more need not have anything to confirm."""
         if self.carrier is CarrierKind.LOG:
-            # Until a smaller number is written down, an election counts on the larger one.
-            self.leader.acks = stricter(record.acks, self.wanted_acks)
-            self._follow_limits(record)
+            self._follow_policy(record)
         for mirror in list(self.leader.mirrors):
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
         self.leader.whole_copies_are(record.in_sync, record.missing)
         self._look_for_awaited()
 
-    def _follow_limits(self, record: QueueRecord) -> None:
-        """With too few whole copies publishes are refused before anything is done with them."""
-        self.queue.set_lacks_copies(1 + len(record.in_sync) < self.wanted.in_sync_min)
+    def _follow_policy(self, record: QueueRecord) -> None:
+        """What the policy says of a log: who confirms, and when publishes are refused."""
+        # Until a smaller number is written down, an election counts on the larger one.
+        self.leader.acks = stricter(record.acks, self.wanted_acks)
         self.leader.is_flushed = self.wanted.is_flushed
+        self.queue.set_lacks_copies(1 + len(record.in_sync) < self.wanted.in_sync_min)
 
     @property
     def wanted_acks(self) -> int:
         return self.wanted.acks_of(1 + len(self.wanted_mirrors))
 
     def follow_acks(self, record: QueueRecord) -> None:
-        """Have the definition say how many copies confirm a publish, as the policy wants it."""
+        """Have the definition say how many copies confirm a publish, as the policy wants it, and
+        which are missing."""
         if self.carrier is not CarrierKind.LOG:
             return
-        acks = self.wanted_acks
-        self._follow_limits(record)
-        self.leader.acks = stricter(record.acks, acks)
-        if not record.mirrors and not record.missing:
-            return
-        can_forget = self.leader.can_forget_missing
-        forget = record.missing > 0 and can_forget()
-        is_stricter = stricter(acks, record.acks) == acks
-        if (
-            acks != record.acks
-            and is_stricter
-            and not self.leader.have_all_confirmed(record.in_sync)
-        ):
-            # An election would count on what is not everywhere yet: at a later tick.
-            acks = record.acks
-        if acks == record.acks and not forget:
-            return
+        self._follow_policy(record)
 
-        def count(record: QueueRecord) -> QueueRecord:
-            missing = 0 if can_forget() or acks == ALL else record.missing
+        def count(record: QueueRecord) -> QueueRecord | None:
+            if not record.mirrors and not record.missing:
+                return None
+            acks = self._acks_to_write(record)
+            is_forgotten = acks == ALL or self.leader.can_forget_missing()
+            missing = 0 if is_forgotten else record.missing
+            if (acks, missing) == (record.acks, record.missing):
+                return None
             return msgspec.structs.replace(record, acks=acks, missing=missing)
 
         self._change(count)
+
+    def _acks_to_write(self, record: QueueRecord) -> int:
+        """The wanted number of acknowledgements; a larger one when an election may count on it."""
+        wanted = self.wanted_acks
+        is_larger = wanted != record.acks and stricter(wanted, record.acks) == wanted
+        if is_larger and not self.leader.have_all_confirmed(record.in_sync):
+            return record.acks
+        return wanted
 
     def _admit(self, birth: MemberId) -> None:
         """A new mirror has nothing yet, and the definition says so before it is told to start."""
@@ -555,10 +554,8 @@ class LedQueue:
 
         self._change(name, start, may_wait=True)
 
-    def _dismiss(
-        self, node: str, *, life: MemberId | None = None, though_member: bool = False
-    ) -> None:
-        """Name a mirror no more: any, or the one that this life of a member was."""
+    def _dismiss(self, node: str, *, life: MemberId | None = None) -> None:
+        """Name a mirror no more: any, or only the one that this life of a member was."""
         log_event(
             log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
         )
@@ -566,11 +563,9 @@ class LedQueue:
         def forget(record: QueueRecord) -> QueueRecord | None:
             if node not in record.mirrors:
                 return None
-            if life is None:
-                is_another = node in self._members and not though_member
-            else:
-                is_another = self._named.get(node, life) != life
-            if is_another or (life is not None and self._members.get(node) == life):
+            is_another = life is not None and self._named.get(node, life) != life
+            is_back = life is not None and self._members.get(node) == life
+            if is_another or is_back:
                 return None
             return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
 

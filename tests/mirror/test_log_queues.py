@@ -108,6 +108,14 @@ def test_no_mirror_leads_that_may_lack_what_was_confirmed(cluster: LoggedCluster
     assert cluster.record().leader == "a"
 
 
+def test_a_mirror_in_sync_does_not_lead_without_votes(cluster: LoggedCluster) -> None:
+    """As when it was about to lead out of sync, and its leader came back and synchronised it."""
+    copy = next(iter(cluster["b"].mirroring.figures.copies_here()))
+    copy.take_lead(cluster.record().epoch)
+    cluster.clock.advance(2)
+    assert (cluster.record().leader, cluster.record().epoch) == ("a", 0)
+
+
 def test_with_too_few_copies_publishes_are_refused(cluster: LoggedCluster) -> None:
     cluster.policy(log_min_insync=3)
     publisher = cluster.publisher()

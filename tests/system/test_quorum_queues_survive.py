@@ -142,7 +142,7 @@ def test_a_kept_dead_letter_stays_dead(
     assert channel.ready("q") == 2
     assert sorted(counts(channel)) == [0, 2]
     declare(channel, "later")
-    # It is routed again every 10 seconds.
+    # It is routed again after a second, later more seldom.
     deadline = time.monotonic() + 30
     while channel.ready("later") < 2 and time.monotonic() < deadline:
         time.sleep(0.2)
