@@ -140,6 +140,9 @@ class LedQueue:
         self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
         self._is_writing = False
         self._unsent: deque[bytes] = deque()
+        # Whether a member of a quorum queue is away, without which nothing is confirmed, and as
+        # many octets wait for it as may.
+        self._is_full = False
 
     def want(self, wanted: Wanted) -> None:
         """What its policy says from now on."""
@@ -466,9 +469,16 @@ class LedQueue:
         """A mirror that is too far behind catches up later, from what it has on disk."""
         if self.carrier is not CarrierKind.LOG:
             return
-        for mirror in list(self.leader.mirrors):
-            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max:
-                self._dismiss(mirror)
+        slow = [
+            mirror
+            for mirror in self.leader.mirrors
+            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max
+        ]
+        for mirror in slow:
+            self._dismiss(mirror)
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
+        # Batches are kept for members that cannot be done without, and not without end.
+        self._is_full = record is not None and any([_is_needed(record, one) for one in slow])
 
     def record_changed(self, record: QueueRecord) -> None:
         """Mirrors that are not named any more need not have anything to confirm."""
@@ -486,7 +496,8 @@ class LedQueue:
         self.leader.acks = stricter(record.acks, self.wanted_acks)
         self.leader.copies_min = record.acks if record.members else 1
         self.leader.is_flushed = self.wanted.is_flushed
-        self.queue.set_lacks_copies(1 + len(record.in_sync) < self.wanted.in_sync_min)
+        has_too_few = 1 + len(record.in_sync) < self.wanted.in_sync_min
+        self.queue.set_lacks_copies(has_too_few or self._is_full)
 
     @property
     def wanted_acks(self) -> int:
