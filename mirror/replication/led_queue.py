@@ -538,6 +538,16 @@ class LedQueue:
         if storage_id is None or birth in self._admitting:
             # Its answer is on the way (see `has_answered`), or the definition is.
             return
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
+        if (
+            record is not None
+            and node in self.leader.mirrors
+            and node in record.mirrors
+            and record.storage_id(node) == storage_id
+        ):
+            # It was only out of reach, and known by its node alone.
+            self._named[node] = birth
+            return
         self._admitting.add(birth)
 
         def name(record: QueueRecord) -> QueueRecord | None:
