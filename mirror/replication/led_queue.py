@@ -238,7 +238,8 @@ class LedQueue:
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
                 # Its death was told to the mirror, which did not lead then.
-                self._dismiss(mirror, life=MemberId(mirror, PRESUMED))
+                self._named[mirror] = MemberId(mirror, PRESUMED)
+                self._dismiss(mirror, life=self._named[mirror])
 
     def members_changed(self, births: Members, deaths: Members) -> None:
         if self._put_off is not None:
@@ -258,8 +259,8 @@ class LedQueue:
         for earlier in [one for one in self._storages if one.node == node and one != birth]:
             del self._storages[earlier]
             self._kept.pop(earlier, None)
-        if self._named.get(node) in deaths:
-            # Until now it was known by its node only.
+        if self._named.get(node) in deaths or node in self._awaited:
+            # Until now it was known by its node only, or as a member of another carrier's.
             self._named[node] = birth
         # One that was only out of reach, or comes over, is a mirror already.
         is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
@@ -381,7 +382,7 @@ class LedQueue:
     def _is_mirror(self, member: MemberId) -> bool:
         """Whether the definition names this life of a node's member, not only an earlier one."""
         node = member.node
-        return node in self.leader.mirrors and self._named.get(node, member) == member
+        return node in self.leader.mirrors and self._named.get(node) == member
 
     def not_invited(self, node: str) -> None:
         """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
@@ -414,6 +415,7 @@ class LedQueue:
             and in_sync == set(self.wanted_mirrors) == set(record.mirrors)
             and in_sync == set(self.leader.mirrors)
             and in_sync <= set(running)
+            and in_sync <= self._members.keys()
             and not record.missing
         )
 
