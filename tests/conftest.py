@@ -1,6 +1,6 @@
-"""What holds for all tests: which of them run together, and that nothing depends on time.
+"""What holds for all tests: their marks, and in which processes and in which order they run.
 
-How long an example of hypothesis takes says nothing on a busy machine.
+Nothing depends on time: how long an example of hypothesis takes says nothing on a busy machine.
 """
 
 from __future__ import annotations
@@ -31,11 +31,17 @@ for finder in sys.meta_path:
     if isinstance(finder, AssertionRewritingHook):
         finder._must_rewrite.discard("warren")
 
+NAMED_BY = {
+    "spark": {"SparkSession"},
+    "cluster": {"RunningCluster", "EtcdServer", "find_etcd"},
+    "browser": {"chromium"},
+}
+"""A module of tests has a mark when one of these names is in it."""
 
 WAITING = frozenset({"mgmt", "mirror", "spark", "system"})
 """The houses whose tests mostly wait for other processes; those of the others compute."""
 
-WAITING_SHARE = 0.8
+WAITING_SHARE = 0.6
 """In which part of a run the waiting houses are begun, so that none of their tests is the last."""
 
 PROCESSES_MAX = 8
@@ -62,17 +68,30 @@ class SparkTogether(LoadFileScheduling):
 
 
 @cache
+def _marks(module: Path) -> frozenset[str]:
+    text = module.read_text(encoding="utf-8")
+    return frozenset(
+        mark for mark, names in NAMED_BY.items() if any(name in text for name in names)
+    )
+
+
 def _uses_spark(module: Path) -> bool:
-    return "SparkSession" in module.read_text(encoding="utf-8")
+    return "spark" in _marks(module)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a run of several processes, begin with Spark, and mix tests that wait and that compute.
+    for item in items:
+        for mark in _marks(item.path):
+            item.add_marker(mark)
+    if hasattr(config, "workerinput"):
+        _put_in_order(items)
+
+
+def _put_in_order(items: list[pytest.Item]) -> None:
+    """Begin with Spark, and mix tests that wait with tests that compute.
 
     The scheduler hands modules out in this order.
     """
-    if not hasattr(config, "workerinput"):
-        return
     modules = sorted({item.path for item in items})
     houses = [[*house] for _, house in groupby(modules, lambda module: module.parent)]
     turns = {
@@ -86,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _turn(module: Path, share_of_house: float) -> float:
     """When the module is handed out: 0 is the beginning of the run, 1 its end."""
     if _uses_spark(module):
-        return 0.0
+        return -1.0
     return share_of_house * (WAITING_SHARE if module.parent.name in WAITING else 1.0)
 
 
