@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -64,27 +63,18 @@ def test_each_process_begins_to_collect_elsewhere_and_collects_all(
 @pytest.mark.parametrize(
     ("module", "mark"),
     [
+        ("core/test_topic.py", None),
         ("system/test_web_ui.py", "browser"),
         ("system/test_coming_back.py", "cluster"),
         ("mirror/test_etcd.py", "cluster"),
         ("spark/test_source.py", "spark"),
-        ("system/test_chaos.py", "slow"),
     ],
 )
-def test_what_a_test_needs_is_a_mark(module: str, mark: str) -> None:
-    command = [sys.executable, "-P", "-m", "pytest", "-q", "-n0", "--collect-only"]
-    with_mark, without = (
-        subprocess.run(
-            [*command, "-m", choice, str(TESTS / module)],
-            cwd=TESTS.parent,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for choice in (mark, f"not {mark}")
-    )
-    assert "::test_" in with_mark
-    # Those that are slow are marked one by one.
-    assert mark == "slow" or "::test_" not in without
+def test_what_a_test_needs_is_a_mark(shared: ModuleType, module: str, mark: str | None) -> None:
+    marks: list[str] = []
+    item = SimpleNamespace(path=TESTS / module, add_marker=marks.append)
+    shared.pytest_collection_modifyitems(SimpleNamespace(), [item])
+    assert marks == ([] if mark is None else [mark])
 
 
 def test_compiled_modules_are_kept_whatever_the_environment_says() -> None:
