@@ -11,6 +11,7 @@ from failover import Ledger, fail_over, prepare
 from running_cluster import LEASE_TTL_S, RunningCluster
 
 
+@pytest.mark.slow
 def test_no_confirmed_message_is_lost_when_leaders_fail(tmp_path: Path) -> None:
     cluster = RunningCluster(tmp_path, "a", "b", "c")
     try:
@@ -27,6 +28,7 @@ def test_no_confirmed_message_is_lost_when_leaders_fail(tmp_path: Path) -> None:
         cluster.end()
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_cut_off_confirms_nothing_and_nothing_is_lost(tmp_path: Path) -> None:
     try:
         network = CutNetwork("a", "b", "c")
