@@ -116,6 +116,17 @@ class CopyHere:
         self._dead.clear()
         self._election = None
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the definition names this mirror, or one that has not come yet does."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        is_ahead = record is not None and not self.has_begun_by(record)
+        return self.listed or (self.mirror.started and is_ahead)
+
+    def has_begun_by(self, record: QueueRecord) -> bool:
+        """Whether this is a definition of the time after this copy was told to begin."""
+        return (record.epoch, record.ballot) >= self.mirror.began_in
+
     # `UpperLayer`
 
     @property

@@ -191,6 +191,8 @@ class Leader:
         self.acks: int | None = None
         # Whether a persistent message is safe here when it is on disk, or as soon as it has come.
         self.is_flushed = True
+        # The ballot of the definition, which is on the way to mirrors.
+        self.ballot = 0
         self._confirmed = 0
         self._missing = 0
         self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
@@ -548,6 +550,7 @@ class Leader:
             *self.renumbering.plain(),
             shifts,
             self._slices,
+            self.ballot,
         )
         for number, level in enumerate(self.levels):
             self._script.hand_out(number, level.hand_outs.announced)

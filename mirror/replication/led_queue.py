@@ -473,6 +473,7 @@ class LedQueue:
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
         self.leader.whole_copies_are(record.in_sync, record.missing)
+        self.leader.ballot = record.ballot
         self._look_for_awaited()
 
     def _follow_policy(self, record: QueueRecord) -> None:

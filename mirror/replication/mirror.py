@@ -49,6 +49,8 @@ class Mirror:
         self.origins: dict[str, int] = {}
         self.refusals = Refusals()
         self.started = False
+        # Epoch and ballot of the definition that it began with; earlier ones may still come.
+        self.began_in = (epoch, 0)
         self.renumbering = Renumbering(epoch)
         # What this node has of the queue from before, while that is of use.
         self.former: FormerCopy | None = None
@@ -214,7 +216,7 @@ class Mirror:
         if mirror != self._node:
             return
         if op is Op.START:
-            firsts, uptos, first_epoch, steps, shifts, slices = rest
+            firsts, uptos, first_epoch, steps, shifts, slices, ballot = rest
             if self.has_card:
                 raise BeginAnew("it is to begin anew")
             self._last_slice = (self.epoch, slices)
@@ -225,6 +227,7 @@ class Mirror:
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
                 level.begin(first, upto)
             self.started = True
+            self.began_in = (self.epoch, ballot)
         elif self.started:
             # Before that, it is for a former life of this mirror.
             number, level_number, upto = rest

@@ -404,7 +404,8 @@ class Mirroring:
         led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
         if copy.is_outside:
-            led.member = self._carriers[led.carrier].join(record, led)
+            at = copy.mirror.carried_out
+            led.member = self._carriers[led.carrier].join(record, led, at)
             led.member.start()
         else:
             led.member = copy.member
@@ -540,7 +541,10 @@ class Mirroring:
             self._reclaim(led, returned)
 
     def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
-        self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer)
+        record = self._record(led.queue)
+        if record is not None:
+            known = (record.epoch, record.ballot)
+            self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer, *known)
 
     def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken our place: go on without those there were."""
@@ -784,7 +788,7 @@ class Mirroring:
             return
         copy.at_rest = False
         copy.leader_may_be_gone()
-        if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
+        if not copy.is_awaited and self._clock.now() > copy.wanted_at + UNWANTED_S:
             self.drop_copy(copy, "nobody asks for it any more")
         else:
             self._write_card_of_copy(copy)
@@ -1055,7 +1059,12 @@ class Mirroring:
         self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
 
     def _ask_of_copy(
-        self, question: str, node: str, queue_id: int, answer: Callable[[bool], None]
+        self,
+        question: str,
+        node: str,
+        queue_id: int,
+        answer: Callable[[bool], None],
+        *more: int,
     ) -> None:
         def finish(result: Callable[[], bool]) -> None:
             # Who cannot be reached has not said anything.
@@ -1063,7 +1072,7 @@ class Mirroring:
                 answer(result())
 
         async def ask() -> bool:
-            has_one: bool = await self._calls.ask(node, question, queue_id)
+            has_one: bool = await self._calls.ask(node, question, queue_id, *more)
             return has_one
 
         run(ask(), finish)
@@ -1073,12 +1082,17 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started
 
-    async def _asked_to_lead(self, node: str, queue_id: int) -> bool:
-        """The leader was away, and asks whether this node has a copy, and to lead if it has."""
+    async def _asked_to_lead(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
+        """The leader was away, and asks whether this node has a copy, and to lead if it has.
+
+        Raises `NotFound` where that cannot be said yet, to be asked again.
+        """
         copy = self._copies.get(queue_id)
         if copy is None or not copy.mirror.started:
             return False
         record = self._definitions.record_of(copy.key, queue_id)
+        if record is not None and (record.epoch, record.ballot) < (epoch, ballot):
+            raise NotFound(f"the definition of queue {queue_id} is not known here yet")
         if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
             return False
         copy.leader_was_away(node)
@@ -1122,7 +1136,7 @@ class Mirroring:
         elif self._is_to_come_over(copy, record):
             copy.promoting = False
             self._carrier_switch.follow(copy, record)
-        elif copy.listed and self._name not in record.mirrors:
+        elif copy.listed and self._name not in record.mirrors and copy.has_begun_by(record):
             # If it is only that the leader could not reach it, it is asked for again.
             self.drop_copy(copy, "it is not wanted any more", keep=True)
         else:

@@ -11,6 +11,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from cluster import Cluster
+from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
@@ -174,6 +175,66 @@ def test_the_carrier_changes_while_clients_publish_and_no_copy_is_made_anew(
         bodies.append(got.body)
     assert bodies == [b"%s %d" % (when, n) for n in (1, 2, 3) for when in (b"before", b"after")]
     assert confirmed(publisher) == 6
+
+
+def test_what_a_mirror_got_before_it_began_is_not_taken_for_all_there_was(
+    cluster: LoggedCluster,
+) -> None:
+    """c lacks what a was sent in slices, and a, which leads next, cannot send it as batches."""
+    cluster.stall("b", "c")
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "b"
+    cluster.client("b").publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    cluster.comes_back("a")
+    cluster.clock.advance(5)
+    assert cluster.record().in_sync == ["c", "a"]
+    cluster.kill("b")
+    cluster.tidy_after("b")
+    cluster.clock.advance(10)
+    record = cluster.record()
+    assert (record.leader, record.in_sync) == ("a", ["c"])
+    assert list(check_mirrors(cluster)) == ["c"]
+    assert len(cluster["a"].queue("q")) == 1
+
+
+def test_a_mirror_that_hears_late_of_definitions_keeps_the_copy_that_counts(
+    cluster: LoggedCluster,
+) -> None:
+    """It was named, named no more and named again before it hears of the first."""
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.kill("c")
+    cluster.kill("b")
+    cluster.clock.advance(1)
+    cluster.restart("b")
+    cluster.settle()
+    for name in ("a", "b"):
+        cluster.cut_store(name)
+    cluster.connect("a", "b")
+    cluster.clock.advance(0.1)
+    # It has answered that it has a copy, and does not hear that this is to begin.
+    cluster.stall("a", "b")
+    cluster.restore_store("a")
+    cluster.clock.advance(0.1)
+    assert cluster.record().mirrors == ["b"]
+    cluster.cut("a", "b")
+    cluster.unstall("a", "b")
+    cluster.clock.advance(0.1)
+    assert cluster.record().mirrors == []
+    cluster.connect("a", "b")
+    cluster.clock.advance(15)
+    assert cluster.record().in_sync == ["b"]
+    cluster.kill("a")
+    cluster.clock.advance(0.01)
+    cluster.comes_back("a")
+    cluster.clock.advance(5)
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    record = cluster.record()
+    assert (record.leader, record.promoted) == ("b", "a is down")
 
 
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
