@@ -1091,9 +1091,11 @@ class Mirroring:
         if copy is None or not copy.mirror.started:
             return False
         record = self._definitions.record_of(copy.key, queue_id)
-        if record is not None and (record.epoch, record.ballot) < (epoch, ballot):
-            raise NotFound(f"the definition of queue {queue_id} is not known here yet")
         if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
+            # Only a mirror in sync is asked.
+            is_known = self._name in record.in_sync
+            if not is_known and (record.epoch, record.ballot) <= (epoch, ballot):
+                raise NotFound(f"the definition of queue {queue_id} is not known here yet")
             return False
         copy.leader_was_away(node)
         return True

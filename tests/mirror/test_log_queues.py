@@ -237,6 +237,37 @@ def test_a_mirror_that_hears_late_of_definitions_keeps_the_copy_that_counts(
     assert (record.leader, record.promoted) == ("b", "a is down")
 
 
+def test_a_leader_that_is_back_waits_for_a_mirror_that_does_not_know_yet_that_it_has_all(
+    cluster: LoggedCluster,
+) -> None:
+    for name in ("b", "c"):
+        cluster.kill(name)
+    cluster.clock.advance(1)
+    cluster.restart("b")
+    cluster.settle()
+    cluster.cut_store("a")
+    cluster.connect("a", "b")
+    cluster.clock.advance(0.1)
+    # It hears that it is a mirror, and not that it is in sync.
+    cluster.stall("b", "a")
+    cluster.restore_store("a")
+    cluster.clock.advance(0.1)
+    cluster.cut_store("b")
+    cluster.unstall("b", "a")
+    cluster.clock.advance(0.1)
+    assert cluster.record().in_sync == ["b"]
+    cluster.client().publishes("q", b"one", delivery_mode=1)
+    cluster.clock.advance(0.1)
+    cluster.kill("a")
+    cluster.clock.advance(0.01)
+    cluster.comes_back("a")
+    cluster.clock.advance(5)
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    assert cluster.record().leader == "b"
+    assert len(cluster["b"].queue("q")) == 1
+
+
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
     queue = cluster["a"].queue("q")
     ring = cluster["a"].mirroring.figures.ring(queue)
