@@ -14,7 +14,7 @@ from warren.core.records import QueueRecord
 from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.confirm_rule import ALL
-from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, Vote, decide
+from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, Standing, Vote, decide
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
@@ -26,6 +26,10 @@ log = logging.getLogger("warren.queue")
 
 NEXT_CANDIDATE_S = 1.0
 """How long a mirror waits for each better candidate before it takes the lead itself."""
+
+LEADER_MAY_COME_S = 10.0
+"""How long a copy that is found on disk waits for a leader that is not up: the whole cluster may be
+starting."""
 
 
 class CopyEffects(Protocol):
@@ -100,7 +104,8 @@ class CopyHere:
         self._effects = effects
         self._dead: set[str] = set()
         # The group goes on without this node, which has a whole copy all the same.
-        self.is_outside = False
+        self.is_outside = mirror.from_disk is not None
+        self._found_at = clock.now()
         self._others = WholeCopies(
             effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
         )
@@ -217,9 +222,18 @@ class CopyHere:
             self.take_lead(record.epoch)
             return
         epoch = record.epoch
-        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
+        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self._take_turn(epoch))
+
+    def _take_turn(self, epoch: int) -> None:
+        """Better candidates have had theirs."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        if record is not None and self._leader_is_dead(record):
+            self.take_lead(epoch)
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
+        if self.mirror.from_disk is not None:
+            may_come = self._clock.now() < self._found_at + LEADER_MAY_COME_S
+            return not may_come and record.leader not in self._effects.present()
         if record.leader in self._dead:
             return True
         if self.carrier is CarrierKind.LOG and not self.is_outside:
@@ -238,6 +252,8 @@ class CopyHere:
         return candidates(copies, self._alive() | {self._node}, promote)
 
     def _alive(self) -> set[str]:
+        if self.mirror.from_disk is not None:
+            return set(self._effects.present())
         if self.is_outside:
             return set(self._effects.group_members(self.queue_id) or ())
         return {member.node for member in self.member.others()}
@@ -268,17 +284,21 @@ class CopyHere:
             return Vote.NONE
         if not self.may_vote(record):
             return Vote.NONE
+        from_disk = self.mirror.from_disk is not None
+        if from_disk and not self._leader_is_dead(record):
+            return Vote.NONE
         end = self.mirror.carried_out if self.is_outside else self.member.vote()
-        return Vote.LEADER_LIVES if end is None else end
+        return Vote.LEADER_LIVES if end is None else Standing(end, self.mirror.ends(), from_disk)
 
     def may_vote(self, record: QueueRecord) -> bool:
         """Whether this copy counts in elections.
 
         One that is outside has not followed the leader, which confirmed nothing since only if all
-        whole copies have to have it.
+        whole copies have to have it. (But one from disk says how far it is.)
         """
         counts = self._node in record.in_sync and self.mirror.started
-        return counts and (not self.is_outside or record.acks == ALL)
+        follows = not self.is_outside or self.mirror.from_disk is not None
+        return counts and (follows or record.acks == ALL)
 
     def _count(self, answers: Mapping[str, Answer], election: tuple[int, int]) -> None:
         record = self._definitions.record_of(self.key, self.queue_id)

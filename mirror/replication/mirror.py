@@ -54,6 +54,8 @@ class Mirror:
         self.renumbering = Renumbering(epoch)
         # What this node has of the queue from before, while that is of use.
         self.former: FormerCopy | None = None
+        # The copy it is, if that was on disk when the node was started: it follows no leader.
+        self.from_disk: FormerCopy | None = None
         # Whether what is here would be found again after a restart.
         self.has_card = False
         # Whether it has a persistent message when that is on disk, or when it has come.
@@ -81,6 +83,18 @@ class Mirror:
         self._sync_upto = NOWHERE
         self._in_slice = False
         self._whole_at = NOT_YET
+
+    @classmethod
+    def of_disk(cls, node: str, former: FormerCopy, clock: Clock) -> Mirror:
+        """A whole copy that is on disk, of the epoch of its card."""
+        mirror = cls(node, former.epoch, former.levels, clock, lambda batch: None)
+        for level, delta in zip(mirror.levels, former.deltas, strict=True):
+            level.have_all(delta)
+        mirror.from_disk = former
+        mirror.started = mirror.has_card = True
+        if former.renumbering is not None:
+            mirror.renumbering = former.renumbering
+        return mirror
 
     # What comes
 
@@ -326,6 +340,12 @@ class Mirror:
         self._last_slice = (epoch, 0)
         self._forget_slices()
 
+    def ends(self) -> list[int]:
+        """Behind the last message that came, a level each; from disk, behind the last there is."""
+        if self.from_disk is not None:
+            return [end for _, end in self.from_disk.kept().ranges]
+        return [level.backing.next_position - level.delta for level in self.levels]
+
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]
 
@@ -347,6 +367,8 @@ class Mirror:
 
     def into_former(self, storage_id: int) -> FormerCopy:
         """What is here, for the next copy of this node."""
+        if self.from_disk is not None:
+            return self.from_disk
         if self.former is not None:
             # It was on the way to be whole, and has less than there was before.
             former, self.former = self.former, None

@@ -40,7 +40,6 @@ from warren.core.queue_type import QueueType
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
-from warren.mirror.carriers.batch import Position
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
@@ -49,7 +48,7 @@ from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.election import VOTE_S, Answer, Vote, can_be_elected
+from warren.mirror.replication.election import VOTE_S, Answer, Standing, Vote, can_be_elected
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
@@ -208,6 +207,8 @@ class Mirroring:
         self._post.watch(on_up=self._node_up, on_down=self._node_down)
         for queue in list(node.local_queues):
             self._has_queue(queue, was_there=True)
+        for key, record in list(self._definitions.items()):
+            self._have_copy_of_disk(key, record)
         formers = self._formers.to_search()
         for key, record in self._definitions.items() if formers else ():
             for former in formers.get(record.queue_id, ()):
@@ -221,6 +222,8 @@ class Mirroring:
         if copy is None:
             return None
         if not level:
+            if copy.mirror.from_disk is not None:
+                copy.mirror.set_mode(spec.mode)
             for one in copy.mirror.levels:
                 one.put_all_back()
                 one.count_handed_out()
@@ -241,6 +244,8 @@ class Mirroring:
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
+            for level in copy.mirror.levels:
+                level.is_about_to_stop()
             copy.member.leave()
 
     def led(self, queue_id: int) -> LedQueue | None:
@@ -943,6 +948,37 @@ class Mirroring:
         copy.member = self._carriers[carrier].join(record, copy)
         copy.member.start(awaits_group=awaits_group)
 
+    def _have_copy_of_disk(self, key: Key, record: QueueRecord) -> None:
+        """What the disk has of a queue is a whole copy by the definition, and may have to lead.
+
+        Not where a copy says that it has messages which are not on disk.
+        """
+        if not self._wanted_of(key).is_flushed:
+            return
+        former = self._formers.take_whole(record)
+        if former is None:
+            return
+        mirror = Mirror.of_disk(self._name, former, self._clock)
+        mirror.origins[SOME_ORIGINS] = 0
+        carrier = CarrierKind.of(record)
+        copy = CopyHere(
+            key,
+            record.queue_id,
+            former.storage_id,
+            self._name,
+            mirror,
+            self._clock,
+            self._definitions,
+            self,
+            carrier,
+        )
+        copy.listed = True
+        copy.member = self._carriers[carrier].join(record, copy)
+        copy.member.leave()
+        self._copies[record.queue_id] = copy
+        self._by_storage[former.storage_id] = copy
+        self._by_key[key] = record.queue_id
+
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key
         declared = queue_arguments.parse(name, vhost, from_plain(record.arguments))
@@ -1009,19 +1045,19 @@ class Mirroring:
                 is_over = True
                 then(answers)
 
-        async def ask(node: str) -> list[int] | str:
-            answer: list[int] | str = await self._calls.ask(
-                node, "mirror.vote", copy.queue_id, *election
-            )
-            return answer
+        async def ask(node: str) -> Answer:
+            answer = await self._calls.ask(node, "mirror.vote", copy.queue_id, *election)
+            if isinstance(answer, str):
+                return Vote(answer)
+            (epoch, batch), positions, from_disk = answer
+            return Standing((epoch, batch), positions, from_disk)
 
-        def finish(node: str, result: Callable[[], list[int] | str]) -> None:
+        def finish(node: str, result: Callable[[], Answer]) -> None:
             nonlocal left
             left -= 1
             # Who cannot be reached has not voted.
             with suppress(NotFound):
-                answer = result()
-                answers[node] = Vote(answer) if isinstance(answer, str) else (answer[0], answer[1])
+                answers[node] = result()
             if not left:
                 count()
 
@@ -1034,7 +1070,7 @@ class Mirroring:
 
     async def _asked_to_vote(
         self, _node: str, queue_id: int, epoch: int, ballot: int
-    ) -> Position | str:
+    ) -> Standing | str:
         copy = self._copies.get(queue_id)
         answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
         return answer.value if isinstance(answer, Vote) else answer
@@ -1088,7 +1124,8 @@ class Mirroring:
         Raises `NotFound` where that cannot be said yet, to be asked again.
         """
         copy = self._copies.get(queue_id)
-        if copy is None or not copy.mirror.started:
+        if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
+            # What is on disk here, the leader has on its disk, too.
             return False
         record = self._definitions.record_of(copy.key, queue_id)
         if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
@@ -1135,6 +1172,8 @@ class Mirroring:
         elif self._stopping:
             # What is here is for the next start.
             return
+        elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
+            self.drop_copy(copy, "another node leads, or leads on", keep=True)
         elif self._is_to_come_over(copy, record):
             copy.promoting = False
             self._carrier_switch.follow(copy, record)

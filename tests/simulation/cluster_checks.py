@@ -152,6 +152,14 @@ class Ledger:
             elif queue.holders:
                 what = TRANSIENT if self._is_durable else ALL
                 self._lose(queue, what, f"{leader} came back, and {queue.holders} were cut off")
+        elif leader in earlier.in_sync:
+            # It was away, too, and has what its disk has: all that is persistent.
+            seen["a mirror led from its disk"] += 1
+            assert earlier.leader not in self._up(), (
+                f"MS26: {leader} leads {queue.name} from its disk: {earlier} -> {record}"
+            )
+            what = TRANSIENT if self._is_durable else ALL
+            self._lose(queue, what, f"{leader} led from its disk")
         else:
             seen["promoted out of sync"] += 1
             self.led_out_of_sync.add(queue.name)
