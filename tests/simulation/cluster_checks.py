@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from warren.core.message import Message
 from warren.core.priority_queue import PriorityQueue
+from warren.core.quorum_level import QuorumLevel
 from warren.core.records import QueueRecord
 from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.mirror_level import MirrorLevel
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -143,7 +146,8 @@ class Ledger:
             # It was away, and has what its disk has.
             seen["leader came back and went on alone"] += 1
             there = queue.holders & self._up()
-            assert not there or not _may_lead(earlier, there), (
+            # The leader of a quorum queue has all that was confirmed on its disk.
+            assert record.members or not there or not _may_lead(earlier, there), (
                 f"MS26: {leader} leads {queue.name} alone, {queue.holders} have all:"
                 f" {earlier} -> {record}"
             )
@@ -229,7 +233,7 @@ class Ledger:
             return "its queue is gone"
         for at, what, why in queue.losses:
             if publish.published_at <= at and (
-                what == ALL or not publish.persistent or not queue.record.durable
+                what == ALL or not publish.is_kept or not queue.record.durable
             ):
                 return why
         return publish.excused
@@ -316,6 +320,9 @@ def check_mirrors(cluster: Cluster) -> Iterable[str]:
             assert copy is not None, f"M1: {mirror} has no copy of {name}: {record}"
             pairs = zip(levels_of(leader, record.queue_id), copy.mirror.levels, strict=True)
             for number, (ours, theirs) in enumerate(pairs):
+                if record.members:
+                    _check_members(name, ours, mirror, theirs)
+                    continue
                 ready = [
                     (m.position, bytes(m.body)) for m in ours.peek(0, 1 << 30, 1 << 30).messages
                 ]
@@ -332,6 +339,31 @@ def check_mirrors(cluster: Cluster) -> Iterable[str]:
                     f" at {mirror}: {sorted(theirs.pending)[:30]}"
                 )
             yield mirror
+
+
+def _check_members(name: str, ours: LeaderLevel, mirror: str, theirs: MirrorLevel) -> None:
+    """M1 of a quorum queue: what was returned is ready at its leader, and pending at others."""
+    own, their = ours.inner, theirs.backing
+    assert isinstance(own, QuorumLevel) and isinstance(their, QuorumLevel)
+    there = [*_ready(own), *ours.pending.values()]
+    others = [*_ready(their), *theirs.pending.values()]
+    found = sorted([(m.position, bytes(m.body)) for m in there])
+    mirrored = sorted([(m.position - theirs.delta, bytes(m.body)) for m in others])
+    assert found == mirrored, (
+        f"M1: {name} at its leader: {found[:30]}, at {mirror}: {mirrored[:30]}"
+    )
+    counts = {at: own.counts.get(at, 0) for at, _ in found}
+    their_counts = {at: their.counts.get(at + theirs.delta, 0) for at, _ in found}
+    assert counts == their_counts, f"M1: returns of {name}: {counts}, at {mirror}: {their_counts}"
+
+
+def _ready(level: QuorumLevel) -> list[Message]:
+    found, start = [], 0
+    while start < level.next_position:
+        peeked = level.peek(start, 1 << 30, 1 << 30)
+        found += peeked.messages
+        start = peeked.next_position
+    return found
 
 
 def check_nothing_left(cluster: Cluster) -> None:

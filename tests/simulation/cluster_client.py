@@ -36,6 +36,8 @@ class Publish:
         # Whose publishes to this queue stay in order.
         self.line = line
         self.persistent = persistent
+        # Whether it is to be on disk all the same.
+        self.is_kept = persistent
         self.published_at = at
         self.confirmed_at: float | None = None
         self.refused = False
