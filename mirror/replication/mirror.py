@@ -86,9 +86,11 @@ class Mirror:
         self._whole_at = NOT_YET
 
     @classmethod
-    def of_disk(cls, node: str, former: FormerCopy, clock: Clock) -> Mirror:
-        """A whole copy that is on disk, of the epoch of its card."""
-        mirror = cls(node, former.epoch, former.levels, clock, lambda batch: None)
+    def of_disk(
+        cls, node: str, former: FormerCopy, levels: Sequence[MirroredLevel], clock: Clock
+    ) -> Mirror:
+        """A whole copy that is on disk, of the epoch of its card; `levels` are those it has."""
+        mirror = cls(node, former.epoch, levels, clock, lambda batch: None)
         for level, delta in zip(mirror.levels, former.deltas, strict=True):
             level.have_all(delta)
         mirror.from_disk = former

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from random import Random
@@ -915,6 +915,8 @@ class Mirroring:
         there = self._copies.get(queue_id)
         if there is not None and there.carrier != carrier and self._name not in record.in_sync:
             self.drop_copy(there, "its batches come by another carrier", keep=True)
+        if there is not None and there.mirror.from_disk is not None:
+            self.drop_copy(there, "its leader is there", keep=True)
         if queue_id not in self._copies:
             self._have_copy(key, record, CarrierKind(carrier), founds)
         copy = self._copies[queue_id]
@@ -941,12 +943,10 @@ class Mirroring:
             )
             for level in range((settings.max_priority or 0) + 1)
         ]
-        if settings.type is QUORUM:
-            backings = [quorum_level(backings[0], LastingEnvelopes())]
         mirror = Mirror(
             self._name,
             record.epoch,
-            backings,
+            _levels(settings, backings),
             self._clock,
             lambda batch: self._report(queue_id, batch),
         )
@@ -979,7 +979,8 @@ class Mirroring:
         former = self._formers.take_whole(record)
         if former is None:
             return
-        mirror = Mirror.of_disk(self._name, former, self._clock)
+        levels = _levels(self._settings(key, record), former.levels)
+        mirror = Mirror.of_disk(self._name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
         carrier = CarrierKind.of(record)
         copy = CopyHere(
@@ -1323,6 +1324,13 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         if copy is not None:
             copy.slice_came(epoch, number, content)
+
+
+def _levels(settings: QueueSettings, backings: Sequence[MirroredLevel]) -> Sequence[MirroredLevel]:
+    """The backing queues of a copy, as a queue of this type needs them."""
+    if settings.type is QUORUM:
+        return [quorum_level(backings[0], LastingEnvelopes())]
+    return backings
 
 
 def _down(record: QueueRecord) -> QueueRecord | None:

@@ -15,6 +15,7 @@ from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 
+from warren.core.field import Field
 from warren.core.records import QueueRecord
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 
@@ -201,6 +202,37 @@ def test_a_mirror_that_is_stopped_writes_down_what_clients_may_have_had() -> Non
     assert level.backing.delivered_below < announced
     cluster["b"].mirroring.stop_leading()
     assert level.backing.delivered_below == min(announced, level.backing.next_position)
+
+
+def test_a_quorum_queue_goes_on_from_the_disks_of_a_majority_without_its_leader() -> None:
+    cluster = StoppedCluster("log")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Delete, queue="q")
+    cluster.clock.advance(1)
+    client.receives(commands.Queue.DeleteOk)
+    quorum = {"x-queue-type": Field("S", b"quorum")}
+    client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=quorum)
+    cluster.clock.advance(5)
+    client.receives(commands.Queue.DeclareOk)
+    leader = cluster.record().leader
+    assert sorted([leader, *cluster.record().in_sync]) == ["a", "b", "c"]
+    cluster.publish(b"one", b"two")
+    cluster.kill_all()
+    others = sorted({"a", "b", "c"} - {leader})
+    cluster.start_again(others[0])
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    assert cluster.record().leader == leader
+    cluster.start_again(others[1])
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    record = cluster.record()
+    assert sorted([record.leader, *record.in_sync]) == others
+    cluster.publish(b"three", node=others[0])
+    cluster.comes_back(leader)
+    cluster.clock.advance(10)
+    record = cluster.record()
+    assert sorted([record.leader, *record.in_sync]) == ["a", "b", "c"]
+    assert [body for body, _ in cluster.bodies()] == [b"one", b"two", b"three"]
 
 
 def test_of_copies_on_disk_the_one_that_has_most_leads_where_a_majority_confirms() -> None:
