@@ -291,14 +291,9 @@ class CopyHere:
         return Vote.LEADER_LIVES if end is None else Standing(end, self.mirror.ends(), from_disk)
 
     def may_vote(self, record: QueueRecord) -> bool:
-        """Whether this copy counts in elections.
-
-        One that is outside has not followed the leader, which confirmed nothing since only if all
-        whole copies have to have it. (But one from disk says how far it is.)
-        """
-        counts = self._node in record.in_sync and self.mirror.started
-        follows = not self.is_outside or self.mirror.from_disk is not None
-        return counts and (follows or record.acks == ALL)
+        """Whether this copy counts in elections. One that is outside does: it says how far it got
+        with leaders before, and so it is a witness of what was confirmed by then."""
+        return self._node in record.in_sync and self.mirror.started
 
     def _count(self, answers: Mapping[str, Answer], election: tuple[int, int]) -> None:
         record = self._definitions.record_of(self.key, self.queue_id)

@@ -19,6 +19,7 @@ from pipe import Client
 from warren.core.policy_definition import check_definition
 from warren.core.records import QueueRecord
 from warren.core.validation import ValidationFailed
+from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm.ring_view import Shown, Standing
 from warren.mirror.replication.replicas import Wanted
 
@@ -266,6 +267,23 @@ def test_a_leader_that_is_back_waits_for_a_mirror_that_does_not_know_yet_that_it
     cluster.clock.advance(10)
     assert cluster.record().leader == "b"
     assert len(cluster["b"].queue("q")) == 1
+
+
+def test_a_copy_that_follows_no_leader_votes_with_what_it_has(cluster: LoggedCluster) -> None:
+    """As one that a new leader cannot send what it lacks. It counts until it is named no more."""
+    cluster.policy(log_acks="majority", ha_promote_on_failure="when-synced")
+    publisher = cluster.publisher("b")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    cluster.kill("a")
+    (copy,) = cluster["c"].mirroring.figures.copies_here()
+    copy.stopped(StopReason.INCONSISTENT)
+    assert copy.is_outside
+    cluster.tidy_after("a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader in ("b", "c")
+    got = cluster.client("b").gets("q", no_ack=True)
+    assert got is not None and got.body == b"one"
 
 
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
