@@ -286,6 +286,44 @@ def test_a_copy_that_follows_no_leader_votes_with_what_it_has(cluster: LoggedClu
     assert got is not None and got.body == b"one"
 
 
+def test_a_missing_copy_counts_while_the_policy_comes_to_want_all_acknowledgements(
+    cluster: LoggedCluster,
+) -> None:
+    """What two of three had confirmed, c lacks: it must not lead alone."""
+    cluster.policy(log_acks="majority", ha_promote_on_failure="when-synced")
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.kill("b")
+    cluster.clock.advance(1)
+    assert (cluster.record().in_sync, cluster.record().missing) == (["c"], 1)
+    cluster.policy(ha_promote_on_failure="when-synced")
+    assert (cluster.record().acks, cluster.record().missing) == (2, 1)
+    cluster.kill("a")
+    for name in ("a", "b"):
+        cluster.tidy_after(name)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "a"
+
+
+def test_a_copy_that_leaves_is_missing_while_the_policy_comes_to_want_all_acknowledgements(
+    cluster: LoggedCluster,
+) -> None:
+    cluster.policy(log_acks="majority", ha_promote_on_failure="when-synced")
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.policy(ha_promote_on_failure="when-synced")
+    cluster.kill("b")
+    cluster.clock.advance(1)
+    assert (cluster.record().in_sync, cluster.record().acks) == (["c"], 2)
+    assert cluster.record().missing == 1
+
+
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
     queue = cluster["a"].queue("q")
     ring = cluster["a"].mirroring.figures.ring(queue)
