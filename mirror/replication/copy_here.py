@@ -61,7 +61,9 @@ class CopyEffects(Protocol):
         """Ask the nodes for their votes; `then` is given what has come in time."""
         ...
 
-    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+    def tell_winner(
+        self, node: str, copy: CopyHere, election: tuple[int, int], *, lacks_votes: bool
+    ) -> None:
         """Have a node lead that has won."""
         ...
 
@@ -110,6 +112,8 @@ class CopyHere:
             effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
         )
         self._told_epoch = -1
+        # Whether it won though copies that are given up may have had more.
+        self.lacks_votes = False
         # The election that this node has called, by epoch and ballot.
         self._election: tuple[int, int] | None = None
 
@@ -127,6 +131,15 @@ class CopyHere:
         record = self._definitions.record_of(self.key, self.queue_id)
         is_ahead = record is not None and not self.has_begun_by(record)
         return self.listed or (self.mirror.started and is_ahead)
+
+    def is_about_to_lead(self) -> None:
+        """What the leader before handed out is ready again, and counts as delivered."""
+        for level in self.mirror.levels:
+            level.put_all_back()
+            level.count_handed_out()
+            if self.lacks_votes:
+                # It need not have heard what was announced.
+                level.backing.count_as_delivered(level.backing.next_position)
 
     def has_begun_by(self, record: QueueRecord) -> bool:
         """Whether this is a definition of the time after this copy was told to begin."""
@@ -304,9 +317,9 @@ class CopyHere:
         if result.winner is None:
             self._tell_not_promoted(record.epoch, (result.why_not,))
         elif result.winner == self._node:
-            self.win(*election)
+            self.win(*election, lacks_votes=result.lacks_votes)
         else:
-            self._effects.tell_winner(result.winner, self, election)
+            self._effects.tell_winner(result.winner, self, election, lacks_votes=result.lacks_votes)
 
     def _given_up(self, record: QueueRecord) -> int:
         """Whole copies of which nothing is awaited any more: the policy allows to lose what only
@@ -317,9 +330,10 @@ class CopyHere:
         absent = [node not in present for node in (record.leader, *record.in_sync)]
         return sum(absent) + record.missing
 
-    def win(self, epoch: int, ballot: int) -> None:
-        """Lead: enough have voted, and nobody of them has more."""
+    def win(self, epoch: int, ballot: int, *, lacks_votes: bool) -> None:
+        """Lead: enough have voted, or are given up, and nobody of those who voted has more."""
         if not isinstance(self.vote(epoch, ballot), Vote):
+            self.lacks_votes = lacks_votes
             self.take_lead(epoch, ballot)
 
     def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:

@@ -52,10 +52,14 @@ Answer = Standing | Vote
 
 
 class Result(NamedTuple):
-    """`winner` is to lead; None where nobody may, for the reason in `why_not`."""
+    """`winner` is to lead; None where nobody may, for the reason in `why_not`.
+
+    `lacks_votes`: some copies that were given up were needed, and may have had more.
+    """
 
     winner: str | None
     why_not: str = ""
+    lacks_votes: bool = False
 
 
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
@@ -75,11 +79,15 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
     needed = votes_needed(record.acks, record.whole_copies)
     if len(votes) + given_up < needed:
         return Result(None, f"{len(votes)} of {needed} votes")
+    lacks_votes = len(votes) < needed
     if following and len(following) + given_up >= needed:
         # The oldest mirror among those that have the most.
-        return Result(max(following, key=lambda n: (following[n].end, -record.in_sync.index(n))))
-    winner = _fullest(record, votes)
-    return Result(winner, "" if winner else "copies on disk that cannot be compared")
+        winner = max(following, key=lambda node: (following[node].end, -record.in_sync.index(node)))
+        return Result(winner, lacks_votes=lacks_votes)
+    fullest = _fullest(record, votes)
+    if fullest is None:
+        return Result(None, "copies on disk that cannot be compared")
+    return Result(fullest, lacks_votes=lacks_votes)
 
 
 def _fullest(record: QueueRecord, votes: Mapping[str, Standing]) -> str | None:

@@ -228,9 +228,7 @@ class Mirroring:
         if not level:
             if copy.mirror.from_disk is not None:
                 copy.mirror.set_mode(spec.mode)
-            for one in copy.mirror.levels:
-                one.put_all_back()
-                one.count_handed_out()
+            copy.is_about_to_lead()
         return copy.mirror.levels[level].backing
 
     def stop_leading(self) -> None:
@@ -1097,21 +1095,25 @@ class Mirroring:
         answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
         return answer.value if isinstance(answer, Vote) else answer
 
-    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+    def tell_winner(
+        self, node: str, copy: CopyHere, election: tuple[int, int], *, lacks_votes: bool
+    ) -> None:
         def finish(result: Callable[[], None]) -> None:
             # If it has gone, too, another election is called at the next tick.
             with suppress(NotFound):
                 result()
 
         async def tell() -> None:
-            await self._calls.ask(node, "mirror.win", copy.queue_id, *election)
+            await self._calls.ask(node, "mirror.win", copy.queue_id, *election, lacks_votes)
 
         run(tell(), finish)
 
-    async def _has_won(self, _node: str, queue_id: int, epoch: int, ballot: int) -> None:
+    async def _has_won(
+        self, _node: str, queue_id: int, epoch: int, ballot: int, lacks_votes: bool
+    ) -> None:
         copy = self._copies.get(queue_id)
         if copy is not None:
-            copy.win(epoch, ballot)
+            copy.win(epoch, ballot, lacks_votes=lacks_votes)
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
         self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)

@@ -69,4 +69,6 @@ def test_copies_on_disk_vote_only_where_others_are_not_enough() -> None:
 
 def test_dead_copies_that_are_given_up_need_not_vote() -> None:
     answers: dict[str, Answer] = {"b": on_disk(1, 80)}
-    assert decide(record(2, "b", "c"), answers, given_up=1).winner == "b"
+    result = decide(record(2, "b", "c"), answers, given_up=1)
+    assert (result.winner, result.lacks_votes) == ("b", True)
+    assert not decide(record(ALL, "b", "c"), answers, given_up=1).lacks_votes

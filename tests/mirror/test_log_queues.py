@@ -324,6 +324,30 @@ def test_a_copy_that_leaves_is_missing_while_the_policy_comes_to_want_all_acknow
     assert cluster.record().missing == 1
 
 
+def test_who_leads_without_the_votes_it_needs_delivers_everything_as_redelivered(
+    cluster: LoggedCluster,
+) -> None:
+    """c cannot know what was handed out when it heard nothing more, and the policy lets it lead."""
+    cluster.policy(log_acks="majority", ha_promote_on_failure="always")
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.stall("a", "c")
+    consumer = cluster.client()
+    consumer.consumes("q")
+    cluster.clock.advance(1)
+    assert consumer.receives_bodies() == [b"one"]
+    for name in ("a", "b"):
+        cluster.kill(name)
+    for name in ("a", "b"):
+        cluster.tidy_after(name)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "c"
+    got = cluster.client("c").gets("q")
+    assert got is not None and got.body == b"one" and got.method.redelivered
+
+
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
     queue = cluster["a"].queue("q")
     ring = cluster["a"].mirroring.figures.ring(queue)
