@@ -36,7 +36,7 @@ from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, type_of
+from warren.core.queue_type import QUORUM, majority_of, type_of
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
@@ -69,7 +69,6 @@ from warren.mirror.replication.replicas import (
     WHEN_SYNCED,
     Copies,
     Wanted,
-    majority_of,
     wanted_leader,
     wanted_mirrors,
 )
@@ -738,7 +737,8 @@ class Mirroring:
             self._unlead(led)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
-        if leader != self._name:
+        # One that is named, and away, is to be here first: all that are in sync stand still.
+        if leader != self._name and set(record.in_sync) <= set(led.members()):
             self.hand_overs.begin(led, leader)
             return
         if wanted.mode is not None and wanted.carrier is not led.carrier:

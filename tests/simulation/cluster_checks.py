@@ -52,6 +52,8 @@ class QueueLedger:
         # Until when it had no mirrors, if it ever had none.
         self.bare_until = 0.0
         self.declared_at = 0.0
+        # When it became a quorum queue of other members.
+        self.members_changed_at = 0.0
 
 
 class Ledger:
@@ -125,8 +127,13 @@ class Ledger:
             queue.bare_until = self._cluster.clock.now()
         if record.leader != earlier.leader:
             queue.changed_hands_at.append(self._cluster.clock.now())
+        if record.members != earlier.members:
+            queue.members_changed_at = self._cluster.clock.now()
         if self.is_quiet and record.epoch == earlier.epoch:
-            self._check_not_fewer(name, earlier, record)
+            if record.members:
+                self._check_members_stay(queue, earlier, record)
+            else:
+                self._check_not_fewer(name, earlier, record)
         if record.epoch != earlier.epoch:
             assert record.epoch == earlier.epoch + 1, (name, earlier, record)
             queue.moved_at.append(self._cluster.clock.now())
@@ -210,6 +217,15 @@ class Ledger:
         assert len(record.in_sync) >= min(len(earlier.in_sync), wanted - 1), (
             f"M12: {name} is to have {wanted} copies: {earlier} -> {record}"
         )
+
+    def _check_members_stay(
+        self, queue: QueueLedger, earlier: QueueRecord, record: QueueRecord
+    ) -> None:
+        """M12: while nothing fails, who is a member of a quorum queue and has all keeps it."""
+        if queue.members_changed_at >= self._cluster.clock.now() - KNOWN_S:
+            return
+        gone = set(earlier.in_sync) - set(record.in_sync)
+        assert not gone & set(record.members), f"M12: {queue.name}: {earlier} -> {record}"
 
     def may_be_cancelled(self, name: str, subscribed_at: float) -> bool:
         """Whether a consumer may be told that its subscription has ended, without asking for it:

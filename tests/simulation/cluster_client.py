@@ -340,6 +340,11 @@ class Session:
             return
         for frame in self.client.frames():
             self.history.note(self.name, frame)
+            if not frame.channel and "Cannot declare quorum" in frame.method.reply_text:
+                # Too few nodes are up.
+                self.history.seen["declaration refused"] += 1
+                self.vanishes()
+                return
             assert frame.channel, f"the connection is told {frame}"
             channel = self.channels[frame.channel]
             if channel.is_open:

@@ -309,7 +309,6 @@ class History(Faults):
                 change.add(key, record.queue_id, self.random.choice(others)), lambda result: None
             )
         else:
-            self.ledger.wanted.setdefault(queue, []).append((self.now, len(members) - 1))
             run_to_end(
                 change.remove(key, record.queue_id, self.random.choice(members)),
                 lambda result: None,
