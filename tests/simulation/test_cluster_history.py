@@ -123,6 +123,7 @@ RARE = (
 )
 
 
+@pytest.mark.slow
 def test_no_client_of_a_cluster_is_told_what_is_not_so() -> None:
     seen: Counter[str] = Counter()
     for seed in SEEDS:

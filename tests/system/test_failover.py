@@ -11,6 +11,7 @@ from failover import Ledger, fail_over, leader_of, prepare, put_policy
 from running_cluster import LEASE_TTL_S, RunningCluster, wait_until
 
 
+@pytest.mark.slow
 def test_no_confirmed_message_is_lost_when_leaders_fail(running_cluster: RunningCluster) -> None:
     cluster = running_cluster
     prepare(cluster)
@@ -44,6 +45,7 @@ def test_a_log_loses_nothing_with_its_leader_or_when_the_carrier_changes(
     assert not ledger.complaints()
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_cut_off_confirms_nothing_and_nothing_is_lost(tmp_path: Path) -> None:
     try:
         network = CutNetwork("a", "b", "c")
