@@ -381,7 +381,7 @@ class CopyHere:
                 mirrors=mirrors,
                 in_sync=in_sync,
                 missing=missing,
-                promoted=leader_down(record.leader, whole=whole),
+                promoted=leader_down(record.leader, whole=whole and not self.lacks_votes),
                 promoted_at=self._clock.wall_time(),
                 down=False,
                 stores={**record.stores, self._node: self.storage_id},

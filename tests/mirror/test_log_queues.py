@@ -21,6 +21,7 @@ from warren.core.records import QueueRecord
 from warren.core.validation import ValidationFailed
 from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm.ring_view import Shown, Standing
+from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 from warren.mirror.replication.replicas import Wanted
 
 LOG = {"ha-mode": "all", "ha-replication": "log"}
@@ -344,8 +345,30 @@ def test_who_leads_without_the_votes_it_needs_delivers_everything_as_redelivered
         cluster.tidy_after(name)
     cluster.clock.advance(20)
     assert cluster.record().leader == "c"
+    assert cluster.record().promoted == "a is down; copy was not in sync"
     got = cluster.client("c").gets("q")
     assert got is not None and got.body == b"one" and got.method.redelivered
+
+
+def test_what_is_lacked_by_who_leads_without_votes_is_found_when_the_leader_is_back(
+    cluster: LoggedCluster,
+) -> None:
+    cluster.policy(log_acks="majority", ha_promote_on_failure="always")
+    cluster.stall("a", "c")
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    for name in ("a", "b"):
+        cluster.kill(name)
+    for name in ("a", "b"):
+        cluster.tidy_after(name)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "c"
+    cluster.comes_back("a")
+    cluster.clock.advance(30)
+    got = cluster.client("c").gets(LOST_AND_FOUND)
+    assert got is not None and got.body == b"one"
 
 
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:

@@ -17,6 +17,7 @@ from warren.core.records import QueueRecord
 from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.promotion import Promotion, promotion
 from warren.mirror.replication.mirror_level import MirrorLevel
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ NEWS_S = 1.0
 
 LATE_S = 15.0
 """So much later may a node that is cut off from the definitions hear of one."""
+
+NOT_IN_SYNC = Promotion.LEADER_DOWN_NOT_IN_SYNC
 
 ALL, TRANSIENT = "all", "transient"
 
@@ -148,6 +151,18 @@ class Ledger:
 
     def _led_anew(self, queue: QueueLedger, earlier: QueueRecord, record: QueueRecord) -> None:
         seen, leader = self._seen, record.leader
+        lacks_votes = record.carrier and promotion(record.promoted) is NOT_IN_SYNC
+        if lacks_votes and leader in earlier.in_sync:
+            # Others may have had more, and it is found when their nodes are back.
+            seen["led without the votes it needs"] += 1
+            self.led_out_of_sync.add(queue.name)
+            assert queue.name in self.may_promote_out_of_sync, (
+                f"M11: {leader} leads {queue.name} without votes: {earlier} -> {record}"
+            )
+            what = TRANSIENT if self._is_durable else ALL
+            self._lose(queue, what, f"{leader} led without the votes it needs")
+            queue.holders = {leader}
+            return
         if leader in queue.holders:
             order = earlier.in_sync.index(leader) if leader in earlier.in_sync else -1
             seen["led anew by itself" if order < 0 else f"in-sync candidate {order} promoted"] += 1
