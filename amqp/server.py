@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from warren.amqp.accepting import Acceptor
+from warren.amqp.accepting import Acceptor, SocketOptions
 from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.state import BEFORE_RUNNING
@@ -59,10 +59,11 @@ class TlsFiles(NamedTuple):
     context: ssl.SSLContext
     certificate: Path
     key: Path
+    password: str = ""
 
     def reload(self) -> None:
         """Use the files as they are now for new connections."""
-        self.context.load_cert_chain(self.certificate, self.key)
+        self.context.load_cert_chain(self.certificate, self.key, self.password)
 
     def changed_at(self) -> float:
         return max(self.certificate.stat().st_mtime, self.key.stat().st_mtime)
@@ -283,6 +284,9 @@ class Listener:
         read_proxy_header: ProxyReader | None = None,
         connection_max: int | None = None,
         descriptor_limit: int = sys.maxsize,
+        backlog: int = BACKLOG,
+        sockets: SocketOptions | None = None,
+        tls_handshake_timeout_s: float | None = None,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -291,7 +295,8 @@ class Listener:
         self._loop = loop
         self._connection_max = connection_max
         self._suspended = False
-        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
+        self._acceptor = Acceptor(descriptor_limit, backlog=backlog, sockets=sockets)
+        self._tls_handshake_timeout_s = tls_handshake_timeout_s or settings.handshake_timeout_s
         self._protocols: set[AmqpProtocol] = set()
         self._unflushed: list[AmqpProtocol] = []
         self._flushes = 0
@@ -305,7 +310,7 @@ class Listener:
             port,
             lambda: AmqpProtocol(self, tls is not None),
             tls.context if tls is not None else None,
-            self.settings.handshake_timeout_s,
+            self._tls_handshake_timeout_s,
         )
         if tls is not None:
             self._tls.append(tls)

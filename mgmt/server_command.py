@@ -31,7 +31,7 @@ from warren.config_check import file_problems
 from warren.core.log_line import log_event
 from warren.faults import NodeFailed
 from warren.log_output import LogOutput
-from warren.mgmt.node_configuration import read_configuration
+from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Ending, Joined, NodeRefused, RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError
@@ -52,11 +52,11 @@ ADDRESS_AGAIN_S = 0.5
 @click.option("--config", "config_file", metavar="FILE", help="A rabbitmq.conf.")
 @click.option("--data-dir", metavar="DIR", help="Where definitions are kept [./warren-data].")
 @click.option("--node-name", metavar="NAME", help="The node's name [warren@HOST].")
-@click.option("--amqp", metavar="HOST:PORT", help="Where to accept clients [0.0.0.0:5672].")
+@click.option("--amqp", metavar="HOST:PORT", help="Where to accept clients [:::5672].")
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Where to answer HTTP, or none for nowhere [0.0.0.0:15672].",
+    help="Where to answer HTTP, or none for nowhere [:::15672].",
 )
 @click.option("--check-config", is_flag=True, help="Say what is wrong with the configuration.")
 def server(config_file: str | None, check_config: bool, **flags: str | None) -> None:
@@ -66,7 +66,7 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
     try:
         config, warnings = read_configuration(config_file, os.environ, flags)
         output = LogOutput.start(config)
-    except (ConfigError, OSError, ValueError) as error:
+    except (ConfigError, OSError) as error:
         raise click.UsageError(str(error)) from error
     for warning in warnings:
         log_event(log, logging.WARNING, "configuration_warning", reason=warning)
@@ -86,13 +86,8 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
 
 def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     """Print what is wrong with the configuration; returns the exit code."""
-    try:
-        config, warnings = read_configuration(config_file, os.environ, flags)
-        problems = file_problems(config)
-    except ConfigError as error:
-        warnings, problems = [], error.problems
-    except (OSError, ValueError) as error:
-        warnings, problems = [], [str(error)]
+    config, warnings, problems = examine_configuration(config_file, os.environ, flags)
+    problems += file_problems(config)
     for warning in warnings:
         print(f"warning: {warning}")
     for problem in problems:

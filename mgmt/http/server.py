@@ -104,6 +104,7 @@ class ManagementServer:
     async def protocols(self, audience: Audience) -> ProtocolFactory:
         """What makes the protocols of connections to a listener for these people."""
         app = web.Application(client_max_size=BODY_BYTES_MAX)
+        app.on_response_prepare.append(self._add_headers)
         if audience is Audience.METRICS:
             for path, handler in self._metrics.items():
                 app.router.add_get(path, self._unless_paused(handler))
@@ -167,6 +168,10 @@ class ManagementServer:
 
     async def _unknown(self, http: web.Request) -> web.StreamResponse:
         return _error(ApiError(404, "Object Not Found", "Not Found"), {**SECURITY, **API_HEADERS})
+
+    async def _add_headers(self, http: web.Request, response: web.StreamResponse) -> None:
+        """What the configuration wants all answers to say."""
+        response.headers.update(self._managed.config.http_headers)
 
     # One request
 

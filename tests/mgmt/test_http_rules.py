@@ -33,6 +33,19 @@ def ask(
     return answer
 
 
+def test_headers_and_the_name_of_the_cluster_may_be_configured() -> None:
+    headers = (("Strict-Transport-Security", "max-age=600"), ("X-Frame-Options", "SAMEORIGIN"))
+    with Broker(http_port=0, http_headers=headers, cluster_name="orders") as broker:
+        for path in ("/", "/api/whoami", "/api/none"):
+            answer = ask(broker, "GET", path)
+            assert answer.headers.get_all("X-Frame-Options") == ["SAMEORIGIN"]
+            assert answer.headers["Strict-Transport-Security"] == "max-age=600"
+        named = ApiClient(broker)
+        assert named.get("/cluster-name")[1] == {"name": "orders"}
+        assert named.put("/cluster-name", {"name": "sales"})
+        assert named.get("/cluster-name")[1] == {"name": "sales"}
+
+
 def test_nobody_is_told_anything(broker: Broker) -> None:
     for path in ("/api/overview", "/api/queues", "/api/openapi.json", "/metrics", "/api/nodes/x"):
         answer = ask(broker, "GET", path)

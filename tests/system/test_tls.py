@@ -124,7 +124,7 @@ def test_a_plain_client_at_the_tls_port_gets_nowhere(files: Files) -> None:
 
 def test_who_dawdles_in_the_tls_handshake_is_dropped(files: Files) -> None:
     options = files.options()
-    with Broker(tls_listeners=LOOPBACK, ssl=options, handshake_timeout_ms=1000) as broker:
+    with Broker(tls_listeners=LOOPBACK, ssl=options, ssl_handshake_timeout_ms=1000) as broker:
         for beginning in (b"", bytes.fromhex("16030102000100")):
             with socket.create_connection(("127.0.0.1", broker.tls_port), timeout=30) as idle:
                 idle.sendall(beginning)
@@ -256,6 +256,24 @@ def test_a_certificate_that_is_no_good_keeps_the_node_from_starting(
         files.certificate.write_text("no certificate")
     with caplog.at_level(logging.ERROR), pytest.raises((OSError, ssl.SSLError)):
         Broker(tls_listeners=LOOPBACK, ssl=files.options()).start()
+
+
+def test_metrics_are_served_over_tls_to_those_with_a_certificate(files: Files) -> None:
+    options = files.options(verify_peer=True, fail_if_no_peer_cert=True)
+    with Broker(metrics_tls_listeners=LOOPBACK, metrics_ssl=options) as broker:
+        ((_, port),) = broker._running.http_ports
+        for context, welcome in (
+            (files.client_context(files.client()), True),
+            (files.client_context(), False),
+        ):
+            connection = http.client.HTTPSConnection("127.0.0.1", port, context=context)
+            try:
+                connection.request("GET", "/metrics")
+                assert connection.getresponse().status == 200 and welcome
+            except OSError:
+                assert not welcome
+            finally:
+                connection.close()
 
 
 def test_http_is_served_over_tls_and_its_certificate_renewed(files: Files) -> None:
