@@ -33,8 +33,9 @@ class Exchange:
     """What all types share.
 
     `alternate` is the name of the effective alternate exchange, from argument or policy; the owner
-    of the exchange sets it. `random` serves the types that choose by chance. `published_in` counts
-    the publishes of clients, `published_out` the queues they reached; who publishes counts.
+    of the exchange sets it, and `declared_by`, the name of a user. `random` serves the types that
+    choose by chance. `published_in` counts the publishes of clients, `published_out` the queues
+    they reached; who publishes counts.
     """
 
     type: ClassVar[str]
@@ -65,6 +66,7 @@ class Exchange:
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments = arguments
+        self.declared_by = ""
         self.alternate: str | None = None
         self.published_in = 0
         self.published_out = 0
@@ -277,6 +279,10 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
         RandomExchange,
     )
 }
+
+
+INTERNAL_USER = "rmq-internal"
+"""Who declares what the broker makes by itself."""
 
 
 def make_exchange(

@@ -145,6 +145,8 @@ class ManagementServer:
             return await self._serve(endpoint, http, local)
 
         app.router.add_route("*", prefix + API + endpoint.path, serve)
+        # As with RabbitMQ, a slash at the end changes nothing.
+        app.router.add_route("*", f"{prefix}{API}{endpoint.path}/", serve)
 
     def _unless_paused(self, handler: Handler) -> Handler:
         """Figures that stand still would be taken for those of a node that serves."""

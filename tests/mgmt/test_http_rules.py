@@ -46,6 +46,20 @@ def test_headers_and_the_name_of_the_cluster_may_be_configured() -> None:
         assert named.get("/cluster-name")[1] == {"name": "sales"}
 
 
+def test_one_slash_at_the_end_of_a_path_changes_nothing(broker: Broker) -> None:
+    client = ApiClient(broker)
+    assert client.put("/queues/%2F/q/", {})
+    for path in ("/overview", "/queues", "/queues/%2F", "/queues/%2F/q"):
+        statuses = [
+            (client.ask(method, f"{path}{end}").status)
+            for method in ("GET", "OPTIONS")
+            for end in ("", "/", "//")
+        ]
+        assert statuses[:2] == [200, 200] and statuses[3:5] == [200, 200], path
+        assert statuses[2] == 404
+    assert ask(broker, "OPTIONS", "/api/queues/").headers["Allow"] == "HEAD, GET, OPTIONS"
+
+
 def test_nobody_is_told_anything(broker: Broker) -> None:
     for path in ("/api/overview", "/api/queues", "/api/openapi.json", "/metrics", "/api/nodes/x"):
         answer = ask(broker, "GET", path)
