@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import click
 import uvloop
 
+from warren.addresses import web_address
 from warren.allocator import keep_freed_memory
 from warren.config import Config
 from warren.config_check import file_problems
@@ -77,7 +78,7 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
     try:
         uvloop.run(_serve(config, output))
     except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
-        print(f"warren: {error}", file=sys.stderr)
+        print(f"warren: {_told(error, config)}", file=sys.stderr)
         sys.exit(1)
     except NodeFailed as error:
         print(f"warren: {error}", file=sys.stderr)
@@ -97,6 +98,27 @@ def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     return 2 if problems else 0
 
 
+def _told(error: Exception, config: Config) -> str:
+    """Why the node did not start, or could not go on."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"nothing can be written to {config.data_dir}: no space left on its disk"
+    return str(error)
+
+
+def _pages(config: Config, running: RunningNode) -> str:
+    """Where a browser finds the pages, for people to click at; empty where it finds none."""
+    management = running.management
+    if management is None:
+        return ""
+    for protocol, addresses, ports in (
+        ("http", config.http_listeners, management.http_ports),
+        ("https", config.http_tls_listeners, management.https_ports),
+    ):
+        if addresses:
+            return f" ({web_address(protocol, addresses[0], ports[0], config.path_prefix)})"
+    return ""
+
+
 async def _serve(config: Config, output: LogOutput) -> None:
     loop = asyncio.get_running_loop()
     # A start may take long, and a SIGHUP that nobody expects ends the process.
@@ -107,7 +129,10 @@ async def _serve(config: Config, output: LogOutput) -> None:
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
-    print(f"warren {running.node.name} ready: amqp {ports}{tls}{http}", flush=True)
+    print(
+        f"warren {running.node.name} ready: amqp {ports}{tls}{http}{_pages(config, running)}",
+        flush=True,
+    )
     await life.live(running)
 
 

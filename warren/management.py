@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from warren.config import Config, SslOptions
+from warren.addresses import Purpose, opened
+from warren.config import Config, Listener, SslOptions
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.log_line import log_event
 from warren.core.memory_monitor import MemoryMonitor
@@ -28,6 +29,13 @@ log = logging.getLogger("warren.http")
 if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.mgmt.http.server import ManagementServer
+
+PURPOSES = {
+    "http": Purpose.HTTP,
+    "https": Purpose.HTTP_TLS,
+    "http/prometheus": Purpose.METRICS,
+    "https/prometheus": Purpose.METRICS_TLS,
+}
 
 CONTROL_SOCKET = "control.sock"
 
@@ -150,7 +158,8 @@ class Management:
             ),
         ):
             for host, port in addresses:
-                ports.append(await self._listeners.listen(host, port, audience, context))
+                opening = self._listeners.listen(host, port, audience, context)
+                ports.append(await opened(PURPOSES[protocol], Listener(host, port), opening))
                 self.managed.listeners.append(OpenListener(protocol, host, ports[-1]))
 
     async def _load_server(self) -> Callable[[Audience], Awaitable[ProtocolFactory]]:

@@ -21,6 +21,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, TypeAlias
 
 from warren import __version__
+from warren.addresses import Purpose, opened
 from warren.allocator import release_freed_memory
 from warren.amqp.accepting import SocketOptions
 from warren.amqp.certificate import login_name
@@ -206,6 +207,8 @@ class RunningNode:
                 await running.stop()
             else:
                 await _close(metadata, directory, cluster)
+            if directory is not None and config.cluster is None and faults.first is None:
+                directory.discard_new()
             raise
         return running
 
@@ -325,11 +328,15 @@ class RunningNode:
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
-            self.amqp_ports.append(await self._listener.listen(host, port))
+            address = Address(host, port)
+            opening = self._listener.listen(host, port)
+            self.amqp_ports.append(await opened(Purpose.AMQP, address, opening))
         if config.tls_listeners:
             tls = _tls_files(config)
             for host, port in config.tls_listeners:
-                self.tls_ports.append(await self._listener.listen(host, port, tls))
+                address = Address(host, port)
+                opening = self._listener.listen(host, port, tls)
+                self.tls_ports.append(await opened(Purpose.AMQP_TLS, address, opening))
 
     async def _define(self, config: Config) -> None:
         """Load the definitions the configuration names; they take the place of the defaults."""
@@ -646,7 +653,8 @@ async def _recover(
     )
     try:
         addresses = [
-            Address(host, await listener.listen(host, port)) for host, port in config.amqp_listeners
+            address._replace(port=await opened(Purpose.AMQP, address, listener.listen(*address)))
+            for address in config.amqp_listeners
         ]
         return await recovering, tuple(addresses)
     finally:

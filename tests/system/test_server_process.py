@@ -243,8 +243,11 @@ def test_a_port_in_use_is_a_failure_that_says_so(tmp_path: Path) -> None:
         code, output, errors = run_server(tmp_path, "--amqp", f"127.0.0.1:{port}")
     assert (code, output) == (1, "")
     (line,) = errors.splitlines()
-    assert line.startswith("warren: ") and f"{port}" in line
-    assert "address already in use" in line
+    assert line == (
+        f"warren: port {port} of 127.0.0.1 cannot be had, address already in use: choose another"
+        " with --amqp HOST:PORT, or listeners.tcp in rabbitmq.conf"
+    )
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
 
 
 def test_a_data_directory_in_use_is_a_failure_that_says_so(
