@@ -301,6 +301,10 @@ class ReturningQueue(BackingQueue, Protocol):
         were returned before, or behind all that are ready."""
         ...
 
+    def mark_dead(self, messages: Collection[Message], why: int) -> None:
+        """Remember why these pending messages died, so that a restart does not deliver them."""
+        ...
+
 
 class MirroredLevel(BackingQueue, Protocol):
     """A backing queue of which other nodes may have copies; of a priority queue, each level.

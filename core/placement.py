@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from warren.core.field import Table
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 class Placement(Protocol):
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         """The node that is to have a queue which a client of this node declares."""
+        ...
+
+    def members_of_new(self, described: str, settings: QueueSettings, leader: str) -> Sequence[str]:
+        """The nodes that are to have a new quorum queue; none where there is but one node.
+
+        Raises `InternalFault` when too few of them are up; `described` is the queue in its text.
+        """
         ...
 
     def is_here(self, record: QueueRecord) -> bool:
@@ -51,6 +59,9 @@ class OneNode:
 
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         return ""
+
+    def members_of_new(self, described: str, settings: QueueSettings, leader: str) -> Sequence[str]:
+        return ()
 
     def is_here(self, record: QueueRecord) -> bool:
         return True

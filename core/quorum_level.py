@@ -143,6 +143,10 @@ class QuorumLevel:
     def undelivered_from(self) -> int:
         return self._inner.undelivered_from
 
+    @property
+    def delivered_below(self) -> int:
+        return self._inner.delivered_below
+
     def status(self, now: float) -> BackingQueueStatus:
         status = self._inner.status(now)
         returned = len(self._first) + len(self._last)
@@ -284,8 +288,23 @@ class QuorumLevel:
 
     def mark_dead(self, messages: Collection[Message], why: int) -> None:
         """Remember why these pending messages died, so that a restart does not deliver them."""
-        positions = [message.position for message in messages]
+        self.note_dead([message.position for message in messages], why)
+
+    def note_dead(self, positions: Collection[int], why: int) -> None:
+        """The same, by their positions."""
         self.dead_marks.update(dict.fromkeys(positions, why))
+        self._inner.counts_changed(positions)
+
+    def note_count(self, position: int, times: int) -> None:
+        """A message was returned so often."""
+        self.counts[position] = times
+        self._inner.counts_changed((position,))
+
+    def count_returns(self, positions: Collection[int]) -> None:
+        """Each of these messages was returned once more."""
+        counts = self.counts
+        for position in positions:
+            counts[position] = counts.get(position, 0) + 1
         self._inner.counts_changed(positions)
 
     def requeue(self, messages: Iterable[Message]) -> None:
@@ -298,10 +317,7 @@ class QuorumLevel:
     def give_back(self, messages: Collection[Message], *, last: bool) -> None:
         """Count a return of each message, and make it ready again: behind the messages that were
         returned before, or behind all that are ready."""
-        counts = self.counts
-        for message in messages:
-            counts[message.position] = counts.get(message.position, 0) + 1
-        self._inner.counts_changed([message.position for message in messages])
+        self.count_returns([message.position for message in messages])
         if last:
             self._last.extend([_Behind(self._entered, message) for message in messages])
         else:
@@ -312,7 +328,7 @@ class QuorumLevel:
 
     def purge(self) -> int:
         count = self.length
-        self.ack(self._returned())
+        self.ack(self.returned())
         self._forget_returned()
         undelivered_from = self._inner.undelivered_from
         for known in (self.counts, self.dead_marks):
@@ -334,7 +350,8 @@ class QuorumLevel:
         self.dead_marks.clear()
         self._inner.delete()
 
-    def _returned(self) -> list[Message]:
+    def returned(self) -> list[Message]:
+        """Those that were returned and are ready."""
         return [*self._first, *[behind.message for behind in self._last]]
 
     def _forget_returned(self) -> None:
@@ -347,7 +364,7 @@ class QuorumLevel:
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         beyond = self._inner.undelivered_from
         if start < beyond:
-            back = [(message.position, message) for message in self._returned()]
+            back = [(message.position, message) for message in self.returned()]
             found = peek(back, (), start, beyond, count_max, bytes_max, self._with_body)
             if found.messages:
                 return found
@@ -356,7 +373,7 @@ class QuorumLevel:
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
         beyond = self._inner.undelivered_from
         if start < beyond:
-            back = [(message.position, message) for message in self._returned()]
+            back = [(message.position, message) for message in self.returned()]
             here = min(end, beyond)
             found = list_positions(back, (), start, here, count_max, self.defers_confirms)
             if found.positions or here == end:
@@ -371,7 +388,7 @@ class QuorumLevel:
         self._inner.skip_to(position)
 
     def count_as_delivered(self, below: int) -> None:
-        for message in self._returned():
+        for message in self.returned():
             if message.position < below:
                 message.redelivered = True
         self._inner.count_as_delivered(below)

@@ -28,9 +28,6 @@ CREDIT: Final = 2000
 OPEN_AGAIN: Final = 0.8
 """A queue that refuses publishes takes them again when it is down to so much of its limit."""
 
-LOOKED_AT: Final = 512
-"""Messages that are looked at in one go for those that were dead before."""
-
 DELIVERY_COUNT: Final = "x-delivery-count"
 
 REASONS: Final = {
@@ -229,7 +226,7 @@ class QuorumQueue(Queue):
             for message in dead:
                 self._kept[message.position] = message.body_bytes
                 self._kept_bytes += message.body_bytes
-            self.level.mark_dead(dead, NUMBERS[reason])
+            cast(ReturningQueue, self.backing).mark_dead(dead, NUMBERS[reason])
         super()._bury(dead, reason)
 
     def buried(self, messages: list[Message]) -> None:
@@ -242,20 +239,22 @@ class QuorumQueue(Queue):
         super().keep_limits()
 
     def _bury_again(self) -> None:
-        """Bury the messages that were dead before the node was started.
+        """Bury the messages that were dead before this node was started, or before it led.
 
         Every message before a dead one had been delivered, so only few have to be looked at.
         """
         marks = self.level.dead_marks
-        last = max(marks, default=-1)
+        left = marks.keys() - self._kept.keys() if marks else set()
+        last = max(left, default=-1)
         living: list[Message] = []
-        while marks and self.backing.length and self.level.undelivered_from <= last:
-            for message in self.backing.fetch_many(LOOKED_AT):
-                why = marks.pop(message.position, None)
-                if why is None:
-                    living.append(message)
-                else:
-                    self._bury([message], REASONS[why])
+        while left and (message := self.backing.fetch_to_drop()) is not None:
+            if message.position in left:
+                left.remove(message.position)
+                self._bury([message], REASONS[marks.pop(message.position)])
+                continue
+            living.append(message)
+            if message.position > last:
+                break
         if living:
             self.backing.requeue(living)
 

@@ -60,7 +60,8 @@ class QueueRecord(msgspec.Struct, frozen=True):
     `promoted_at`, in seconds since 1970. `down`: its leader has stopped in order, and only a mirror
     in sync may take its place. `stores` says under which id a node has its copy on disk, where that
     is not `queue_id`. `carrier` is what brings the leader's batches to mirrors: `log`, or gm
-    where it is empty. With `log`, `acks` is how many of the copies that are whole, the leader's
+    where it is empty. `members` are the nodes that a quorum queue is to be on, in a cluster. With
+    `log`, `acks` is how many of the copies that are whole, the leader's
     among them, have a publish before it is confirmed (0: all), and `ballot` counts the elections
     that came to nothing, and `missing` the copies that are not named any more and still count,
     since the others may lack what they had.
@@ -83,6 +84,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     acks: int = 0
     ballot: int = 0
     missing: int = 0
+    members: list[str] = []
 
     @property
     def whole_copies(self) -> int:

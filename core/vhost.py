@@ -347,13 +347,20 @@ class VirtualHost:
             auto_delete=auto_delete,
         )
         queue_id = self._new_queue_id()
+        leader = self._placement.leader_of_new(self.name, settings, exclusive)
+        members: Sequence[str] = ()
+        if settings.type is QUORUM:
+            described = f"queue '{name}' in vhost '{self.name}'"
+            members = self._placement.members_of_new(described, settings, leader)
         record = QueueRecord(
             auto_delete,
             to_plain(arguments),
             queue_id,
             durable=durable,
             exclusive=exclusive,
-            leader=self._placement.leader_of_new(self.name, settings, exclusive),
+            leader=leader,
+            members=list(members),
+            acks=len(members) // 2 + 1 if members else 0,
         )
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner

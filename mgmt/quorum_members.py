@@ -1,20 +1,24 @@
 """Which nodes have a copy of a quorum queue, and what operators can have done about that.
 
-The one place in management that knows about members. A quorum queue has one member, its leader;
-so nothing can be added that is not there, and the last one cannot be taken away.
+The one place in management that knows about members. On a node that is in no cluster a quorum queue
+has one member, which cannot be taken away.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from warren.core.ports import Key
 from warren.core.queue import Queue
 from warren.core.queue_type import QUORUM
 from warren.core.records import QueueRecord
 from warren.mgmt.managed_node import ManagedNode
+from warren.mgmt.waiting import through
 
 LEADER = "leader"
+FOLLOWER = "follower"
 NO_PROCESS = "noproc"
+NODE_DOWN = "nodedown"
 """States of members as RabbitMQ names them."""
 
 MACHINE_VERSION = 2
@@ -46,7 +50,8 @@ def leader_of(managed: ManagedNode, queue: Queue) -> str:
 
 
 def members_of(managed: ManagedNode, queue: Queue) -> list[str]:
-    return [leader_of(managed, queue)]
+    record = _record(managed, queue)
+    return list(record.members) if record and record.members else [leader_of(managed, queue)]
 
 
 def online_of(managed: ManagedNode, queue: Queue) -> list[str]:
@@ -77,12 +82,22 @@ def is_critical(managed: ManagedNode, queue: Queue) -> bool:
 
 def status_of(managed: ManagedNode, queue: Queue) -> list[MemberStatus]:
     """Its members. Of a queue that is elsewhere only its leader knows the figures."""
-    node = leader_of(managed, queue)
-    if not queue.is_here:
-        return [
-            MemberStatus(node, LEADER if node in running_nodes(managed) else NO_PROCESS, None, None)
-        ]
-    return [MemberStatus(node, LEADER, operations(queue), term_of(managed, queue))]
+    leader, record = leader_of(managed, queue), _record(managed, queue)
+    running = running_nodes(managed)
+    copies = {leader, *(record.mirrors if record is not None else ())}
+    index = operations(queue) if queue.is_here else None
+    term = term_of(managed, queue)
+    found = []
+    for node in members_of(managed, queue):
+        if node not in running:
+            found.append(MemberStatus(node, NODE_DOWN, None, None))
+        elif node not in copies:
+            # It is asked to have a copy, or is about to be.
+            found.append(MemberStatus(node, NO_PROCESS, None, None))
+        else:
+            state = LEADER if node == leader else FOLLOWER
+            found.append(MemberStatus(node, state, index, term))
+    return found
 
 
 def operations(queue: Queue) -> int:
@@ -96,24 +111,35 @@ def term_of(managed: ManagedNode, queue: Queue) -> int:
     return 1 if record is None else record.epoch + 1
 
 
-def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
+async def add_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     """Raises `MemberRefused`. To add one that is there already is no error."""
     if node in members_of(managed, queue):
         return
     if node not in running_nodes(managed):
         raise MemberRefused(NODE_NOT_RUNNING)
-    raise MemberRefused("a quorum queue of this version has one member")
+    assert managed.cluster is not None
+    members = managed.cluster.mirroring.quorum_members
+    await through(members.add(_key(queue), queue.queue_id, node))
 
 
-def delete_member(managed: ManagedNode, queue: Queue, node: str) -> None:
+async def delete_member(managed: ManagedNode, queue: Queue, node: str) -> None:
     """Raises `MemberRefused`. To take one away that is not there is no error."""
     members = members_of(managed, queue)
-    if node in members and len(members) == 1:
+    if node not in members:
+        return
+    if len(members) == 1:
         raise MemberRefused(LAST_NODE)
+    assert managed.cluster is not None
+    change = managed.cluster.mirroring.quorum_members
+    await through(change.remove(_key(queue), queue.queue_id, node))
+
+
+def _key(queue: Queue) -> Key:
+    return ("queue", queue.vhost_name, queue.name)
 
 
 def _record(managed: ManagedNode, queue: Queue) -> QueueRecord | None:
-    stored = managed.node.metadata.get(("queue", queue.vhost_name, queue.name))
+    stored = managed.node.metadata.get(_key(queue))
     if stored is None or not isinstance(stored.record, QueueRecord):
         return None
     return stored.record

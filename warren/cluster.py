@@ -279,6 +279,7 @@ class Cluster:
             self.mirroring,
             self._config.queue_master_locator,
             self.maintenance.may_lead,
+            lambda: self.membership.members().keys(),
         )
 
     def backing_queues(
@@ -430,6 +431,7 @@ class Cluster:
         except EtcdError as error:
             return NotForgotten(503, str(error))
         await written(self.metadata, leftovers.of_forgotten(self.metadata, name))
+        await self.mirroring.quorum_members.remove_everywhere(name)
         return None
 
     async def drain(self) -> None:

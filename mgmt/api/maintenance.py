@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from warren.core.pattern import InvalidPattern, compile_pattern
+from warren.core.queue_type import QUORUM
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import check_node
 from warren.mgmt.http.endpoint import Endpoint, Right
@@ -29,7 +30,7 @@ async def reset_statistics(request: ApiRequest) -> None:
 
 
 async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
-    """Spread mirrored queues over the nodes; a node that is alone has all of them.
+    """Spread queues with copies over the nodes; a node that is alone has all of them.
 
     With `vhost_pattern`, `queue_pattern` or `type` in the body only those, and the answer is how
     many of them each node leads then. Without, the answer is empty, as RabbitMQ's.
@@ -43,18 +44,22 @@ async def rebalance_queues(request: ApiRequest) -> list[Row] | None:
         raise BadRequest("patterns should be strings")
     cluster = request.managed.cluster
     try:
-        if cluster is not None and kind != "quorum":
-            leads = await through(cluster.mirroring.hand_overs.rebalance(*patterns))
-        else:
-            leads = {}
-            for pattern in patterns:
-                compile_pattern(pattern)
+        for pattern in patterns:
+            compile_pattern(pattern)
+        quorum = _quorum_leads(request, *patterns) if kind != "classic" else Counter()
+        leads: dict[str, int] = {}
+        if cluster is not None:
+            rebalance = cluster.mirroring.hand_overs.rebalance
+            if kind != "quorum":
+                leads = await through(rebalance(*patterns))
+            if kind != "classic":
+                vhosts, queues = patterns
+                quorum = Counter(await through(rebalance(vhosts, queues, QUORUM)))
     except InvalidPattern as error:
         raise BadRequest(["invalid_regexp", error.pattern, error.reason]) from error
     audit(request, "queues_rebalanced")
     if not body:
         return None
-    quorum = _quorum_leads(request, *patterns) if kind != "classic" else {}
     return [
         {"node": node, "classic": leads.get(node, 0), "quorum": quorum.get(node, 0)}
         for node in sorted({*leads, *quorum})

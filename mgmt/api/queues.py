@@ -177,9 +177,13 @@ class QueueRows:
         state = cluster.mirroring.figures.state(queue) if cluster is not None else None
         if state is None:
             return {}
-        row: Row = {
+        mirrors: Row = {
             "slave_nodes": list(state.mirrors),
             "synchronised_slave_nodes": list(state.in_sync),
+        }
+        row: Row = {
+            # The copies of a quorum queue are its members.
+            **(mirrors if queue.settings.type is not QUORUM else {}),
             "promoted": state.promoted,
             "promoted_at": _moment(state.promoted_at) if state.promoted_at else None,
             "mirror_lag": {mirror: lag.batches for mirror, lag in state.lag.items()},

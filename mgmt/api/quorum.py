@@ -69,7 +69,7 @@ async def put_member(request: ApiRequest) -> None:
     queue = _quorum_queue(request, "Cannot add members to a classic queue")
     node = request.name("node")
     try:
-        add_member(request.managed, queue, node)
+        await add_member(request.managed, queue, node)
     except MemberRefused as refused:
         raise BadRequest(str(refused)) from refused
     audit(request, "quorum_member_added", vhost=queue.vhost_name, queue=queue.name, node=node)
@@ -80,7 +80,7 @@ async def remove_member(request: ApiRequest) -> None:
     queue = _quorum_queue(request, "Cannot add members to a classic queue")
     node = request.name("node")
     try:
-        delete_member(request.managed, queue, node)
+        await delete_member(request.managed, queue, node)
     except MemberRefused as refused:
         raise BadRequest(str(refused)) from refused
     audit(request, "quorum_member_deleted", vhost=queue.vhost_name, queue=queue.name, node=node)
@@ -99,7 +99,7 @@ async def grow(request: ApiRequest) -> Any:
         if not wanted or node in members or (strategy == "even" and len(members) % 2):
             continue
         try:
-            add_member(managed, queue, node)
+            await add_member(managed, queue, node)
         except MemberRefused as refused:
             if str(refused) != "node_not_running":
                 rows.append(_row(request, queue, f"error: {refused}"))
@@ -116,7 +116,7 @@ async def shrink(request: ApiRequest) -> Any:
         if node not in members_of(managed, queue):
             continue
         try:
-            delete_member(managed, queue, node)
+            await delete_member(managed, queue, node)
         except MemberRefused:
             rows.append(_row(request, queue, "error: the last node cannot be removed"))
         else:

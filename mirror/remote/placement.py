@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 
+from warren.core.errors import InternalFault
 from warren.core.field import Table
 from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Key, MetadataStore
@@ -16,6 +17,10 @@ from warren.core.settlement import PENDING, REJECTED
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
+from warren.mirror.replication.replicas import majority_of
+
+QUORUM_SIZE = 3
+"""How many members a quorum queue has whose declaration does not say it."""
 
 
 class ClusterPlacement:
@@ -31,8 +36,10 @@ class ClusterPlacement:
         mirroring: Mirroring,
         locator: str = "client-local",
         may_lead: Callable[[str], bool] = lambda node: True,
+        nodes: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`may_lead`: whether a node is not in maintenance."""
+        """`may_lead`: whether a node is not in maintenance. `nodes` are those of the cluster, up or
+        not."""
         self._node = node
         self._metadata = metadata
         self._remote_queues = remote_queues
@@ -41,6 +48,7 @@ class ClusterPlacement:
         self._mirroring = mirroring
         self._locator = locator
         self._may_lead = may_lead
+        self._nodes = nodes
         self._leaders: dict[Key, str] = {}
         self._led: Counter[str] = Counter()
         for stored in metadata.records(("queue",)):
@@ -56,6 +64,22 @@ class ClusterPlacement:
             return self._random.choice(nodes)
         # Among nodes with as few, the client's own.
         return min(nodes, key=lambda node: (self._led[node], node != self._node, node))
+
+    def members_of_new(self, described: str, settings: QueueSettings, leader: str) -> Sequence[str]:
+        """Nodes that are up before others, by chance; the leader first (quorum_queues.md sections 1
+        and 6)."""
+        running = set(self._running())
+        others = sorted({*self._nodes(), *running} - {leader})
+        self._random.shuffle(others)
+        others.sort(key=lambda node: node not in running)
+        size = settings.quorum_initial_group_size or QUORUM_SIZE
+        members = [leader, *others[: size - 1]]
+        if sum([node in running for node in members]) < majority_of(members):
+            raise InternalFault(
+                f"Cannot declare quorum {described} on node '{self._node}' with leader on node "
+                f"'{leader}': too few of the nodes {', '.join(members)} are up"
+            )
+        return members
 
     def is_here(self, record: QueueRecord) -> bool:
         return record.leader == self._node

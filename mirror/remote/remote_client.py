@@ -282,7 +282,10 @@ class RemoteClient:
         else:
             for message in messages:
                 message.holder = NOBODY
-            queue.requeue(messages, delivered=verdict is Verdict.REQUEUE)
+            if verdict is Verdict.ABANDON:
+                queue.abandoned(messages)
+            else:
+                queue.requeue(messages, delivered=verdict is Verdict.REQUEUE)
             return
         if queue.backing.length:
             queue.deliver()
@@ -337,4 +340,4 @@ class RemoteClient:
         consumers, self._consumers = self._consumers, {}
         self.queue.remove_consumers(consumers.values())
         self._sending.clear()
-        self.judge(Verdict.REQUEUE, list(self._unacked))
+        self.judge(Verdict.ABANDON, list(self._unacked))

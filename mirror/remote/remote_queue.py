@@ -405,6 +405,10 @@ class RemoteQueue(Queue):
         verdict = Verdict.REQUEUE if delivered else Verdict.RETURN
         self._judge(verdict, [message.position for message in messages])
 
+    def abandoned(self, messages: list[Message]) -> None:
+        self.given_back += len(messages)
+        self._judge(Verdict.ABANDON, [message.position for message in messages])
+
     async def counts(self) -> tuple[int, int]:
         try:
             self.ready, self.consumer_count = await self._ask("counts")

@@ -14,12 +14,14 @@ _UPTO = struct.Struct("<Q")
 
 
 class Verdict(IntEnum):
-    """What became of deliveries. RETURN: they did not reach the client they were meant for."""
+    """What became of deliveries. RETURN: they did not reach the client they were meant for.
+    ABANDON: they were with a channel that is closed."""
 
     ACK = 0
     REJECT = 1
     REQUEUE = 2
     RETURN = 3
+    ABANDON = 4
 
 
 class PublishedReport(NamedTuple):

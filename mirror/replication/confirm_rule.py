@@ -47,18 +47,23 @@ def stricter(one: int, other: int) -> int:
     return ALL if ALL in (one, other) else max(one, other)
 
 
-def confirmed_upto(acks: int, mirrors: Collection[Standing], missing: int, last: int) -> int:
-    """The batch up to which all is confirmed; `last` is the leader's own."""
+def confirmed_upto(
+    acks: int, mirrors: Collection[Standing], missing: int, last: int, least: int = 1
+) -> int:
+    """The batch up to which all is confirmed; `last` is the leader's own.
+
+    `least`: so many copies must have it even where fewer are whole.
+    """
     named = [mirror for mirror in mirrors if mirror.is_named]
-    upto = _reached(acks, named, missing, last)
+    upto = _reached(acks, named, missing, last, least)
     if any([mirror.in_sync and not mirror.is_named for mirror in mirrors]):
         whole = [mirror for mirror in mirrors if mirror.in_sync or mirror.is_named]
-        upto = min(upto, _reached(acks, whole, missing, last))
+        upto = min(upto, _reached(acks, whole, missing, last, least))
     return upto
 
 
-def _reached(acks: int, whole: Sequence[Standing], missing: int, last: int) -> int:
-    others = copies_needed(acks, 1 + len(whole) + missing) - 1
+def _reached(acks: int, whole: Sequence[Standing], missing: int, last: int, least: int) -> int:
+    others = max(copies_needed(acks, 1 + len(whole) + missing), least) - 1
     if not others:
         return last
     reached = sorted([mirror.has_batch for mirror in whole if not mirror.is_leaving], reverse=True)

@@ -17,9 +17,11 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
 from warren.core.errors import NotFound
+from warren.core.field import from_plain
 from warren.core.pattern import compile_pattern
 from warren.core.ports import Clock, Key
 from warren.core.queue import Queue
+from warren.core.queue_type import CLASSIC, QueueType, type_of
 from warren.core.records import QueueRecord
 from warren.core.waiting import Waiting, run
 from warren.mirror.messages.calls import Calls
@@ -216,17 +218,20 @@ class HandOvers:
         return count
 
     async def rebalance(
-        self, vhost_pattern: str = ANY_NAME, queue_pattern: str = ANY_NAME
+        self,
+        vhost_pattern: str = ANY_NAME,
+        queue_pattern: str = ANY_NAME,
+        kind: QueueType = CLASSIC,
     ) -> dict[str, int]:
         """Have every node hand over queues to mirrors at nodes that lead fewer.
 
-        Only queues with mirrors whose name and virtual host the patterns fit are moved. Returns how
-        many of those each node leads then. Raises `InvalidPattern`.
+        Only queues of this type that have mirrors are moved, whose name and virtual host the
+        patterns fit. Returns how many of those each node leads then. Raises `InvalidPattern`.
         """
-        chosen = _chosen(vhost_pattern, queue_pattern)
+        chosen = _chosen(vhost_pattern, queue_pattern, kind)
         records = list(self._definitions.items())
         leads: dict[str, int] = Counter([record.leader for _, record in records])
-        mirrored = Counter([r.leader for key, r in records if r.mirrors and chosen(key)])
+        mirrored = Counter([r.leader for key, r in records if r.mirrors and chosen(key, r)])
         for node in sorted(self._running()):
             if node == self._node:
                 after = self._hand_over_surplus(leads, chosen)
@@ -234,7 +239,7 @@ class HandOvers:
                 # Who cannot be reached has nothing to hand over.
                 try:
                     after = await self._calls.ask(
-                        node, "mirror.rebalance", leads, vhost_pattern, queue_pattern
+                        node, "mirror.rebalance", leads, vhost_pattern, queue_pattern, kind
                     )
                 except NotFound:
                     continue
@@ -249,16 +254,18 @@ class HandOvers:
         leads: dict[str, int],
         vhost_pattern: str = ANY_NAME,
         queue_pattern: str = ANY_NAME,
+        kind: str = CLASSIC,
     ) -> dict[str, int]:
-        return self._hand_over_surplus(leads, _chosen(vhost_pattern, queue_pattern))
+        chosen = _chosen(vhost_pattern, queue_pattern, QueueType(kind))
+        return self._hand_over_surplus(leads, chosen)
 
     def _hand_over_surplus(
-        self, leads: Mapping[str, int], chosen: Callable[[Key], bool]
+        self, leads: Mapping[str, int], chosen: Callable[[Key, QueueRecord], bool]
     ) -> dict[str, int]:
         """Hand over queues of this node; returns how many queues each node leads then."""
         counts = dict(leads)
         for led, record in self._led_with_records():
-            if not chosen(led.key):
+            if not chosen(led.key, record):
                 continue
             in_sync = [mirror for mirror in record.in_sync if self._may_lead(mirror)]
             copies = Copies(record.leader, record.mirrors, in_sync)
@@ -286,12 +293,16 @@ class HandOvers:
         return Counter([record.leader for record in self._definitions.records()])
 
 
-def _chosen(vhost_pattern: str, queue_pattern: str) -> Callable[[Key], bool]:
-    """Whether the patterns fit the queue with this key. Raises `InvalidPattern`."""
+def _chosen(
+    vhost_pattern: str, queue_pattern: str, kind: QueueType
+) -> Callable[[Key, QueueRecord], bool]:
+    """Whether a queue is of this type and the patterns fit it. Raises `InvalidPattern`."""
     vhosts, queues = compile_pattern(vhost_pattern), compile_pattern(queue_pattern)
 
-    def fits(key: Key) -> bool:
+    def fits(key: Key, record: QueueRecord) -> bool:
         _, vhost, name = key
+        if type_of(from_plain(record.arguments)) is not kind:
+            return False
         return vhosts.search(vhost) is not None and queues.search(name) is not None
 
     return fits

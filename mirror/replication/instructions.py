@@ -26,7 +26,7 @@ _PUBLISH = struct.Struct("<BBQdI")
 """Instruction, level, position, seconds it has left to live or -1, octets of the body.
 Nodes do not agree on the time of day, so it is never told when a message expires."""
 _RUN = struct.Struct("<BBQI")
-"""Instruction, level, first position, count."""
+"""Instruction, level, first position, count. Of a note: instruction, level, position, number."""
 _PURGE = struct.Struct("<BB")
 _ORIGIN = struct.Struct("<BBQ")
 """Instruction, octets of the name, number."""
@@ -52,9 +52,13 @@ class Op(IntEnum):
     HEARD = 14
     HAND_OUT = 15
     AGAIN = 16
+    RETURN = 17
+    COUNTED = 18
+    DEAD = 19
 
 
-RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT, Op.HAND_OUT, Op.AGAIN})
+RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT, Op.AGAIN, Op.RETURN})
+NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD})
 PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
 
@@ -85,8 +89,14 @@ class Performer(Protocol):
         taken from a former copy, of which some are out for acknowledgement.
 
         AGAIN: messages that are published next may have been delivered by another leader.
-        HAND_OUT: those below `start` may be handed out from now on, or have been; no `count`.
+        RETURN: messages of a quorum queue came back, which is counted.
         """
+        ...
+
+    def note(self, op: Op, level: int, position: int, number: int) -> None:
+        """HAND_OUT: messages below the position may be handed out from now on, or have been.
+        COUNTED: the message was returned so often. DEAD: it is dead, for the reason with that
+        number, and stays until its dead letter is safe."""
         ...
 
     def purge(self, level: int) -> None: ...
@@ -150,8 +160,8 @@ class Script:
         for position in positions:
             self.run(op, level, position)
 
-    def hand_out(self, level: int, below: int) -> None:
-        self._add(_RUN.pack(Op.HAND_OUT, level, below, 0))
+    def note(self, op: Op, level: int, position: int, number: int = 0) -> None:
+        self._add(_RUN.pack(op, level, position, number))
 
     def purge(self, level: int) -> None:
         self._add(_PURGE.pack(Op.PURGE, level))
@@ -210,6 +220,10 @@ def perform(payload: bytes, performer: Performer, unpacker: Unpacker) -> None:
                 _, level, position, count = _RUN.unpack_from(payload, start)
                 start += _RUN.size
                 performer.run(op, level, position, count)
+            elif op in NOTES:
+                _, level, position, number = _RUN.unpack_from(payload, start)
+                start += _RUN.size
+                performer.note(op, level, position, number)
             elif op is Op.PURGE:
                 _, level = _PURGE.unpack_from(payload, start)
                 start += _PURGE.size

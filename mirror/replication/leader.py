@@ -189,6 +189,8 @@ class Leader:
         self._copies: dict[str, _Copy] = {}
         # How many whole copies confirm a publish; None: every mirror there is, whole or not.
         self.acks: int | None = None
+        # How many copies must have a publish at any rate: a majority of a quorum queue's members.
+        self.copies_min = 1
         # Whether a persistent message is safe here when it is on disk, or as soon as it has come.
         self.is_flushed = True
         self._confirmed = 0
@@ -272,13 +274,18 @@ class Leader:
         if not self._flushing:
             self._wake()
 
+    def note(self, op: Op, level: int, position: int, number: int) -> None:
+        self._script.note(op, level, position, number)
+        if not self._flushing:
+            self._wake()
+
     def purge(self, level: int) -> None:
         self._script.purge(level)
         self._wake()
 
     def hand_out(self, level: int, below: int) -> None:
-        self._script.hand_out(level, below)
-        if self._copies or self._missing:
+        self._script.note(Op.HAND_OUT, level, below)
+        if self._copies or self._missing or self.copies_min > 1:
             self._hand_outs.append((self._batch, level, below))
         else:
             self._hand_outs.clear()
@@ -441,7 +448,7 @@ class Leader:
             new = self._new_origins.items()
             self._new_origins = {name: batch for name, batch in new if batch > everywhere}
         if self.acks is not None:
-            upto = confirmed_upto(self.acks, copies, self._missing, self._batch)
+            upto = confirmed_upto(self.acks, copies, self._missing, self._batch, self.copies_min)
             self._confirmed = max(self._confirmed, min(upto, self._batch - 1))
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
         self._settle_up_to(self._awaiting, upto)
@@ -550,7 +557,7 @@ class Leader:
             self._slices,
         )
         for number, level in enumerate(self.levels):
-            self._script.hand_out(number, level.hand_outs.announced)
+            self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
             self._script.runs(Op.AGAIN, number, sorted(level.again))
         for name, number in self.origins.items():
             self._script.origin(name, number)
@@ -743,9 +750,11 @@ class Leader:
             safe = level.is_durable and all(m.envelope.persistent for m in out)
             if not (listed.safe and safe):
                 return None
-        are_out = {message.position for message in out}
-        for position in sorted((*listed.positions, *are_out)):
-            script.run(Op.KEEP_OUT if position in are_out else Op.KEEP, number, position)
+        positions = sorted((*listed.positions, *[message.position for message in out]))
+        for position in positions:
+            was_fetched = level.was_fetched(position)
+            script.run(Op.KEEP_OUT if was_fetched else Op.KEEP, number, position)
+        self._write_notes(script, number, positions)
         copy.sent += len(listed.positions) + len(out)
         return listed.next_position
 
@@ -757,14 +766,19 @@ class Leader:
         ready = {message.position: message for message in peeked.messages}
         pending = [position for position in level.pending if start <= position < end]
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
-        for position in sorted((*ready, *loaded)):
+        positions = sorted((*ready, *loaded))
+        for position in positions:
             message = ready.get(position) or loaded[position]
             lives_s = self._lives_s(message.expires_at)
-            script.publish(
-                number, position, message.envelope, message.body, lives_s, position in loaded
-            )
+            was_fetched = level.was_fetched(position)
+            script.publish(number, position, message.envelope, message.body, lives_s, was_fetched)
+        self._write_notes(script, number, positions)
         copy.sent += len(ready) + len(loaded)
         return end
+
+    def _write_notes(self, script: Script, number: int, positions: Iterable[int]) -> None:
+        for op, position, said in self.levels[number].notes(positions):
+            script.note(op, number, position, said)
 
     def begin_epoch(
         self, deltas: Sequence[int], carried_out: tuple[int, int], firsts: Sequence[int] = ()

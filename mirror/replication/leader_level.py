@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, OneByOne, Peeked
@@ -41,6 +41,8 @@ class Journal(Protocol):
     def run(self, op: Op, level: int, position: int) -> None: ...
 
     def runs(self, op: Op, level: int, positions: Iterable[int]) -> None: ...
+
+    def note(self, op: Op, level: int, position: int, number: int) -> None: ...
 
     def purge(self, level: int) -> None: ...
 
@@ -120,7 +122,7 @@ class LeaderLevel(OneByOne):
         if confirms is None:
             journal.nobody_asks(self.level, position, batch)
         else:
-            local = inner.defers_confirms and envelope.persistent
+            local = inner.defers_confirms if envelope.persistent else inner.defers_transient
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
         inner.publish(envelope, body, expires_at, confirms, publish_seq)
 
@@ -140,7 +142,7 @@ class LeaderLevel(OneByOne):
         if confirms is None:
             journal.nobody_asks(self.level, position, batch)
         else:
-            local = inner.defers_confirms and envelope.persistent
+            local = inner.defers_confirms if envelope.persistent else inner.defers_transient
             confirms, publish_seq = journal.confirm(confirms, publish_seq, local, batch)
         message = inner.publish_delivered(envelope, body, expires_at, confirms, publish_seq)
         message.redelivered = journal.again
@@ -170,7 +172,7 @@ class LeaderLevel(OneByOne):
             limit = self._make_room(limit)
         messages = self.inner.fetch_many(limit)
         if messages:
-            if messages[-1].position >= self.hand_outs.noted:
+            if self._end_of(messages) > self.hand_outs.noted:
                 messages = self._put_back(messages)
             self._handed_out(messages)
             self._fetched(messages)
@@ -194,10 +196,15 @@ class LeaderLevel(OneByOne):
             if not self.hand_outs.make_room(self._fetched_below, len(beyond)):
                 self.inner.requeue(beyond)
                 break
-        return messages[: len(messages) - len(beyond)]
+        return [one for one in messages if one.position < self.hand_outs.noted]
+
+    @staticmethod
+    def _end_of(messages: Sequence[Message]) -> int:
+        """Behind the last position of messages that were fetched together."""
+        return messages[-1].position + 1
 
     def _handed_out(self, messages: list[Message]) -> None:
-        end = messages[-1].position + 1 if messages else 0
+        end = self._end_of(messages) if messages else 0
         if end > self._fetched_below:
             self._fetched_below = end
             if end > self.hand_outs.renew_at:
@@ -267,6 +274,15 @@ class LeaderLevel(OneByOne):
     def is_durable(self) -> bool:
         """Whether its persistent messages are to be found again after a restart."""
         return self.inner.defers_confirms
+
+    def was_fetched(self, position: int) -> bool:
+        """Whether a message that is there is pending at mirrors."""
+        return position in self.pending
+
+    def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
+        """What mirrors have to know of the messages with these positions, besides the messages:
+        the instruction, the position and the number."""
+        return []
 
     def oldest(self) -> int:
         """The position of the oldest message there is, pending or ready."""

@@ -371,9 +371,14 @@ class LedQueue:
                 if node in running and now >= asked_at + INVITE_AGAIN_S:
                     self._invited[node] = now
                     self._effects.invite(self, node)
-            elif node not in self.leader.mirrors and node not in self._awaited:
+            elif not self._is_mirror(member) and node not in self._awaited:
                 # It came while another node led.
                 self._admit(member)
+
+    def _is_mirror(self, member: MemberId) -> bool:
+        """Whether the definition names this life of a node's member, not only an earlier one."""
+        node = member.node
+        return node in self.leader.mirrors and self._named.get(node, member) == member
 
     def not_invited(self, node: str) -> None:
         """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
@@ -388,7 +393,7 @@ class LedQueue:
         if kept is not None:
             self._kept[mirror] = kept
         self._found_with_all()
-        if self._members.get(node) == mirror and node not in self.leader.mirrors:
+        if self._members.get(node) == mirror and not self._is_mirror(mirror):
             self._admit(mirror)
 
     def is_complete(self, running: Collection[str]) -> bool:
@@ -479,6 +484,7 @@ class LedQueue:
         """What the policy says of a log: who confirms, and when publishes are refused."""
         # Until a smaller number is written down, an election counts on the larger one.
         self.leader.acks = stricter(record.acks, self.wanted_acks)
+        self.leader.copies_min = record.acks if record.members else 1
         self.leader.is_flushed = self.wanted.is_flushed
         self.queue.set_lacks_copies(1 + len(record.in_sync) < self.wanted.in_sync_min)
 
@@ -494,7 +500,7 @@ class LedQueue:
         self._follow_policy(record)
 
         def count(record: QueueRecord) -> QueueRecord | None:
-            if not record.mirrors and not record.missing:
+            if not record.mirrors and not record.missing and not record.members:
                 return None
             acks = self._acks_to_write(record)
             is_forgotten = acks == ALL or self.leader.can_forget_missing()
@@ -509,7 +515,8 @@ class LedQueue:
         """The wanted number of acknowledgements; a larger one when an election may count on it."""
         wanted = self.wanted_acks
         is_larger = wanted != record.acks and stricter(wanted, record.acks) == wanted
-        if is_larger and not self.leader.have_all_confirmed(record.in_sync):
+        has_enough = not record.members or 1 + len(record.in_sync) >= wanted
+        if is_larger and not (has_enough and self.leader.have_all_confirmed(record.in_sync)):
             return record.acks
         return wanted
 
@@ -530,7 +537,7 @@ class LedQueue:
                 mirrors=[*mirrors, node],
                 stores={**record.stores, node: storage_id},
                 carrier=self.carrier.stored,
-                acks=record.acks if record.mirrors else self.wanted_acks,
+                acks=record.acks if record.mirrors or record.members else self.wanted_acks,
             )
 
         def start() -> None:
@@ -556,6 +563,9 @@ class LedQueue:
 
     def _dismiss(self, node: str, *, life: MemberId | None = None) -> None:
         """Name a mirror no more: any, or only the one that this life of a member was."""
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
+        if record is not None and _is_needed(record, node):
+            return
         log_event(
             log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
         )
@@ -565,7 +575,7 @@ class LedQueue:
                 return None
             is_another = life is not None and self._named.get(node, life) != life
             is_back = life is not None and self._members.get(node) == life
-            if is_another or is_back:
+            if is_another or is_back or _is_needed(record, node):
                 return None
             return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
 
@@ -635,3 +645,9 @@ class LedQueue:
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):
             self._unsent.popleft()
+
+
+def _is_needed(record: QueueRecord, node: str) -> bool:
+    """Whether a whole copy of a quorum queue stays named though its node is gone: fewer than a
+    majority would be left, of which no other member could be elected."""
+    return bool(record.members) and node in record.in_sync and len(record.in_sync) < record.acks

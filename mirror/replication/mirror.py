@@ -20,6 +20,7 @@ from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
+from warren.mirror.replication.quorum_levels import mirror_level
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
 
@@ -45,7 +46,7 @@ class Mirror:
         report: Callable[[int], None],
     ) -> None:
         self.epoch = epoch
-        self.levels = [MirrorLevel(backing) for backing in backings]
+        self.levels = [mirror_level(backing) for backing in backings]
         self.origins: dict[str, int] = {}
         self.refusals = Refusals()
         self.started = False
@@ -156,7 +157,9 @@ class Mirror:
         delivered: bool,
     ) -> None:
         copy = self.levels[level]
-        safe = not (self.is_flushed and copy.backing.defers_confirms and envelope.persistent)
+        backing = copy.backing
+        defers = backing.defers_confirms if envelope.persistent else backing.defers_transient
+        safe = not (self.is_flushed and defers)
         mark = IN_SLICE if self._in_slice else self.epoch << BATCH_BITS | self._batch
         taken = copy.publish(
             position, envelope, body, expires_at, delivered, None if safe else self, mark
@@ -167,12 +170,16 @@ class Mirror:
     def run(self, op: Op, level: int, start: int, count: int) -> None:
         if op is Op.KEEP or op is Op.KEEP_OUT:
             self._keep(level, start, count, op is Op.KEEP_OUT)
-        elif op is Op.HAND_OUT:
-            self.levels[level].handed_out_below = start
         elif op is Op.AGAIN:
             self.levels[level].again.update(range(start, start + count))
         else:
             self.levels[level].run(op, start, count)
+
+    def note(self, op: Op, level: int, position: int, number: int) -> None:
+        if op is Op.HAND_OUT:
+            self.levels[level].handed_out_below = position
+        else:
+            self.levels[level].note(op, position, number)
 
     def _keep(self, level: int, start: int, count: int, delivered: bool) -> None:
         """Take messages from the former copy. Raises `CopyLost`."""

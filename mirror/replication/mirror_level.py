@@ -123,6 +123,13 @@ class MirrorLevel:
         start = max(start, self.first)
         if start >= stop:
             return
+        self._carry_out(op, start, stop)
+
+    def note(self, op: Op, position: int, number: int) -> None:
+        """The leader says something of a message of a quorum queue."""
+        raise CopyLost(f"{op.name} is not for a classic queue")
+
+    def _carry_out(self, op: Op, start: int, stop: int) -> None:
         if op is Op.FETCH:
             self._fetch(start, stop)
             return

@@ -36,7 +36,8 @@ from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QueueType
+from warren.core.queue_type import QUORUM, type_of
+from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
@@ -55,12 +56,13 @@ from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
 from warren.mirror.replication.hand_over import HandOvers
 from warren.mirror.replication.leader import SOME_ORIGINS
-from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
 from warren.mirror.replication.mirror import Mirror, unpack_slice
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
+from warren.mirror.replication.quorum_levels import leader_level
+from warren.mirror.replication.quorum_members import QuorumMembers
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering
 from warren.mirror.replication.replicas import (
@@ -68,6 +70,7 @@ from warren.mirror.replication.replicas import (
     WHEN_SYNCED,
     Copies,
     Wanted,
+    majority_of,
     wanted_leader,
     wanted_mirrors,
 )
@@ -157,6 +160,7 @@ class Mirroring:
         self.hand_overs = HandOvers(
             name, calls, clock, self._led, self._definitions, running, may_lead
         )
+        self.quorum_members = QuorumMembers(self._definitions)
         self._carrier_switch = CarrierSwitch(
             name,
             calls,
@@ -474,7 +478,7 @@ class Mirroring:
         backing = queue.backing
         inner = backing.levels if isinstance(backing, PriorityQueue) else [backing]
         led.leader.levels = [
-            LeaderLevel(cast(MirroredLevel, one), number, led.leader)
+            leader_level(cast(MirroredLevel, one), number, led.leader)
             for number, one in enumerate(inner)
         ]
         levels: list[BackingQueue] = list(led.leader.levels)
@@ -535,9 +539,17 @@ class Mirroring:
             return
         if returned.awaited(record):
             returned.ask(record, lambda: self._look_for_better_copies(led))
-        else:
+        elif self._has_majority(record):
             led.returned = None
             self._reclaim(led, returned)
+
+    def _has_majority(self, record: QueueRecord) -> bool:
+        """Whether so many members of a quorum queue are up that it can go on. Until then its
+        definition stays as it is: others may be able to go on without this node."""
+        running = self._running()
+        return sum([member in running for member in record.members]) >= (
+            majority_of(record.members) if record.members else 0
+        )
 
     def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
         self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer)
@@ -672,12 +684,19 @@ class Mirroring:
         led.await_mirrors(())
 
     def _wanted(self, queue: Queue) -> Wanted:
-        key = ("queue", queue.vhost_name, queue.name)
-        return self._wanted_of(key, queue.settings.type)
+        return self._wanted_of(("queue", queue.vhost_name, queue.name))
 
-    def _wanted_of(self, key: Key, queue_type: QueueType = QueueType.CLASSIC) -> Wanted:
+    def _wanted_of(self, key: Key) -> Wanted:
+        """Which nodes are to have mirrors of a queue: what its members say, or else its policy."""
+        stored = self._metadata.get(key)
+        if stored is None or not isinstance(stored.record, QueueRecord):
+            return Wanted()
+        record = stored.record
+        if record.members and list(record.members) != [record.leader]:
+            return Wanted.of_members(record.members, self._sync_batch)
         _, vhost, name = key
-        applied = self._node.policies.applied(vhost, name, "queue", queue_type)
+        kind = type_of(from_plain(record.arguments))
+        applied = self._node.policies.applied(vhost, name, "queue", kind)
         return Wanted.of(applied.definition, self._sync_batch)
 
     def _reconcile(self, queue: Queue) -> None:
@@ -913,6 +932,8 @@ class Mirroring:
             )
             for level in range((settings.max_priority or 0) + 1)
         ]
+        if settings.type is QUORUM:
+            backings = [quorum_level(backings[0], LastingEnvelopes())]
         mirror = Mirror(
             self._name,
             record.epoch,
@@ -1104,6 +1125,10 @@ class Mirroring:
         if copy is not None:
             self._follow(copy, record)
         led = self._led.get(queue_id)
+        if led is None and queue_id in self._node.local_queues:
+            # A quorum queue may have got members.
+            queue = self._node.local_queues[queue_id]
+            self._clock.call_soon(lambda: self._reconcile(queue))
         if led is not None and isinstance(record, QueueRecord) and record.leader == self._name:
             if record.epoch != led.leader.epoch:
                 led.leader.goes_on_in(record.epoch)

@@ -72,6 +72,21 @@ class Wanted(NamedTuple):
             *(_of_log(definition) if definition.get("ha-replication") == CarrierKind.LOG else ()),
         )
 
+    @classmethod
+    def of_members(cls, members: Sequence[str], sync_batch: int = SYNC_BATCH) -> Wanted:
+        """What the members of a quorum queue say: a majority of them has each publish on disk, and
+        only one that has everything confirmed leads."""
+        return cls(
+            "nodes",
+            list(members),
+            True,
+            WHEN_SYNCED,
+            WHEN_SYNCED,
+            sync_batch,
+            CarrierKind.LOG,
+            majority_of(members),
+        )
+
     def acks_of(self, copies: int) -> int:
         """How many of so many copies are to have a publish before it is confirmed; 0: all that are
         whole."""
@@ -85,6 +100,11 @@ class Wanted(NamedTuple):
             case int(number):
                 return number
         return ALL
+
+
+def majority_of(members: Sequence[str]) -> int:
+    """How many members of a quorum queue are to have a publish before it is confirmed."""
+    return len(members) // 2 + 1
 
 
 def _usual_sync_mode(definition: Mapping[str, Any]) -> str:

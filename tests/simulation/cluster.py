@@ -220,6 +220,7 @@ class ClusterNode(Broker):
             self._running,
             self._random,
             self.mirroring,
+            nodes=lambda: self.cluster.nodes,
         )
 
     def _running(self) -> list[str]:

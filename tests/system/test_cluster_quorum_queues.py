@@ -5,7 +5,7 @@ from __future__ import annotations
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
-from running_cluster import RunningCluster, publish, take, wait_until
+from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
 from warren.mgmt.ctl.errors import Refused
 
@@ -77,21 +77,60 @@ def test_refusals_are_the_same_at_every_node(running_cluster: RunningCluster) ->
         channel.basic_consume("single", print)
 
 
-def test_every_node_shows_its_member(running_cluster: RunningCluster) -> None:
+def test_every_node_shows_the_members(running_cluster: RunningCluster) -> None:
     a, b = running_cluster["a"], running_cluster["b"]
+    nodes = sorted(running_cluster[name].name for name in "abc")
     declare(a.connect(), "shown")
     wait_until(lambda: b.queue("shown"))
     for node in (a, b):
         row = node.queue("shown")
-        assert (row["type"], row["leader"]) == ("quorum", a.queue("shown")["node"])
-        assert row["members"] == row["online"] == [row["leader"]]
+        assert (row["type"], row["leader"]) == ("quorum", a.name)
+        assert sorted(row["members"]) == sorted(row["online"]) == nodes
         assert "slave_nodes" not in row
+    declare(a.connect(), "alone", x_quorum_initial_group_size=1)
     with pytest.raises(Refused) as refused:
         a.asks("health", "checks", "node-is-quorum-critical")
     assert refused.value.status == 503
-    assert "shown" in [one["name"] for one in refused.value.answer["queues"]]
+    assert [one["name"] for one in refused.value.answer["queues"]] == ["alone"]
+
+
+def states(node: ClusterProcess, queue: str) -> dict[str, str]:
+    rows = node.asks("control", "quorum-queues", "/", queue, "status")
+    return {row["Node Name"]: row["Raft State"] for row in rows}
+
+
+def test_members_are_taken_away_and_added(running_cluster: RunningCluster) -> None:
+    a, b, c = (running_cluster[name] for name in "abc")
+    declare(a.connect(), "q")
+    everybody = {a.name: "leader", b.name: "follower", c.name: "follower"}
+    wait_until(lambda: states(b, "q") == everybody)
+    b.ctl("delete_member", "q", a.name)
+    wait_until(lambda: sorted(states(b, "q").values()) == ["follower", "leader"])
+    assert a.name not in states(b, "q")
+    b.ctl("grow", a.name, "all")
+    wait_until(lambda: sorted(states(b, "q").values()) == ["follower", "follower", "leader"])
+    b.ctl("shrink", c.name)
+    wait_until(lambda: c.name not in states(b, "q"))
+
+
+def test_the_leader_is_killed_under_load(running_cluster: RunningCluster) -> None:
+    a, b, c = (running_cluster[name] for name in "abc")
+    declare(a.connect(), "q")
+    publisher, consumer = b.connect().channel(), c.connect().channel()
+    publisher.confirm_delivery()
+    publish(publisher, "q", [b"%d" % number for number in range(100)])
+    tag, body, count, _ = got(consumer, "q")
+    assert (body, count) == (b"0", 0)
+    consumer.basic_nack(tag)
+    wait_until(lambda: c.queue("q")["messages_ready"] == 100)
     a.kill()
-    wait_until(lambda: b.queue("shown")["online"] == [])
+    publish(publisher, "q", [b"%d" % number for number in range(100, 200)])
+    tag, body, count, redelivered = got(consumer, "q")
+    assert (body, count, redelivered) == (b"0", 1, True)
+    consumer.basic_ack(tag)
+    assert take(consumer, "q", 199) == [b"%d" % number for number in range(1, 200)]
+    wait_until(lambda: a.name not in c.queue("q")["online"])
+    assert c.queue("q")["leader"] in (b.name, c.name)
 
 
 def test_mirrors_are_for_classic_queues(running_cluster: RunningCluster) -> None:

@@ -1,0 +1,67 @@
+"""Which nodes are to have a quorum queue: how operators change that.
+
+The members stand in the definition of the queue. Its leader follows what is written there: it asks
+new members to have a copy, and lets go of those that are no members any more
+(`Wanted.of_members`). A leader that is no member hands the queue over first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from warren.core.ports import Key
+from warren.core.records import QueueRecord
+from warren.core.waiting import Event
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+
+
+def members_of(record: QueueRecord) -> list[str]:
+    """The members of a quorum queue; its leader is the only one of a queue that names none."""
+    return list(record.members) or [record.leader]
+
+
+class QuorumMembers:
+    """Of all quorum queues of the cluster."""
+
+    def __init__(self, definitions: QueueDefinitions) -> None:
+        self._definitions = definitions
+
+    async def add(self, key: Key, queue_id: int, node: str) -> None:
+        """Give the queue one more member; return when that is written down."""
+
+        def with_node(record: QueueRecord) -> list[str]:
+            members = members_of(record)
+            return members if node in members else [*members, node]
+
+        await self._change(key, queue_id, with_node)
+
+    async def remove(self, key: Key, queue_id: int, node: str) -> None:
+        """Take a member away, unless it is the last one; return when that is written down."""
+
+        def without_node(record: QueueRecord) -> list[str]:
+            members = members_of(record)
+            return [member for member in members if member != node] or members
+
+        await self._change(key, queue_id, without_node)
+
+    async def remove_everywhere(self, node: str) -> None:
+        """The node will not come back: it is no member of any queue any more."""
+        for key, record in list(self._definitions.items()):
+            if node in record.members:
+                await self.remove(key, record.queue_id, node)
+
+    async def _change(
+        self, key: Key, queue_id: int, wanted: Callable[[QueueRecord], list[str]]
+    ) -> None:
+        done = Event()
+
+        def change(record: QueueRecord) -> QueueRecord | None:
+            members = wanted(record)
+            if members == list(record.members):
+                return None
+            return msgspec.structs.replace(record, members=members)
+
+        self._definitions.write_record(key, queue_id, change, done.happen, done.happen)
+        await done

@@ -1,0 +1,131 @@
+"""A quorum queue at its leader and at a mirror, which replays what the leader writes down."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from warren.core.memory_queue import MemoryQueue
+from warren.core.message import Envelope, Message
+from warren.core.quorum_level import LastingEnvelopes, QuorumLevel, quorum_level
+from warren.mirror.messages.cargo import Unpacker
+from warren.mirror.replication.instructions import Script, perform
+from warren.mirror.replication.leader import Leader
+from warren.mirror.replication.mirror import Mirror
+from warren.mirror.replication.quorum_levels import QuorumLeaderLevel, leader_level
+
+ENVELOPE = Envelope("", "q", b"", False, 0, None)
+
+CLOCK = SimpleNamespace(now=lambda: 0.0)
+
+
+def new_level() -> QuorumLevel:
+    return quorum_level(MemoryQueue(), LastingEnvelopes())
+
+
+class Pair:
+    """A leader's level and the mirror that follows it, which has begun with what was there."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        effects = SimpleNamespace(
+            flush_soon=lambda: None, withhold=lambda: None, hand_out=lambda: None
+        )
+        self.leader = Leader(1, 0, CLOCK, effects)  # type: ignore[arg-type]
+        level = leader_level(new_level(), 0, self.leader)
+        assert isinstance(level, QuorumLeaderLevel)
+        self.level = level
+        self.leader.levels = [level]
+        self.script = self.leader._script
+        self.mirror = Mirror("m", 0, [new_level()], CLOCK, lambda batch: None)  # type: ignore[arg-type]
+        self.out: list[Message] = []
+        self.published = 0
+        self._batch = 0
+
+    def acts(self) -> None:
+        """Something happens to the queue."""
+        rng, level, out = self.rng, self.level, self.out
+        match rng.choice("pppdffffaarrrbbmxu"):
+            case "p":
+                level.publish(ENVELOPE, b"%d" % self.published, None, None, 0)
+                self.published += 1
+            case "d" if not level.length:
+                out.append(level.publish_delivered(ENVELOPE, b"%d" % self.published, None, None, 0))
+                self.published += 1
+            case "f":
+                out += level.fetch_many(rng.randint(1, 4))
+            case "a" if out:
+                level.ack(self._some())
+            case "r" if out:
+                level.give_back(self._some(), last=rng.random() < 0.5)
+            case "b" if out:
+                level.requeue(self._some())
+            case "m" if out:
+                level.mark_dead([rng.choice(out)], rng.randint(1, 4))
+            case "x" if rng.random() < 0.1:
+                level.purge()
+            case "u":
+                self.mirror_hears()
+
+    def _some(self) -> list[Message]:
+        taken = self.rng.sample(self.out, self.rng.randint(1, len(self.out)))
+        for message in taken:
+            self.out.remove(message)
+        return taken
+
+    def mirror_hears(self) -> None:
+        self._batch += 1
+        perform(self.script.take(0, self._batch), self.mirror, Unpacker())
+
+    def mirror_begins(self) -> None:
+        """It is sent what is there, as when it is synchronised."""
+        self.script.take(0, 0)
+        self.mirror.started = True
+        mirrored = self.mirror.levels[0]
+        mirrored.begin(0, self.level.next_position)
+        script = Script()
+        copy = SimpleNamespace(sent=0)
+        start = 0
+        while start < self.level.next_position:
+            start = self.leader._write_messages(script, copy, 0, start)  # type: ignore[arg-type]
+        perform(script.take(0, 0), self.mirror, Unpacker())
+        mirrored.upto = 1 << 62
+
+    def there(self) -> dict[int, bytes]:
+        """All messages of the queue, by position."""
+        level, start = self.level, 0
+        there = list(level.pending.values())
+        while start < level.next_position:
+            peeked = level.peek(start, 1000, 1 << 20)
+            there += peeked.messages
+            start = peeked.next_position
+        return {message.position: bytes(message.body) for message in there}
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_mirror_has_what_the_leader_has(seed: int) -> None:
+    pair = Pair(seed)
+    for _ in range(pair.rng.choice((0, 30))):
+        pair.acts()
+    pair.mirror_begins()
+    for _ in range(200):
+        pair.acts()
+    pair.mirror_hears()
+
+    there = pair.there()
+    inner = pair.level.inner
+    assert isinstance(inner, QuorumLevel)
+    counts = {at: count for at, count in inner.counts.items() if at in there}
+    marks = {at: why for at, why in inner.dead_marks.items() if at in there}
+    mirrored = pair.mirror.levels[0]
+    backing = mirrored.backing
+    assert isinstance(backing, QuorumLevel)
+    mirrored.put_all_back()
+    assert backing.length == len(there)
+    found = {m.position: bytes(m.body) for m in backing.fetch_many(len(there))}
+    # In the order of their positions, as a leader hands them out that was a mirror.
+    assert list(found.items()) == sorted(there.items())
+    assert backing.counts == counts
+    assert backing.dead_marks == marks

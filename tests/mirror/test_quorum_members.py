@@ -1,0 +1,294 @@
+"""Quorum queues in clusters of three nodes: what their members have, and who leads when."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from cluster_disk import Disk, backings_on
+from pamqp import commands
+from pipe import Client, Content
+
+from warren.core.field import Field, long, longstr
+from warren.core.records import QueueRecord
+from warren.core.waiting import run
+
+QUORUM = {"x-queue-type": Field("S", b"quorum")}
+
+
+class QuorumCluster(Cluster):
+    """Node a leads queue `q`."""
+
+    def record(self, queue: str = "q") -> QueueRecord:
+        node = next(node for node in self.alive)
+        stored = self[node].metadata.get(("queue", "/", queue))
+        assert stored is not None and isinstance(stored.record, QueueRecord)
+        return stored.record
+
+    def client(self, node: str = "a") -> Client:
+        client = self[node].connects()
+        client.opens_channel(1)
+        return client
+
+    def publisher(self, node: str = "a") -> Client:
+        client = self.client(node)
+        client.selects_confirms()
+        return client
+
+    def loses(self, node: str) -> None:
+        self.kill(node)
+        self.tidy_after(node)
+        self.clock.advance(15)
+
+    def counts(self, node: str) -> list[dict[int, int]]:
+        """The delivery counts of the copy that a node has."""
+        copies = self[node].mirroring.figures.copies_here()
+        return [dict(level.backing.counts) for copy in copies for level in copy.mirror.levels]
+
+
+def got(client: Client, queue: str = "q", *, no_ack: bool = False) -> Content | None:
+    """A message, when members know that it may be handed out; nothing else is on its way."""
+    client.frames()
+    client.sends(commands.Basic.Get, queue=queue, no_ack=no_ack)
+    client.broker.clock.advance(1)
+    client._collect()
+    if isinstance(client.inbox[0].method, commands.Basic.GetEmpty):
+        client.receives(commands.Basic.GetEmpty)
+        return None
+    return client.receives_content(commands.Basic.GetOk)
+
+
+def confirmed(client: Client) -> int:
+    """Up to which publish of this client all is confirmed."""
+    tags = [f.method.delivery_tag for f in client.frames() if f.method.name == "Basic.Ack"]
+    return max(tags, default=0)
+
+
+def bodies(client: Client, queue: str = "q") -> list[bytes]:
+    """Of all messages; the queue is empty afterwards."""
+    found = []
+    while (message := got(client, queue, no_ack=True)) is not None:
+        found.append(bytes(message.body))
+    return found
+
+
+def declared(cluster: QuorumCluster, queue: str = "q", **more: Field) -> None:
+    arguments = {**QUORUM, **{key.replace("_", "-"): value for key, value in more.items()}}
+    cluster.client().declares(queue, durable=True, arguments=arguments)
+    cluster.clock.advance(5)
+
+
+@pytest.fixture
+def cluster() -> QuorumCluster:
+    disks: dict[str, Disk] = {}
+    cluster = QuorumCluster("a", "b", "c", new_backing=backings_on(disks))
+    declared(cluster)
+    return cluster
+
+
+def test_a_queue_has_three_members_at_first(cluster: QuorumCluster) -> None:
+    record = cluster.record()
+    assert (record.carrier, record.leader, record.acks) == ("log", "a", 2)
+    assert sorted(record.members) == ["a", "b", "c"]
+    assert sorted(record.in_sync) == ["b", "c"]
+
+
+def test_a_queue_has_as_many_members_as_it_asks_for(cluster: QuorumCluster) -> None:
+    declared(cluster, "one", x_quorum_initial_group_size=long(1))
+    declared(cluster, "many", x_quorum_initial_group_size=long(9))
+    assert cluster.record("one").members == ["a"]
+    assert cluster.record("one").mirrors == []
+    assert sorted(cluster.record("many").members) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_a_majority_has_a_publish_before_it_is_confirmed(cluster: QuorumCluster, mode: int) -> None:
+    """Whatever its delivery mode."""
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one", delivery_mode=mode)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.stall("a", "b")
+    publisher.publishes("q", b"two", delivery_mode=mode)
+    cluster.clock.advance(1)
+    assert not confirmed(publisher)
+    cluster.unstall("a", "b")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 2
+
+
+def test_without_a_majority_nothing_is_confirmed_or_lost(cluster: QuorumCluster) -> None:
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.loses("b")
+    cluster.loses("c")
+    publisher.publishes("q", b"two")
+    cluster.clock.advance(60)
+    assert not confirmed(publisher)
+    cluster.comes_back("c")
+    cluster.clock.advance(20)
+    assert confirmed(publisher) == 2
+    assert bodies(cluster.client("c")) == [b"one", b"two"]
+
+
+def test_another_member_leads_when_the_leader_is_lost(cluster: QuorumCluster) -> None:
+    publisher = cluster.publisher("b")
+    for number in range(10):
+        publisher.publishes("q", b"%d" % number)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 10
+    cluster.loses("a")
+    assert cluster.record().leader in ("b", "c")
+    publisher.publishes("q", b"10")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 11
+    assert bodies(cluster.client("c")) == [b"%d" % number for number in range(11)]
+
+
+def test_a_member_alone_does_not_lead_with_less_than_was_confirmed(cluster: QuorumCluster) -> None:
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    for node in ("a", "b"):
+        cluster.kill(node)
+        cluster.tidy_after(node)
+    cluster.clock.advance(60)
+    assert cluster.record().leader == "a"
+
+
+@pytest.mark.parametrize("limit", [None, 20])
+def test_delivery_counts_are_those_of_before_when_another_member_leads(limit: int | None) -> None:
+    disks: dict[str, Disk] = {}
+    cluster = QuorumCluster("a", "b", "c", new_backing=backings_on(disks))
+    declared(cluster, **({"x_delivery_limit": long(limit)} if limit else {}))
+    client = cluster.publisher()
+    for number in range(6):
+        client.publishes("q", b"%d" % number)
+    for _ in range(3):
+        for _ in range(2):
+            message = got(client)
+            assert message is not None
+            client.nacks(message.method.delivery_tag, requeue=True)
+    cluster.clock.advance(1)
+    level = next(iter(cluster["a"].node.local_queues)).level
+    at_leader, first = dict(level.counts), level.next_position - 6
+    assert sum(at_leader.values()) == 6
+    assert cluster.counts("b") == cluster.counts("c") == [at_leader]
+    cluster.loses("a")
+    client = cluster.client(cluster.record().leader)
+    found = {}
+    while (message := got(client)) is not None:
+        found[int(message.body)] = message.headers["x-delivery-count"].value
+        client.acks(message.method.delivery_tag)
+    assert found == {number: at_leader.get(first + number, 0) for number in range(6)}
+
+
+def test_members_come_and_go(cluster: QuorumCluster) -> None:
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one")
+    members = cluster["b"].mirroring.quorum_members
+    key, queue_id = ("queue", "/", "q"), cluster.record().queue_id
+    run(members.remove(key, queue_id, "c"), lambda result: result())
+    cluster.clock.advance(5)
+    assert (cluster.record().mirrors, cluster.record().in_sync) == (["b"], ["b"])
+    assert not cluster.counts("c")
+    run(members.add(key, queue_id, "c"), lambda result: result())
+    cluster.clock.advance(5)
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+
+    # The leader is taken away: another member leads, and it has no copy any more.
+    run(members.remove(key, queue_id, "a"), lambda result: result())
+    cluster.clock.advance(10)
+    record = cluster.record()
+    assert record.leader in ("b", "c") and "a" not in (*record.mirrors, *record.members)
+    # A queue with one member needs no other for anything, and the last one stays.
+    for node in ("b", "c"):
+        run(members.remove(key, queue_id, node), lambda result: result())
+        cluster.clock.advance(10)
+    record = cluster.record()
+    assert (record.members, record.leader, record.mirrors) == (["c"], "c", [])
+    publisher.publishes("q", b"two")
+    cluster.clock.advance(5)
+    assert confirmed(publisher) == 2
+    assert bodies(cluster.client("a")) == [b"one", b"two"]
+
+
+def test_a_forgotten_node_is_no_member_any_more(cluster: QuorumCluster) -> None:
+    cluster.loses("c")
+    run(cluster["a"].mirroring.quorum_members.remove_everywhere("c"), lambda result: result())
+    cluster.clock.advance(5)
+    assert sorted(cluster.record().members) == ["a", "b"]
+
+
+def test_a_new_queue_needs_a_majority_of_its_members(cluster: QuorumCluster) -> None:
+    cluster.loses("b")
+    declared(cluster, "two")
+    assert len(cluster.record("two").members) == 3
+    cluster.loses("c")
+    client = cluster.client()
+    client.sends(commands.Queue.Declare, queue="three", durable=True, arguments=QUORUM)
+    assert "Cannot declare quorum" in client.receives_connection_close(541).reply_text
+    declared(cluster, "alone", x_quorum_initial_group_size=long(1))
+
+
+def test_a_kept_dead_letter_stays_dead_when_another_member_leads(cluster: QuorumCluster) -> None:
+    declared(
+        cluster,
+        "insists",
+        x_dead_letter_exchange=longstr(""),
+        x_dead_letter_routing_key=longstr("later"),
+        x_dead_letter_strategy=longstr("at-least-once"),
+        x_overflow=longstr("reject-publish"),
+    )
+    client = cluster.publisher()
+    for number in range(2):
+        client.publishes("insists", b"%d" % number)
+    message = got(client, "insists")
+    assert message is not None
+    client.nacks(message.method.delivery_tag, requeue=False)
+    cluster.clock.advance(1)
+    cluster.loses("a")
+    client = cluster.client("b")
+    assert client.counts("insists")[0] == 1
+    client.declares("later", durable=True)
+    cluster.clock.advance(20)
+    assert bodies(client, "later") == [b"0"]
+    assert bodies(client, "insists") == [b"1"]
+
+
+def test_a_member_that_comes_later_has_counts_and_what_was_returned(cluster: QuorumCluster) -> None:
+    declared(cluster, "one", x_quorum_initial_group_size=long(1))
+    client = cluster.publisher()
+    for number in range(4):
+        client.publishes("one", b"%d" % number)
+    message = got(client, "one")
+    assert message is not None
+    client.nacks(message.method.delivery_tag, requeue=True)
+    record = cluster.record("one")
+    for node in ("b", "c"):
+        change = cluster["a"].mirroring.quorum_members.add(
+            ("queue", "/", "one"), record.queue_id, node
+        )
+        run(change, lambda result: result())
+        cluster.clock.advance(10)
+    assert (len(cluster.record("one").in_sync), cluster.record("one").acks) == (2, 2)
+    # What was returned is behind what was never delivered, and mirrors go on with that.
+    message = got(client, "one", no_ack=True)
+    assert message is not None and message.body == b"1"
+    cluster.clock.advance(1)
+    cluster.loses("a")
+    client = cluster.client(cluster.record("one").leader)
+    found = []
+    while (message := got(client, "one")) is not None:
+        found.append((bytes(message.body), message.headers["x-delivery-count"].value))
+    assert found == [(b"0", 1), (b"2", 0), (b"3", 0)]
