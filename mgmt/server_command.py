@@ -36,6 +36,7 @@ from warren.mgmt.node_configuration import examine_configuration, read_configura
 from warren.node import Ending, Joined, NodeRefused, RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError
+from warren.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from warren.mgmt.stopped_node import StoppedNode
@@ -123,9 +124,11 @@ async def _serve(config: Config, output: LogOutput) -> None:
     loop = asyncio.get_running_loop()
     # A start may take long, and a SIGHUP that nobody expects ends the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
+    manager = ServiceManager.of(os.environ, os.getpid())
+    manager.stay_alive(loop)
     running = await RunningNode.start(config)
     # Whoever reads the line may send a signal at once.
-    life = _Life(config, output)
+    life = _Life(config, output, manager)
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
@@ -133,13 +136,16 @@ async def _serve(config: Config, output: LogOutput) -> None:
         f"warren {running.node.name} ready: amqp {ports}{tls}{http}{_pages(config, running)}",
         flush=True,
     )
+    manager.ready(f"amqp {ports}{tls}{http}")
     await life.live(running)
+    manager.close()
 
 
 class _Life:
     """What a node goes through until its process ends: pauses, and `ctl stop_app`."""
 
-    def __init__(self, config: Config, output: LogOutput) -> None:
+    def __init__(self, config: Config, output: LogOutput, manager: ServiceManager) -> None:
+        self._manager = manager
         self._config = config
         self._output = output
         # Set by a signal; what the node is told otherwise, it says itself.
@@ -155,8 +161,10 @@ class _Life:
         while node is not None:
             ending = await self._serve(node)
             if ending is Ending.STOP:
+                self._manager.stopping()
                 log_event(log, logging.INFO, "node_stopping", node=name)
             elif ending is Ending.PAUSE:
+                self._manager.status("paused: the cluster's store is lost")
                 # Without a say in what the cluster decides, a node must not serve anybody.
                 log_event(
                     log, logging.WARNING, "node_pausing", reason="the cluster's store is lost"
@@ -187,6 +195,7 @@ class _Life:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         ports = ", ".join(str(port) for port in running.amqp_ports)
+        self._manager.status(f"serving, amqp {ports}")
         log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
         ends = asyncio.create_task(running.ends())
         stopped = asyncio.create_task(self._stop_wanted.wait())
