@@ -156,8 +156,9 @@ class QuorumQueue(Queue):
         if not self.level.counts:
             return super()._hand_over_many(consumer, limit)
         message = self.backing.fetch()
-        if message is not None:
-            self._hand_over(consumer, message)
+        if message is None:
+            return 0
+        self._hand_over(consumer, message)
         return 1
 
     def get(self, no_ack: bool, client: TracedClient) -> Message | None:

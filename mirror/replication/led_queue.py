@@ -140,6 +140,9 @@ class LedQueue:
         self._changes: list[tuple[ChangeOfRecord, Callable[[], None]]] = []
         self._is_writing = False
         self._unsent: deque[bytes] = deque()
+        # Whether a member of a quorum queue is away, without which nothing is confirmed, and as
+        # many octets wait for it as may.
+        self._is_full = False
 
     def want(self, wanted: Wanted) -> None:
         """What its policy says from now on."""
@@ -235,7 +238,8 @@ class LedQueue:
         for mirror in record.mirrors if record is not None else ():
             if mirror not in self._members:
                 # Its death was told to the mirror, which did not lead then.
-                self._dismiss(mirror, life=MemberId(mirror, PRESUMED))
+                self._named[mirror] = MemberId(mirror, PRESUMED)
+                self._dismiss(mirror, life=self._named[mirror])
 
     def members_changed(self, births: Members, deaths: Members) -> None:
         if self._put_off is not None:
@@ -255,8 +259,8 @@ class LedQueue:
         for earlier in [one for one in self._storages if one.node == node and one != birth]:
             del self._storages[earlier]
             self._kept.pop(earlier, None)
-        if self._named.get(node) in deaths:
-            # Until now it was known by its node only.
+        if self._named.get(node) in deaths or node in self._awaited:
+            # Until now it was known by its node only, or as a member of another carrier's.
             self._named[node] = birth
         # One that was only out of reach, or comes over, is a mirror already.
         is_mirror = self._named.get(node) == birth and node in self.leader.mirrors
@@ -378,7 +382,7 @@ class LedQueue:
     def _is_mirror(self, member: MemberId) -> bool:
         """Whether the definition names this life of a node's member, not only an earlier one."""
         node = member.node
-        return node in self.leader.mirrors and self._named.get(node, member) == member
+        return node in self.leader.mirrors and self._named.get(node) == member
 
     def not_invited(self, node: str) -> None:
         """It does not know of the queue yet, or cannot be reached: it is asked at the next tick."""
@@ -411,6 +415,7 @@ class LedQueue:
             and in_sync == set(self.wanted_mirrors) == set(record.mirrors)
             and in_sync == set(self.leader.mirrors)
             and in_sync <= set(running)
+            and in_sync <= self._members.keys()
             and not record.missing
         )
 
@@ -466,9 +471,16 @@ class LedQueue:
         """A mirror that is too far behind catches up later, from what it has on disk."""
         if self.carrier is not CarrierKind.LOG:
             return
-        for mirror in list(self.leader.mirrors):
-            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max:
-                self._dismiss(mirror)
+        slow = [
+            mirror
+            for mirror in self.leader.mirrors
+            if self.leader.lag_bytes(mirror) > self.wanted.gap_bytes_max
+        ]
+        for mirror in slow:
+            self._dismiss(mirror)
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
+        # Batches are kept for members that cannot be done without, and not without end.
+        self._is_full = record is not None and any([_is_needed(record, one) for one in slow])
 
     def record_changed(self, record: QueueRecord) -> None:
         """Mirrors that are not named any more need not have anything to confirm."""
@@ -486,7 +498,8 @@ class LedQueue:
         self.leader.acks = stricter(record.acks, self.wanted_acks)
         self.leader.copies_min = record.acks if record.members else 1
         self.leader.is_flushed = self.wanted.is_flushed
-        self.queue.set_lacks_copies(1 + len(record.in_sync) < self.wanted.in_sync_min)
+        has_too_few = 1 + len(record.in_sync) < self.wanted.in_sync_min
+        self.queue.set_lacks_copies(has_too_few or self._is_full)
 
     @property
     def wanted_acks(self) -> int:
@@ -526,6 +539,16 @@ class LedQueue:
         storage_id = self._storages.get(birth)
         if storage_id is None or birth in self._admitting:
             # Its answer is on the way (see `has_answered`), or the definition is.
+            return
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
+        if (
+            record is not None
+            and node in self.leader.mirrors
+            and node in record.mirrors
+            and record.storage_id(node) == storage_id
+        ):
+            # It was only out of reach, and known by its node alone.
+            self._named[node] = birth
             return
         self._admitting.add(birth)
 

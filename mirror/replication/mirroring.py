@@ -731,7 +731,8 @@ class Mirroring:
             self._unlead(led)
             return
         leader = wanted_leader(wanted, copies, self.hand_overs.can_take_over())
-        if leader != self._name:
+        # One that is named, and away, is to be here first: all that are in sync stand still.
+        if leader != self._name and set(record.in_sync) <= set(led.members()):
             self.hand_overs.begin(led, leader)
             return
         if wanted.mode is not None and wanted.carrier is not led.carrier:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from pipe import Client, Content
 from warren.core.field import Field, long, longstr
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
+from warren.mirror.replication.replicas import Wanted
+
+ORDINARY = Wanted.of_members
 
 QUORUM = {"x-queue-type": Field("S", b"quorum")}
 
@@ -61,6 +65,10 @@ def got(client: Client, queue: str = "q", *, no_ack: bool = False) -> Content | 
         client.receives(commands.Basic.GetEmpty)
         return None
     return client.receives_content(commands.Basic.GetOk)
+
+
+def of_members(members: list[str], sync_batch: int, gap_bytes_max: int) -> Wanted:
+    return ORDINARY(members, sync_batch)._replace(gap_bytes_max=gap_bytes_max)
 
 
 def confirmed(client: Client) -> int:
@@ -137,6 +145,28 @@ def test_without_a_majority_nothing_is_confirmed_or_lost(cluster: QuorumCluster)
     cluster.clock.advance(20)
     assert confirmed(publisher) == 2
     assert bodies(cluster.client("c")) == [b"one", b"two"]
+
+
+def test_without_a_majority_publishes_are_refused_when_too_many_wait(
+    cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Wanted, "of_members", partial(of_members, gap_bytes_max=10_000))
+    cluster.loses("b")
+    cluster.loses("c")
+    publisher = cluster.publisher()
+    for _ in range(20):
+        publisher.publishes("q", bytes(1000))
+    cluster.clock.advance(20)
+    assert publisher.frames() == []
+    publisher.publishes("q", b"one too many")
+    cluster.clock.advance(1)
+    assert [frame.method.name for frame in publisher.frames()] == ["Basic.Nack"]
+    cluster.comes_back("b")
+    cluster.clock.advance(20)
+    assert confirmed(publisher) == 20
+    publisher.publishes("q", b"one more")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 22
 
 
 def test_another_member_leads_when_the_leader_is_lost(cluster: QuorumCluster) -> None:

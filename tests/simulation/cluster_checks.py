@@ -10,11 +10,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from warren.core.message import Message
 from warren.core.priority_queue import PriorityQueue
+from warren.core.quorum_level import QuorumLevel
 from warren.core.records import QueueRecord
 from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.mirror_level import MirrorLevel
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -46,6 +49,8 @@ class QueueLedger:
         # Until when it had no mirrors, if it ever had none.
         self.bare_until = 0.0
         self.declared_at = 0.0
+        # When it became a quorum queue of other members.
+        self.members_changed_at = 0.0
 
 
 class Ledger:
@@ -119,8 +124,13 @@ class Ledger:
             queue.bare_until = self._cluster.clock.now()
         if record.leader != earlier.leader:
             queue.changed_hands_at.append(self._cluster.clock.now())
+        if record.members != earlier.members:
+            queue.members_changed_at = self._cluster.clock.now()
         if self.is_quiet and record.epoch == earlier.epoch:
-            self._check_not_fewer(name, earlier, record)
+            if record.members:
+                self._check_members_stay(queue, earlier, record)
+            else:
+                self._check_not_fewer(name, earlier, record)
         if record.epoch != earlier.epoch:
             assert record.epoch == earlier.epoch + 1, (name, earlier, record)
             queue.moved_at.append(self._cluster.clock.now())
@@ -143,7 +153,8 @@ class Ledger:
             # It was away, and has what its disk has.
             seen["leader came back and went on alone"] += 1
             there = queue.holders & self._up()
-            assert not there or not _may_lead(earlier, there), (
+            # The leader of a quorum queue has all that was confirmed on its disk.
+            assert record.members or not there or not _may_lead(earlier, there), (
                 f"MS26: {leader} leads {queue.name} alone, {queue.holders} have all:"
                 f" {earlier} -> {record}"
             )
@@ -192,6 +203,15 @@ class Ledger:
             f"M12: {name} is to have {wanted} copies: {earlier} -> {record}"
         )
 
+    def _check_members_stay(
+        self, queue: QueueLedger, earlier: QueueRecord, record: QueueRecord
+    ) -> None:
+        """M12: while nothing fails, who is a member of a quorum queue and has all keeps it."""
+        if queue.members_changed_at >= self._cluster.clock.now() - KNOWN_S:
+            return
+        gone = set(earlier.in_sync) - set(record.in_sync)
+        assert not gone & set(record.members), f"M12: {queue.name}: {earlier} -> {record}"
+
     def may_be_cancelled(self, name: str, subscribed_at: float) -> bool:
         """Whether a consumer may be told that its subscription has ended, without asking for it:
         the queue was deleted, or its only node was lost, as far as the client's node knows."""
@@ -221,7 +241,7 @@ class Ledger:
             return "its queue is gone"
         for at, what, why in queue.losses:
             if publish.published_at <= at and (
-                what == ALL or not publish.persistent or not queue.record.durable
+                what == ALL or not publish.is_kept or not queue.record.durable
             ):
                 return why
         return publish.excused
@@ -308,6 +328,9 @@ def check_mirrors(cluster: Cluster) -> Iterable[str]:
             assert copy is not None, f"M1: {mirror} has no copy of {name}: {record}"
             pairs = zip(levels_of(leader, record.queue_id), copy.mirror.levels, strict=True)
             for number, (ours, theirs) in enumerate(pairs):
+                if record.members:
+                    _check_members(name, ours, mirror, theirs)
+                    continue
                 ready = [
                     (m.position, bytes(m.body)) for m in ours.peek(0, 1 << 30, 1 << 30).messages
                 ]
@@ -324,6 +347,31 @@ def check_mirrors(cluster: Cluster) -> Iterable[str]:
                     f" at {mirror}: {sorted(theirs.pending)[:30]}"
                 )
             yield mirror
+
+
+def _check_members(name: str, ours: LeaderLevel, mirror: str, theirs: MirrorLevel) -> None:
+    """M1 of a quorum queue: what was returned is ready at its leader, and pending at others."""
+    own, their = ours.inner, theirs.backing
+    assert isinstance(own, QuorumLevel) and isinstance(their, QuorumLevel)
+    there = [*_ready(own), *ours.pending.values()]
+    others = [*_ready(their), *theirs.pending.values()]
+    found = sorted([(m.position, bytes(m.body)) for m in there])
+    mirrored = sorted([(m.position - theirs.delta, bytes(m.body)) for m in others])
+    assert found == mirrored, (
+        f"M1: {name} at its leader: {found[:30]}, at {mirror}: {mirrored[:30]}"
+    )
+    counts = {at: own.counts.get(at, 0) for at, _ in found}
+    their_counts = {at: their.counts.get(at + theirs.delta, 0) for at, _ in found}
+    assert counts == their_counts, f"M1: returns of {name}: {counts}, at {mirror}: {their_counts}"
+
+
+def _ready(level: QuorumLevel) -> list[Message]:
+    found, start = [], 0
+    while start < level.next_position:
+        peeked = level.peek(start, 1 << 30, 1 << 30)
+        found += peeked.messages
+        start = peeked.next_position
+    return found
 
 
 def check_nothing_left(cluster: Cluster) -> None:

@@ -36,6 +36,8 @@ class Publish:
         # Whose publishes to this queue stay in order.
         self.line = line
         self.persistent = persistent
+        # Whether it is to be on disk all the same.
+        self.is_kept = persistent
         self.published_at = at
         self.confirmed_at: float | None = None
         self.refused = False
@@ -338,6 +340,11 @@ class Session:
             return
         for frame in self.client.frames():
             self.history.note(self.name, frame)
+            if not frame.channel and "Cannot declare quorum" in frame.method.reply_text:
+                # Too few nodes are up.
+                self.history.seen["declaration refused"] += 1
+                self.vanishes()
+                return
             assert frame.channel, f"the connection is told {frame}"
             channel = self.channels[frame.channel]
             if channel.is_open:

@@ -47,6 +47,7 @@ from warren.mirror.replication import hand_outs
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
+from warren.mirror.replication.quorum_members import members_of
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""
@@ -62,6 +63,9 @@ WIDEST_FROM = 50_000
 
 CARRIERS_FROM = 10_000_000
 """From here on policies say how batches are brought to mirrors, and change their mind."""
+
+QUORUM_FROM = 20_000_000
+"""From here on some queues are quorum queues, whose members change; what is on disk stays there."""
 
 DEAD = "dead"
 """Where the dead letters of all queues go that have any."""
@@ -100,9 +104,10 @@ class History(Faults):
         self.is_wide = seed >= WIDER_FROM
         self.is_widest = seed >= WIDEST_FROM
         self.has_carriers = seed >= CARRIERS_FROM
+        self.has_quorum = seed >= QUORUM_FROM
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
-        self.is_durable = random.random() < 0.6
+        self.is_durable = random.random() < 0.6 or self.has_quorum
         longest_s = random.choice((0.002, 0.01, 0.05))
         self._disks: dict[str, Disk] = {}
         self.cluster = Cluster(
@@ -119,6 +124,7 @@ class History(Faults):
         self.queues: list[str] = []
         # Whose order is not that of publishing.
         self.unordered: set[str] = set()
+        self.quorum: set[str] = set()
         self.limited: dict[str, int] = {}
         # Who publishes is refused; what comes back is kept, however much.
         self.refusing: set[str] = set()
@@ -246,6 +252,8 @@ class History(Faults):
                 "durable": random.random() < 0.8,
                 "arguments": arguments,
             }
+            if self.has_quorum and name not in self.ttl_s and random.random() < 0.6:
+                self._make_quorum(name, arguments)
             self._set_policy(name)
         self._step(0.5)
         for node in self.cluster.alive:
@@ -277,7 +285,39 @@ class History(Faults):
             # With cluster_partition_handling = pause_if_all_down; else pause_minority.
             self.pauses_unless = random.choice("abc")
 
+    def _make_quorum(self, name: str, arguments: dict[str, Any]) -> None:
+        """What is returned comes last; and who waits its turn may get nothing by itself."""
+        for classic in ("x-max-priority", "x-single-active-consumer"):
+            arguments.pop(classic, None)
+        arguments["x-queue-type"] = Field("S", b"quorum")
+        arguments["x-quorum-initial-group-size"] = Field("I", self.random.choice((1, 2, 3, 3, 5)))
+        self._arguments[name]["durable"] = True
+        self.quorum.add(name)
+        self.unordered.add(name)
+
+    def _change_members(self, queue: str) -> None:
+        record = checks.queue_records(self.cluster).get(queue)
+        if record is None:
+            return
+        change = self.cluster[self.random.choice(self.cluster.working)].mirroring.quorum_members
+        key = ("queue", "/", queue)
+        members = members_of(record)
+        others = sorted(set(self.cluster.nodes) - set(members))
+        self.seen["members changed"] += 1
+        if others and (len(members) < 3 or self.random.random() < 0.4):
+            run_to_end(
+                change.add(key, record.queue_id, self.random.choice(others)), lambda result: None
+            )
+        else:
+            run_to_end(
+                change.remove(key, record.queue_id, self.random.choice(members)),
+                lambda result: None,
+            )
+
     def _set_policy(self, queue: str) -> None:
+        if queue in self.quorum:
+            self._change_members(queue)
+            return
         random = self.random
         definition = dict(random.choice(HA_MODES))
         if self.has_carriers:
@@ -342,14 +382,16 @@ class History(Faults):
         channel = session.channel(kind)
         for _ in range(self.random.choice((1, 1, 2, 5, 20))):
             number = len(self.publishes)
-            publish = Publish(number, queue, channel.line, self.random.random() < 0.7, self.now)
+            persistent = self.random.random() < 0.7
+            publish = Publish(number, queue, channel.line, persistent, self.now)
+            publish.is_kept = persistent or queue in self.quorum
             if queue in self.limited:
                 publish.excused = "the queue has limits"
             elif self.is_careless and queue == self.careless:
                 publish.excused = "it may go to who acknowledges nothing"
             self.publishes[number] = publish
             properties: dict[str, Any] = {}
-            if queue in self.unordered:
+            if queue in self.unordered - self.quorum:
                 properties["priority"] = self.random.randint(0, 3)
             channel.publishes(publish, **properties)
 
@@ -368,7 +410,7 @@ class History(Faults):
             channel.asks(commands.Basic.Qos, prefetch_count=self.random.choice((1, 3, 20)))
         tag = f"{channel.line} {queue} {len(self.publishes)} {self.random.randint(0, 1 << 30)}"
         arguments: dict[str, Any] = {}
-        if self.random.random() < 0.15:
+        if self.random.random() < 0.15 and queue not in self.quorum:
             arguments["x-cancel-on-ha-failover"] = Field("t", True)
         is_exclusive = self.random.random() < 0.05
         if is_exclusive:
@@ -464,7 +506,9 @@ class History(Faults):
 
     def _change_policy(self, session: Session, queue: str) -> None:
         self.seen["policy changed"] += 1
-        if self.random.random() < 0.25:
+        if queue in self.quorum:
+            self._change_members(queue)
+        elif self.random.random() < 0.25:
             with suppress(NotThere):
                 self._policies().clear("/", queue)
                 # Without one it is as if it said so.

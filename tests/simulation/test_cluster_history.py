@@ -22,6 +22,7 @@ SEEDS = (
     *range(cluster_history.WIDER_FROM, cluster_history.WIDER_FROM + 20),
     *range(cluster_history.WIDEST_FROM, cluster_history.WIDEST_FROM + 15),
     *range(cluster_history.CARRIERS_FROM, cluster_history.CARRIERS_FROM + 30),
+    *range(cluster_history.QUORUM_FROM, cluster_history.QUORUM_FROM + 15),
     OUT_OF_SYNC_SEED,
 )
 
@@ -106,6 +107,7 @@ RARE = (
     "in-sync candidate 0 promoted",
     "in-sync candidate 1 promoted",
     "last whole copy died",
+    "members changed",
     "leader came back and went on alone",
     "leader died with unconfirmed publishes",
     "mirror in sync",
