@@ -14,8 +14,8 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
 
 from warren.core.log_line import log_event
 
@@ -35,6 +35,10 @@ SAME_PORT_TRIES = 20
 
 OVER_S = 10.0
 """There is room again when nothing was refused for so long."""
+
+
+Introduce: TypeAlias = Callable[[socket.socket], Awaitable[Callable[[], asyncio.BaseProtocol]]]
+"""Reads what comes before TLS. Raises ValueError for what makes no sense, OSError."""
 
 
 class SocketOptions(NamedTuple):
@@ -84,8 +88,11 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None = None,
         tls_handshake_timeout_s: float | None = None,
+        introduce: Introduce | None = None,
     ) -> int:
         """Accept connections for protocols that `factory` makes; port 0 picks a free one.
+
+        With `introduce`, that is asked for the factory of each connection, before TLS begins.
 
         The host `::` is every address of the machine, of IPv6 and of IPv4. Returns the port;
         raises OSError.
@@ -94,7 +101,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
 
         def take(connection: socket.socket) -> None:
-            work = self._connect(connection, factory, tls, tls_handshake_timeout_s)
+            work = self._connect(connection, factory, tls, tls_handshake_timeout_s, introduce)
             task = self._loop.create_task(work)
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
@@ -172,17 +179,21 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None,
         tls_handshake_timeout_s: float | None,
+        introduce: Introduce | None,
     ) -> None:
         try:
             self._sockets.apply(connection)
+            if introduce is not None:
+                async with asyncio.timeout(tls_handshake_timeout_s):
+                    factory = await introduce(connection)
             await self._loop.connect_accepted_socket(
                 factory,
                 connection,
                 ssl=tls,
                 ssl_handshake_timeout=tls_handshake_timeout_s if tls is not None else None,
             )
-        except OSError as error:
-            # The client is gone, or does not speak TLS.
+        except (OSError, ValueError) as error:
+            # The client is gone, or does not speak TLS, or no PROXY protocol before it.
             connection.close()
             log_event(log, logging.DEBUG, "connection_not_begun", reason=error)
         except BaseException:

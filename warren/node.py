@@ -27,7 +27,8 @@ from warren.amqp.accepting import SocketOptions
 from warren.amqp.certificate import login_name
 from warren.amqp.peer import ConnectionSettings
 from warren.amqp.properties import AmqpContentCodec
-from warren.amqp.server import Listener, ProxyReader, TlsFiles
+from warren.amqp.proxy_preface import ProxyReader
+from warren.amqp.server import Listener, TlsFiles
 from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config

@@ -124,8 +124,6 @@ def _contradictions(config: Config) -> Iterator[str]:
             "cluster.links.ssl needs all of cacertfile, certfile and keyfile: each node"
             " shows a certificate, and looks at that of the other"
         )
-    if config.tls_listeners and config.proxy_protocol:
-        yield "proxy_protocol is not offered together with listeners.ssl"
 
 
 def _settings(text: str, source: str, problems: list[str]) -> Iterator[_Setting]:
