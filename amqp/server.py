@@ -22,6 +22,7 @@ from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.proxy_preface import ProxyReader, read_preface
 from warren.amqp.state import BEFORE_RUNNING
+from warren.amqp.tls_session import TlsSession, tls_session
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
 
@@ -270,7 +271,13 @@ class AmqpProtocol(asyncio.Protocol):
         local_host, local_port = _address(self._transport.get_extra_info("sockname"))
         certificate = self._transport.get_extra_info("peercert") if self._tls else None
         name = self._listener.certificate_login(certificate) if certificate else None
-        return Peer(host, port, local_host, local_port, self._tls, name)
+        return Peer(host, port, local_host, local_port, self._tls, name, self._session(certificate))
+
+    def _session(self, certificate: dict[str, Any] | None) -> TlsSession | None:
+        agreed = self._transport.get_extra_info("ssl_object") if self._tls else None
+        if agreed is None or agreed.cipher() is None:
+            return None
+        return tls_session(agreed.version(), agreed.cipher()[0], certificate)
 
 
 class Listener:

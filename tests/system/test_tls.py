@@ -188,6 +188,20 @@ def test_a_certificate_is_a_login(
             assert names == [user]
 
 
+def test_connections_are_shown_with_what_tls_agreed_on(files: Files) -> None:
+    context = files.client_context(files.client())
+    with Broker(http_port=0, tls_listeners=LOOPBACK, ssl=files.options(verify_peer=True)) as broker:
+        with pika.BlockingConnection(parameters(broker, context)):
+            answer = http.client.HTTPConnection(broker.host, broker.http_port)
+            answer.request("GET", "/api/connections", headers=GUEST)
+            (row,) = json.loads(answer.getresponse().read())
+            answer.close()
+    assert (row["ssl"], row["ssl_protocol"], row["ssl_key_exchange"]) == (True, "tlsv1.3", "any")
+    assert (row["ssl_hash"], "_" in row["ssl_cipher"]) == ("aead", True)
+    assert row["peer_cert_subject"].startswith("CN=ann")
+    assert "trustme" in row["peer_cert_issuer"] and " - " in row["peer_cert_validity"]
+
+
 def test_external_without_a_certificate_is_refused(files: Files) -> None:
     with Broker(
         tls_listeners=LOOPBACK,
