@@ -58,7 +58,7 @@ from warren.core.ports import (
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, with_default_type
+from warren.core.queue_type import QUORUM, majority_of, with_default_type
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.quorum_queue import QuorumQueue
 from warren.core.records import (
@@ -360,7 +360,7 @@ class VirtualHost:
             exclusive=exclusive,
             leader=leader,
             members=list(members),
-            acks=len(members) // 2 + 1 if members else 0,
+            acks=majority_of(members) if members else 0,
         )
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner

@@ -264,7 +264,12 @@ class LogMember:
             case Hello():
                 self._greet(node, message)
             case Welcome(incarnation):
-                if node == self._record.leader and incarnation == self._me.incarnation:
+                if node != self._record.leader or incarnation != self._me.incarnation:
+                    return
+                if self._has_voted():
+                    # It voted after it had asked: the leader is to hear so, and make that void.
+                    self._say_hello()
+                else:
                     self._is_welcome = True
                     if self._is_bereaved:
                         self._is_bereaved = False

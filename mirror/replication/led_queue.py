@@ -58,6 +58,10 @@ class Founding(Enum):
     OVER = "over"
 
 
+KEPT_TICKS = 3
+"""So many ticks a member that is up may take to join again with the copy it had."""
+
+
 class LedEffects(Protocol):
     """What a led queue asks of whoever has links and groups."""
 
@@ -143,6 +147,8 @@ class LedQueue:
         # Whether a member of a quorum queue is away, without which nothing is confirmed, and as
         # many octets wait for it as may.
         self._is_full = False
+        # For how many ticks the node of a member is up that is named, and has no live copy.
+        self._kept_ticks: dict[str, int] = {}
 
     def want(self, wanted: Wanted) -> None:
         """What its policy says from now on."""
@@ -460,12 +466,31 @@ class LedQueue:
         """The group goes on while its neighbours reach each other, but a mirror says to the leader
         itself what it has: one that cannot is not waited for any longer."""
         self._drop_slow()
+        self._drop_kept(running)
         now = self._clock.now()
         unreached = [mirror for mirror in self.leader.mirrors if mirror not in running]
         self._unreached = {mirror: self._unreached.get(mirror, now) for mirror in unreached}
         for mirror, since in self._unreached.items():
             if now >= since + UNREACHED_S:
                 self._dismiss(mirror)
+
+    def _drop_kept(self, running: Collection[str]) -> None:
+        """Members of a quorum queue that stayed named when they died, because they were needed.
+
+        One that is needed no more goes. One whose node is up has another copy, or one that does not
+        fit this leader's: it is to begin anew.
+        """
+        record = self._definitions.record_of(self.key, self.queue.queue_id)
+        if record is None or not record.members or not self._joined:
+            return
+        gone = [mirror for mirror in self.leader.mirrors if mirror not in self._members]
+        self._kept_ticks = {
+            mirror: self._kept_ticks.get(mirror, 0) + 1 if mirror in running else 0
+            for mirror in gone
+        }
+        for mirror, ticks in self._kept_ticks.items():
+            if not _is_needed(record, mirror) or ticks >= KEPT_TICKS:
+                self._dismiss(mirror, even_if_needed=True)
 
     def _drop_slow(self) -> None:
         """A mirror that is too far behind catches up later, from what it has on disk."""
@@ -584,10 +609,16 @@ class LedQueue:
 
         self._change(name, start, may_wait=True)
 
-    def _dismiss(self, node: str, *, life: MemberId | None = None) -> None:
+    def _dismiss(
+        self, node: str, *, life: MemberId | None = None, even_if_needed: bool = False
+    ) -> None:
         """Name a mirror no more: any, or only the one that this life of a member was."""
+
+        def stays(record: QueueRecord) -> bool:
+            return not even_if_needed and _is_needed(record, node)
+
         record = self._definitions.record_of(self.key, self.queue.queue_id)
-        if record is not None and _is_needed(record, node):
+        if record is not None and stays(record):
             return
         log_event(
             log, logging.WARNING, "mirror_lost", queue=self.key[2], vhost=self.key[1], mirror=node
@@ -598,7 +629,7 @@ class LedQueue:
                 return None
             is_another = life is not None and self._named.get(node, life) != life
             is_back = life is not None and self._members.get(node) == life
-            if is_another or is_back or _is_needed(record, node):
+            if is_another or is_back or stays(record):
                 return None
             return self._naming(record, [mirror for mirror in record.mirrors if mirror != node])
 

@@ -36,7 +36,7 @@ from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, type_of
+from warren.core.queue_type import QUORUM, majority_of, type_of
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
@@ -70,7 +70,6 @@ from warren.mirror.replication.replicas import (
     WHEN_SYNCED,
     Copies,
     Wanted,
-    majority_of,
     wanted_leader,
     wanted_mirrors,
 )

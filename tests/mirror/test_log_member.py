@@ -1,0 +1,78 @@
+"""One member of a log by itself: what it tells whom, and what it takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.core.records import QueueRecord
+from warren.mirror.carriers.batch import HEAD
+from warren.mirror.carriers.ports import MemberId
+from warren.mirror.log.member import LogMember
+from warren.mirror.log.messages import Data, Hello, Message, Welcome
+
+RECORD = QueueRecord(
+    False, {}, 7, leader="a", mirrors=["b"], in_sync=["b"], carrier="log", ballot=3
+)
+
+
+class Effects:
+    """`LogEffects`: notes what is sent; every link is up."""
+
+    def __init__(self) -> None:
+        self.sent: list[Message] = []
+
+    def send(self, _node: str, _queue_id: int, message: Message) -> bool:
+        self.sent.append(message)
+        return True
+
+    def send_batch(self, *_: Any) -> bool:
+        return True
+
+    def is_up(self, _node: str) -> bool:
+        return True
+
+    def may_send(self, *_: Any) -> bool:
+        return True
+
+    def tick_soon(self, _member: LogMember) -> None: ...
+
+    def forget(self, _member: LogMember) -> None: ...
+
+
+class Upper:
+    """`UpperLayer` of a mirror."""
+
+    has_begun = True
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    def joined(self, members: Any) -> None: ...
+
+    def members_changed(self, births: Any, deaths: Any) -> None: ...
+
+    def deliver(self, _sender: MemberId, payload: bytes) -> None:
+        self.taken.append(payload)
+
+
+def test_a_mirror_that_voted_before_it_was_answered_says_so_to_its_leader() -> None:
+    """Else it would take nothing more, and its leader would go on without an end."""
+    effects, upper = Effects(), Upper()
+    me = MemberId("b", 5)
+    member = LogMember(me, RECORD, upper, effects, (0, 4))  # type: ignore[arg-type]
+    member.start()
+    assert effects.sent == [Hello(5, (0, 4), None)]
+    assert member.vote() == (0, 4)
+
+    member.received("a", Welcome(5))
+    assert effects.sent[1:] == [Hello(5, (0, 4), (0, 3))]
+    # The vote is void in another ballot.
+    another = QueueRecord(
+        False, {}, 7, leader="a", mirrors=["b"], in_sync=["b"], carrier="log", ballot=4
+    )
+    member.follow(another)
+    assert effects.sent[2:] == [Hello(5, (0, 4), None)]
+    member.received("a", Welcome(5))
+    payload = HEAD.pack(0, 5)
+    member.received("a", Data((0, 4), payload))
+    assert upper.taken == [payload]
