@@ -21,7 +21,7 @@ from warren.conf_keys import KEYS, Kind
 from warren.conf_values import DISCOVERY, assemble
 from warren.config import Config
 from warren.core.pattern import InvalidPattern
-from warren.unused_keys import FAMILIES, UNUSED
+from warren.unused_keys import AS_IT_IS, FAMILIES, UNUSED
 
 SETTING = re.compile(r"\s*(?P<key>[^=\s#]+)\s*=\s*(?P<value>.*?)\s*\Z")
 ERLANG = re.compile(r"\s*(?:%[^\n]*\s*)*\[")
@@ -84,6 +84,8 @@ def examine_config(text: str, source: str = "rabbitmq.conf") -> Findings:
         pattern = _find(KEYS, parts)
         if pattern is None:
             instead = _unused(parts)
+            if instead is not None and _is_so_anyway(setting, parts):
+                continue
             if instead is not None:
                 warnings.append(f"{where}: {setting.key} has no effect in Warren: {instead}")
             else:
@@ -176,6 +178,13 @@ def _unused(parts: list[str]) -> str | None:
         if instead:
             return instead
     return None
+
+
+def _is_so_anyway(setting: _Setting, parts: list[str]) -> bool:
+    return any(
+        setting.value in values and _matches(pattern.split("."), parts)
+        for pattern, values in AS_IT_IS.items()
+    )
 
 
 NEAR = 0.6

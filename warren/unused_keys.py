@@ -266,3 +266,24 @@ FAMILIES: Mapping[str, str] = {
     "web_stomp": "STOMP is not offered",
 }
 """The keys of plug-ins, by how they begin."""
+
+OFF = ("false", "off")
+AS_IT_IS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        (
+            "background_gc_enabled", "hipe_compile", "log.console.use_colors", "log.exchange",
+            "log.journald", "log.syslog", "management.disable_basic_auth", "management.enable_uaa",
+            "management_agent.disable_metrics_collector", "management.ssl.client_renegotiation",
+            "reverse_dns_lookups", "ssl_allow_poodle_attack", "ssl_options.client_renegotiation",
+        ),
+        OFF,
+    ),
+    "auth_backends.$num": ("internal", "rabbit_auth_backend_internal"),
+    "cluster_formation.node_type": ("disc",),
+    "log.console.formatter": ("plaintext",),
+    "log.file.formatter": ("plaintext",),
+    "management.enable_queue_totals": ("true",),
+    "quorum_queue.compute_checksums": ("true",),
+    "ssl_options.secure_renegotiate": ("true",),
+}  # fmt: skip
+"""Values that ask for what is so in Warren anyway: nobody needs a warning of them."""

@@ -219,7 +219,7 @@ def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 
 
 def test_a_key_without_effect_is_a_warning(start_server: Callable[..., Any]) -> None:
-    server = start_server(config="hipe_compile = false\n")
+    server = start_server(config="hipe_compile = true\n")
     assert server.terminate() == 0
     assert "WARNING" in server.log and "hipe_compile" in server.log
 

@@ -13,7 +13,7 @@ from warren.conf_keys import KEYS
 from warren.config import Config, Listener, PasswordRule, SslOptions, TcpOptions, override
 from warren.core.memory_monitor import Absolute, Fraction
 from warren.rabbitmq_conf import ConfigError, examine_config, parse_config
-from warren.unused_keys import NO_ERLANG, NO_FORMATTERS, TO_STANDARD_ERROR, UNUSED
+from warren.unused_keys import AS_IT_IS, NO_ERLANG, NO_FORMATTERS, TO_STANDARD_ERROR, UNUSED
 
 VALIDATOR = "credential_validator.validation_backend"
 LINK_FILES = ("cacertfile", "certfile", "keyfile")
@@ -407,8 +407,8 @@ def test_all_problems_are_reported_together() -> None:
 
 def test_keys_without_effect_are_warnings() -> None:
     loaded = parse_config(
-        "hipe_compile = false\nheartbeat = 5\n"
-        "cluster_formation.node_type = disc\nlog.journald.level = debug\n"
+        "hipe_compile = true\nheartbeat = 5\n"
+        "cluster_formation.node_type = ram\nlog.journald.level = debug\n"
         "log.console.formatter.json.field_map = a\nmqtt.allow_anonymous = true",
         source="etc/rabbitmq.conf",
     )
@@ -423,6 +423,14 @@ def test_keys_without_effect_are_warnings() -> None:
             (6, "mqtt.allow_anonymous", "MQTT is not offered"),
         )
     ]
+
+
+def test_a_value_that_asks_for_what_is_so_is_no_warning() -> None:
+    assert set(AS_IT_IS) <= set(UNUSED)
+    text = "auth_backends.1 = internal\nhipe_compile = false\nlog.console.use_colors = off"
+    assert parse_config(text).warnings == []
+    (warning,) = parse_config("auth_backends.1 = internal\nauth_backends.2 = ldap").warnings
+    assert "line 2: auth_backends.2 has no effect in Warren" in warning
 
 
 def test_no_key_is_both_with_and_without_effect() -> None:
