@@ -152,10 +152,6 @@ def _permission(text: str) -> str:
     return text
 
 
-def _bytes(text: str) -> int:
-    return parse_bytes(text)
-
-
 TEXT = Kind(str, "some text")
 FILE = Kind(Path, "the path of a file")
 BOOLEAN = Kind(_boolean, "true or false")
@@ -227,8 +223,8 @@ KEYS: Mapping[str, Kind] = {
     "tcp_listen_options.backlog": Kind(_number(1), "a number of connections above 0"),
     "tcp_listen_options.nodelay": BOOLEAN,
     "tcp_listen_options.keepalive": BOOLEAN,
-    "tcp_listen_options.sndbuf": Kind(_bytes, "an amount of bytes such as 196608 or 128KiB"),
-    "tcp_listen_options.recbuf": Kind(_bytes, "an amount of bytes such as 196608 or 128KiB"),
+    "tcp_listen_options.sndbuf": Kind(parse_bytes, "an amount of bytes such as 196608 or 128KiB"),
+    "tcp_listen_options.recbuf": Kind(parse_bytes, "an amount of bytes such as 196608 or 128KiB"),
     "tcp_listen_options.linger.on": BOOLEAN,
     "tcp_listen_options.linger.timeout": Kind(_number(0), "a number of seconds"),
     "ssl_cert_login_san_type": _one_of(*CERTIFICATE_NAME_TYPES),
@@ -276,7 +272,7 @@ KEYS: Mapping[str, Kind] = {
         _number(0, EMBED_BELOW_MAX), f"a number of bytes from 0 to {EMBED_BELOW_MAX}"
     ),
     "total_memory_available_override_value": Kind(
-        _bytes, "an amount of bytes such as 512MB, 1GiB or 4096"
+        parse_bytes, "an amount of bytes such as 512MB, 1GiB or 4096"
     ),
     "disk_free_limit.relative": SHARE,
     "disk_free_limit.absolute": BYTES,
