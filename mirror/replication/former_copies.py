@@ -114,6 +114,19 @@ class FormerCopies:
         else:
             self.discard_copy(former)
 
+    def take_whole(self, record: QueueRecord) -> FormerCopy | None:
+        """The copy that the definition calls whole, if that is what this node has on disk.
+
+        Its card says so of the present epoch: of an earlier one, positions would be unknown.
+        """
+        former, _ = self._formers.get(record.queue_id, (None, 0.0))
+        if former is None or former.led or self._name not in record.in_sync:
+            return None
+        known = (former.storage_id, former.epoch)
+        if known != (record.storage_id(self._name), record.epoch):
+            return None
+        return self.take(record.queue_id)
+
     def take(self, queue_id: int) -> FormerCopy | None:
         """It is its taker's business from now on."""
         former, _ = self._formers.pop(queue_id, (None, 0.0))

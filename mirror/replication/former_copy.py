@@ -68,6 +68,14 @@ class FormerCopy:
         self._renumbering = renumbering
 
     @property
+    def deltas(self) -> Sequence[int]:
+        return self._deltas
+
+    @property
+    def renumbering(self) -> Renumbering | None:
+        return self._renumbering
+
+    @property
     def messages(self) -> int:
         return sum([level.length for level in self.levels])
 

@@ -106,6 +106,15 @@ class TestContract(MetadataContract):
         yield Opened(store, lambda: None)
         store.close()
 
+    def test_a_key_made_anew_starts_at_version_one(self, opened: Opened) -> None:
+        store = opened.store
+        opened.put("a", "a")
+        opened.transact([Write(("vhost", "a"), None)])
+        assert store.get(("vhost", "a")) is None
+        opened.put("a")
+        stored = store.get(("vhost", "a"))
+        assert stored is not None and stored.version == 1
+
 
 KEY_PARTS = st.text(
     st.sampled_from("\x00\x01\x7f\u00ff\udcff\udc80\uffffab"), max_size=3

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 KNOWN_S = 4.0
 """After so long every node that is up knows of a definition."""
 
+NEWS_S = 1.0
+"""After so long they know who is up."""
+
 LATE_S = 15.0
 """So much later may a node that is cut off from the definitions hear of one."""
 
@@ -163,6 +166,14 @@ class Ledger:
             elif queue.holders:
                 what = TRANSIENT if self._is_durable else ALL
                 self._lose(queue, what, f"{leader} came back, and {queue.holders} were cut off")
+        elif leader in earlier.in_sync:
+            # It was away, too, and has what its disk has: all that is persistent.
+            seen["a mirror led from its disk"] += 1
+            assert earlier.leader not in self._up() or self._has_just_started(earlier.leader), (
+                f"MS26: {leader} leads {queue.name} from its disk: {earlier} -> {record}"
+            )
+            what = TRANSIENT if self._is_durable else ALL
+            self._lose(queue, what, f"{leader} led from its disk")
         else:
             seen["promoted out of sync"] += 1
             self.led_out_of_sync.add(queue.name)
@@ -183,6 +194,10 @@ class Ledger:
         """The nodes that live, and are up for the cluster: others may count a node as dead that
         has lost its lease, and it is to pause."""
         return set(self._cluster.alive) & self._cluster.present
+
+    def _has_just_started(self, node: str) -> bool:
+        """Others need not have heard that it is up."""
+        return self._cluster.clock.now() - self._cluster[node].started_at < NEWS_S
 
     def _check_stay_in_sync(self, name: str, earlier: QueueRecord, record: QueueRecord) -> None:
         """M2: a mirror that was in sync is, until it goes or has another copy."""
