@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warren.amqp.tls_session import TlsSession
 from warren.core.field import Table, to_text
 
 CAPABILITIES = (
@@ -22,7 +23,8 @@ CAPABILITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The addresses of a socket. `certificate_name` is the user its TLS certificate names."""
+    """The addresses of a socket. `certificate_name` is the user its TLS certificate names,
+    `session` what TLS agreed on; None without TLS."""
 
     host: str
     port: int
@@ -30,6 +32,7 @@ class Peer:
     local_port: int
     tls: bool = False
     certificate_name: str | None = None
+    session: TlsSession | None = None
 
     @property
     def name(self) -> str:

@@ -35,7 +35,7 @@ from warren.core.errors import (
     no_exchange,
     no_queue,
 )
-from warren.core.exchange import EXCHANGE_TYPES, Exchange, make_exchange
+from warren.core.exchange import EXCHANGE_TYPES, INTERNAL_USER, Exchange, make_exchange
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
 from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
@@ -174,7 +174,9 @@ class VirtualHost:
         self.burials = Burials(self, clock, codec, turns, counts)
         self._lasting = LastingEnvelopes()
         for exchange, kind, internal in PREDECLARED:
-            record = ExchangeRecord(kind, auto_delete=False, internal=internal, arguments={})
+            record = ExchangeRecord(
+                kind, auto_delete=False, internal=internal, arguments={}, declared_by=INTERNAL_USER
+            )
             self._add_exchange(exchange, record)
         self._stop_watching = [
             store.watch((kind, name), told)
@@ -234,9 +236,11 @@ class VirtualHost:
         auto_delete: bool,
         internal: bool,
         arguments: Table,
+        declared_by: str = "",
     ) -> Commit:
         """Make an exchange that does not exist yet. Raises for what its type cannot have."""
-        record = ExchangeRecord(kind, auto_delete, internal, to_plain(arguments), durable)
+        plain = to_plain(arguments)
+        record = ExchangeRecord(kind, auto_delete, internal, plain, durable, declared_by)
         self._made_exchange(name, record)
         self.turns.spend(DECLARE_US)
         key = ("exchange", self.name, name)
@@ -742,6 +746,7 @@ class VirtualHost:
 
     def _add_exchange(self, name: str, record: ExchangeRecord) -> None:
         exchange = self._made_exchange(name, record)
+        exchange.declared_by = record.declared_by
         self.exchanges[name] = exchange
         exchange.alternate = self._alternate(exchange)
         self.topology.generation += 1

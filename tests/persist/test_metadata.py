@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -864,3 +865,13 @@ class TestDeletedQueuesOfAMember:
         replica.load()
         assert 0x100 not in replica.deleted_queues and 0x300 not in replica.deleted_queues
         replica.close()
+
+
+def test_a_full_disk_is_not_taken_for_damage(tmp_path: Path) -> None:
+    def full(path: Path, map_bytes: int) -> Any:
+        raise lmdb.DiskError(f"{path}: {os.strerror(errno.ENOSPC)}")
+
+    with pytest.raises(OSError) as refused:
+        open_store(tmp_path, open_environment=full)
+    assert refused.value.errno == errno.ENOSPC
+    assert not isinstance(refused.value, DamagedMetadata)
