@@ -17,8 +17,8 @@ from warren.core.records import QueueRecord
 from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
-from warren.mirror.replication.promotion import Promotion, promotion
 from warren.mirror.replication.mirror_level import MirrorLevel
+from warren.mirror.replication.promotion import Promotion, promotion
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
