@@ -479,6 +479,8 @@ class RunningNode:
         if self.cluster is not None:
             await self.cluster.stop_serving()
         self.node.stop()
+        if self.cluster is not None:
+            self.cluster.mirroring.stop()
         if self.messages is not None:
             self.messages.stop()
         if self._second_copy is not None:

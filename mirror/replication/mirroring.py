@@ -249,6 +249,15 @@ class Mirroring:
                 level.is_about_to_stop()
             copy.member.leave()
 
+    def stop(self) -> None:
+        """The node has stopped: the storage is told which messages of copies count as delivered."""
+        for copy in self._copies.values():
+            for level in copy.mirror.levels:
+                level.backing.stop()
+            if copy.mirror.former is not None:
+                copy.mirror.former.stop()
+        self._formers.stop()
+
     def led(self, queue_id: int) -> LedQueue | None:
         """What is known of the mirrors of a queue of this node; None if it has none."""
         return self._led.get(queue_id)
