@@ -731,7 +731,9 @@ class Leader:
         copy.slice = head + script.take(self.epoch, 0)
         copy.slice_bytes = len(copy.slice)
         self._effects.send_slice(mirror, copy.slice)
-        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
+        # Behind the last message there may have been others, which are gone.
+        behind = level.next_position
+        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number], behind)
         copy.awaits_batch = copy.slice_batch = self._batch
         self.flush()
 
