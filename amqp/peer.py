@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warren.core.access import User
 from warren.core.field import Table, to_text
 
 CAPABILITIES = (
@@ -22,7 +23,10 @@ CAPABILITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The addresses of a socket. `certificate_name` is the user its TLS certificate names."""
+    """The addresses of a socket. `certificate_name` is the user its TLS certificate names.
+
+    `admitted` is who connects from within the node; he needs no password.
+    """
 
     host: str
     port: int
@@ -30,6 +34,7 @@ class Peer:
     local_port: int
     tls: bool = False
     certificate_name: str | None = None
+    admitted: User | None = None
 
     @property
     def name(self) -> str:

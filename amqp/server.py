@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from warren.amqp.accepting import Acceptor
 from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.state import BEFORE_RUNNING
+from warren.core.access import User
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
 
@@ -43,6 +45,9 @@ FLUSHES_WHEN_QUIET = 10
 
 BACKLOG = 4096
 """Connections the kernel may hold while the loop is busy; thousands reconnect at once."""
+
+LOOPBACK = "127.0.0.1"
+"""What a client within the node is said to come from."""
 
 CERTIFICATE_CHECK_S = 30.0
 """How often certificate files are looked at for a renewal."""
@@ -75,15 +80,17 @@ class AmqpProtocol(asyncio.Protocol):
         "_connection",
         "_header",
         "_header_timer",
+        "_inner",
         "_listener",
         "_receiving",
         "_tls",
         "_transport",
     )
 
-    def __init__(self, listener: Listener, tls: bool) -> None:
+    def __init__(self, listener: Listener, tls: bool, inner: Peer | None = None) -> None:
         self._listener = listener
         self._tls = tls
+        self._inner = inner
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
         self._header = b""
@@ -99,7 +106,10 @@ class AmqpProtocol(asyncio.Protocol):
 
     def _begin(self) -> None:
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
-        if not self._listener.admit(self):
+        if self._inner is not None:
+            self._listener.admit_inner(self)
+            self._start(self._inner)
+        elif not self._listener.admit(self):
             self._transport.abort()
         elif self._listener.read_proxy_header is None:
             self._start(self._socket_peer())
@@ -312,6 +322,25 @@ class Listener:
             self._watch_certificates(tls.changed_at())
         return bound
 
+    async def connect_within(
+        self, new_client: Callable[[], asyncio.Protocol], user: User | None
+    ) -> None:
+        """Connect a client in this process, through a pair of sockets and no network.
+
+        It is let in as `user`; where that is None, it has to log in with a password.
+        """
+        here, there = socket.socketpair()
+        inner = Peer(LOOPBACK, 0, LOOPBACK, 0, admitted=user)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: AmqpProtocol(self, False, inner), there
+            )
+        except BaseException:
+            here.close()
+            there.close()
+            raise
+        await self._loop.create_unix_connection(new_client, sock=here)
+
     @property
     def open_sockets(self) -> int:
         return len(self._protocols)
@@ -362,6 +391,10 @@ class Listener:
             return False
         self._protocols.add(protocol)
         return True
+
+    def admit_inner(self, protocol: AmqpProtocol) -> None:
+        """Count a socket of the node's own; limits are for others."""
+        self._protocols.add(protocol)
 
     def forget(self, protocol: AmqpProtocol) -> None:
         self._protocols.discard(protocol)

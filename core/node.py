@@ -94,7 +94,7 @@ class Node:
         self.new_token = new_token
         self.policies = Policies(metadata)
         self.vhost_limits = VhostLimits(metadata)
-        self.parameters = Parameters(metadata, self.vhost_limits, self.policies)
+        self.parameters = Parameters(metadata, self.vhost_limits, self.policies, name)
         self.global_parameters = GlobalParameters(metadata)
         self.vhosts: dict[str, VirtualHost] = {}
         self.local_queues = LocalQueues()
@@ -314,11 +314,14 @@ class Node:
 
     def server_properties(self) -> Table:
         """What connection.start says of the node, without the capabilities."""
+        return {**self._server_properties, "cluster_name": longstr(self.cluster_name())}
+
+    def cluster_name(self) -> str:
+        """What operators call the cluster; the name of the node where they gave none."""
         named = self.metadata.get(("global_parameter", CLUSTER_NAME))
-        name = self.name
         if named is not None and isinstance(named.record, GlobalParameterRecord):
-            name = str(named.record.value)
-        return {**self._server_properties, "cluster_name": longstr(name)}
+            return str(named.record.value)
+        return self.name
 
     def _clients_of(self, user: User) -> list[Client]:
         return [

@@ -56,6 +56,8 @@ from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
+from warren.shovel.shovels import COMPONENT as SHOVEL
+from warren.shovel.shovels import OnlyNode, Shovels
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
@@ -105,9 +107,11 @@ class RunningNode:
         memory: MemoryMonitor,
         disk: DiskMonitor | None,
         cluster: Cluster | None,
+        shovels: Shovels,
         faults: Faults,
     ) -> None:
         self.faults = faults
+        self.shovels = shovels
         self.node = node
         self.amqp_ports: list[int] = []
         self.tls_ports: list[int] = []
@@ -198,6 +202,7 @@ class RunningNode:
                 )
             await running._define(config)
             await running._listen(config, addresses)
+            running.shovels.start()
             await running._manage(config)
         except BaseException:
             if running is not None:
@@ -288,6 +293,19 @@ class RunningNode:
             connection_max=config.connection_max,
             descriptor_limit=descriptors().clients,
         )
+        shovels = Shovels(
+            name,
+            store=metadata,
+            access=node.access,
+            place=OnlyNode(name) if cluster is None else cluster,
+            connect_within=listener.connect_within,
+            cluster_name=node.cluster_name,
+            clock=clock,
+            random=SystemRandom(),
+        )
+        node.parameters.register(SHOVEL, shovels.check)
+        if cluster is not None:
+            cluster.on_nodes_changed = shovels.look_again
         memory.is_busy = listener.was_busy
         if messages is not None:
             is_deleted = None
@@ -299,7 +317,17 @@ class RunningNode:
         for monitor in monitors:
             monitor.start()
         return cls(
-            node, listener, monitors, metadata, directory, messages, memory, disk, cluster, faults
+            node,
+            listener,
+            monitors,
+            metadata,
+            directory,
+            messages,
+            memory,
+            disk,
+            cluster,
+            shovels,
+            faults,
         )
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
@@ -348,6 +376,7 @@ class RunningNode:
             suspend_listeners=self._listener.suspend,
             open_sockets=lambda: self._listener.open_sockets,
             cluster=self.cluster,
+            shovels=self.shovels,
         )
         self.management = management
         await management.start()
@@ -431,6 +460,7 @@ class RunningNode:
     async def _stop_in_order(self, reason: str) -> None:
         if self.management is not None:
             await self.management.stop()
+        await self.shovels.stop()
         if self.messages is not None:
             # What clients have published they are to be told of before they are sent away.
             self.node.alarms.set_flow(True)
@@ -468,6 +498,7 @@ class RunningNode:
 
     async def _give_up(self) -> None:
         """Stop as far as that goes when nothing is sure any more."""
+        await _try_to_stop(self.shovels.stop())
         await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))
         if self.management is not None:
             await _try_to_stop(self.management.stop())
