@@ -5,7 +5,7 @@
 COMMAND is a line of shell that ends in a call of pytest. A test that fails and passes when it is
 run again is named under the heading "flaky" and does not fail the run. A test that fails twice
 fails the run, and so does everything else that goes wrong: an error of collection, a worker that
-crashed, no tests at all.
+crashed, no tests at all. The slowest tests are listed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ TESTS_FAILED = 1
 """pytest's exit code when all tests were run and some of them failed."""
 AGAIN_MAX = 25
 """When more tests fail it is not by chance, and to run each by itself would take hours."""
+SHOWN_MAX = 25
+"""So many of the slowest tests are listed: a run that grows should show where."""
 
 
 class Outcomes(NamedTuple):
@@ -37,7 +39,7 @@ class Run(NamedTuple):
 
 
 def main(command: str) -> int:
-    first = run(command)
+    first = run(command, f"--durations={SHOWN_MAX}")
     if first.code == 0 and not first.outcomes.broken:
         return 0
     if (reason := not_by_chance(first)) is not None:

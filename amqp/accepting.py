@@ -13,7 +13,9 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable
+import struct
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
 
 from warren.core.log_line import log_event
 
@@ -25,15 +27,53 @@ ACCEPTED_A_TURN = 16
 PAUSE_S = 0.1
 """After an accept that failed; the connections wait in the kernel."""
 
+ANY = "::"
+ANY_IPV4 = "0.0.0.0"
+
+SAME_PORT_TRIES = 20
+"""So often a free port of IPv6 is tried that somebody else may have with IPv4."""
+
 OVER_S = 10.0
 """There is room again when nothing was refused for so long."""
+
+
+Introduce: TypeAlias = Callable[[socket.socket], Awaitable[Callable[[], asyncio.BaseProtocol]]]
+"""Reads what comes before TLS. Raises ValueError for what makes no sense, OSError."""
+
+
+class SocketOptions(NamedTuple):
+    """What accepted sockets are set to; None leaves a size to the system.
+
+    `linger_s` is how long closing a socket waits for what is unsent.
+    """
+
+    nodelay: bool = True
+    keepalive: bool = False
+    send_buffer_bytes: int | None = None
+    receive_buffer_bytes: int | None = None
+    linger_s: int | None = None
+
+    def apply(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, self.nodelay)
+        if self.keepalive:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self.send_buffer_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffer_bytes)
+        if self.receive_buffer_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.receive_buffer_bytes)
+        if self.linger_s is not None:
+            how = struct.pack("ii", 1, self.linger_s)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)
 
 
 class Acceptor:
     """The listening sockets of one protocol. Sockets numbered `descriptor_limit` are refused."""
 
-    def __init__(self, descriptor_limit: int, *, backlog: int) -> None:
+    def __init__(
+        self, descriptor_limit: int, *, backlog: int, sockets: SocketOptions | None = None
+    ) -> None:
         self._loop: asyncio.AbstractEventLoop
+        self._sockets = sockets or SocketOptions()
         self._descriptor_limit = descriptor_limit
         self._backlog = backlog
         self._full = False
@@ -48,24 +88,31 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None = None,
         tls_handshake_timeout_s: float | None = None,
+        introduce: Introduce | None = None,
     ) -> int:
         """Accept connections for protocols that `factory` makes; port 0 picks a free one.
 
-        Returns the port; raises OSError.
+        With `introduce`, that is asked for the factory of each connection, before TLS begins.
+
+        The host `::` is every address of the machine, of IPv6 and of IPv4. Returns the port;
+        raises OSError.
         """
 
         self._loop = asyncio.get_running_loop()
 
         def take(connection: socket.socket) -> None:
-            work = self._connect(connection, factory, tls, tls_handshake_timeout_s)
+            work = self._connect(connection, factory, tls, tls_handshake_timeout_s, introduce)
             task = self._loop.create_task(work)
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
-        found = await self._loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        bound = _bind_all([(family, address) for family, _, _, _, address in found])
+        if host in ("", ANY):
+            bound = _bind_everywhere(port)
+        else:
+            found = await self._loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            bound = _bind_all([(family, address) for family, _, _, _, address in found])
         for listener in bound:
             listener.listen(self._backlog)
             self._listening[listener] = None
@@ -132,22 +179,59 @@ class Acceptor:
         factory: Callable[[], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None,
         tls_handshake_timeout_s: float | None,
+        introduce: Introduce | None,
     ) -> None:
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._sockets.apply(connection)
+            if introduce is not None:
+                async with asyncio.timeout(tls_handshake_timeout_s):
+                    factory = await introduce(connection)
             await self._loop.connect_accepted_socket(
                 factory,
                 connection,
                 ssl=tls,
                 ssl_handshake_timeout=tls_handshake_timeout_s if tls is not None else None,
             )
-        except OSError as error:
-            # The client is gone, or does not speak TLS.
+        except (OSError, ValueError) as error:
+            # The client is gone, or does not speak TLS, or no PROXY protocol before it.
             connection.close()
             log_event(log, logging.DEBUG, "connection_not_begun", reason=error)
         except BaseException:
             connection.close()
             raise
+
+
+def _bind_everywhere(port: int) -> list[socket.socket]:
+    """Sockets at one port of all addresses; where the machine has no IPv6, of IPv4 alone.
+
+    There is a socket for each kind of address, so that IPv4 clients have IPv4 addresses.
+    """
+    for _ in range(SAME_PORT_TRIES - 1 if port == 0 else 0):
+        try:
+            return _bind_both(port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return _bind_both(port)
+
+
+def _bind_both(port: int) -> list[socket.socket]:
+    ipv4 = (socket.AF_INET, (ANY_IPV4, port))
+    try:
+        bound = _bind_all([(socket.AF_INET6, (ANY, port))])
+    except OSError as error:
+        if error.errno not in NO_IPV6:
+            raise
+        return _bind_all([ipv4])
+    try:
+        return bound + _bind_all([(socket.AF_INET, (ANY_IPV4, bound[0].getsockname()[1]))])
+    except BaseException:
+        bound[0].close()
+        raise
+
+
+NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+"""What a machine says whose kernel lacks IPv6, or whose administrator has switched it off."""
 
 
 def _bind_all(addresses: list[tuple[int, tuple[object, ...]]]) -> list[socket.socket]:

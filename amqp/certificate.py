@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _SHORT_NAMES = {
@@ -38,18 +39,37 @@ def common_name(certificate: dict[str, Any]) -> str | None:
     return ",".join(names) or None
 
 
-def alternative_name(certificate: dict[str, Any]) -> str | None:
-    """The first subject alternative name."""
-    names = certificate.get("subjectAltName", ())
-    return str(names[0][1]) if names else None
-
-
-LOGIN_FROM = {
-    "distinguished_name": distinguished_name,
-    "common_name": common_name,
-    "subject_alternative_name": alternative_name,
+NAME_TYPES = {
+    "dns": "DNS",
+    "ip": "IP Address",
+    "email": "email",
+    "uri": "URI",
+    "other_name": "othername",
 }
-"""The functions by their names in `ssl_cert_login_from`."""
+"""What Python calls the types of alternative names, by their names in the configuration."""
+
+
+def alternative_name(certificate: dict[str, Any], kind: str | None, index: int) -> str | None:
+    """One of the subject's alternative names of that type, or of any; the first has index 0."""
+    wanted = None if kind is None else NAME_TYPES[kind]
+    names = [
+        str(name)
+        for found, name in certificate.get("subjectAltName", ())
+        if wanted in (None, found)
+    ]
+    return names[index] if index < len(names) else None
+
+
+def login_name(
+    source: str, name_type: str | None = None, name_index: int = 0
+) -> Callable[[dict[str, Any]], str | None]:
+    """What finds the user's name in a certificate; `source` is a value of `ssl_cert_login_from`."""
+    if source == "distinguished_name":
+        return distinguished_name
+    if source == "common_name":
+        return common_name
+    assert source == "subject_alternative_name", source
+    return lambda certificate: alternative_name(certificate, name_type, name_index)
 
 
 def _escaped(value: str) -> str:

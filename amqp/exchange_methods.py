@@ -54,6 +54,7 @@ async def _active(channel: Channel, name: str, method: commands.Exchange.Declare
             auto_delete=method.auto_delete,
             internal=method.internal,
             arguments=arguments,
+            declared_by=channel.connection.user_name,
         )
         await decided(commit)
         if not commit.refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from warren.amqp.tls_session import TlsSession
 from warren.core.access import User
 from warren.core.field import Table, to_text
 
@@ -23,10 +24,9 @@ CAPABILITIES = (
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The addresses of a socket. `certificate_name` is the user its TLS certificate names.
-
-    `admitted` is who connects from within the node; he needs no password.
-    """
+    """The addresses of a socket. `certificate_name` is the user its TLS certificate names,
+    `session` what TLS agreed on; None without TLS. `admitted` is who connects from within the
+    node, and needs no password."""
 
     host: str
     port: int
@@ -34,6 +34,7 @@ class Peer:
     local_port: int
     tls: bool = False
     certificate_name: str | None = None
+    session: TlsSession | None = None
     admitted: User | None = None
 
     @property

@@ -8,18 +8,21 @@ the listener, which flushes them all together.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import socket
 import ssl
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
-from warren.amqp.accepting import Acceptor
+from warren.amqp.accepting import Acceptor, SocketOptions
 from warren.amqp.connection import Connection
 from warren.amqp.peer import ConnectionSettings, Peer
+from warren.amqp.proxy_preface import ProxyReader, read_preface
 from warren.amqp.state import BEFORE_RUNNING
+from warren.amqp.tls_session import TlsSession, tls_session
 from warren.core.access import User
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
@@ -53,21 +56,17 @@ CERTIFICATE_CHECK_S = 30.0
 """How often certificate files are looked at for a renewal."""
 
 
-ProxyReader: TypeAlias = Callable[[bytes], tuple[tuple[str, int] | None, bytes] | None]
-"""`proxy_header.read_proxy_header`: the client's address and what follows the header, or None
-while the header is incomplete. Raises ValueError for what is no PROXY header."""
-
-
 class TlsFiles(NamedTuple):
     """A TLS context and the files its certificate came from."""
 
     context: ssl.SSLContext
     certificate: Path
     key: Path
+    password: str = ""
 
     def reload(self) -> None:
         """Use the files as they are now for new connections."""
-        self.context.load_cert_chain(self.certificate, self.key)
+        self.context.load_cert_chain(self.certificate, self.key, self.password)
 
     def changed_at(self) -> float:
         return max(self.certificate.stat().st_mtime, self.key.stat().st_mtime)
@@ -83,13 +82,23 @@ class AmqpProtocol(asyncio.Protocol):
         "_inner",
         "_listener",
         "_receiving",
+        "_source",
         "_tls",
         "_transport",
     )
 
-    def __init__(self, listener: Listener, tls: bool, inner: Peer | None = None) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        tls: bool,
+        source: tuple[str, int] | None = None,
+        inner: Peer | None = None,
+    ) -> None:
         self._listener = listener
         self._tls = tls
+        # Where the client is, as the balancer said before TLS.
+        self._source = source
+        # A client within this process.
         self._inner = inner
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
@@ -111,8 +120,8 @@ class AmqpProtocol(asyncio.Protocol):
             self._start(self._inner)
         elif not self._listener.admit(self):
             self._transport.abort()
-        elif self._listener.read_proxy_header is None:
-            self._start(self._socket_peer())
+        elif self._listener.read_proxy_header is None or self._tls:
+            self._start(self._behind(self._source))
         else:
             self._header_timer = self._listener.after_handshake_timeout(self.abort)
 
@@ -253,14 +262,9 @@ class AmqpProtocol(asyncio.Protocol):
         if found is None:
             return
         source, rest = found
-        if source is not None:
-            peer = Peer(
-                source[0], source[1], peer.local_host, peer.local_port, peer.tls,
-                peer.certificate_name,
-            )  # fmt: skip
         self._header = b""
         self._stop_header_timer()
-        self._start(peer)
+        self._start(self._behind(source))
         if rest:
             self.data_received(rest)
 
@@ -269,12 +273,25 @@ class AmqpProtocol(asyncio.Protocol):
             self._header_timer.cancel()
             self._header_timer = None
 
+    def _behind(self, source: tuple[str, int] | None) -> Peer:
+        """The client at that address, or else at the other end of the socket."""
+        peer = self._socket_peer()
+        if source is None:
+            return peer
+        return dataclasses.replace(peer, host=source[0], port=source[1])
+
     def _socket_peer(self) -> Peer:
         host, port = _address(self._transport.get_extra_info("peername"))
         local_host, local_port = _address(self._transport.get_extra_info("sockname"))
         certificate = self._transport.get_extra_info("peercert") if self._tls else None
         name = self._listener.certificate_login(certificate) if certificate else None
-        return Peer(host, port, local_host, local_port, self._tls, name)
+        return Peer(host, port, local_host, local_port, self._tls, name, self._session(certificate))
+
+    def _session(self, certificate: dict[str, Any] | None) -> TlsSession | None:
+        agreed = self._transport.get_extra_info("ssl_object") if self._tls else None
+        if agreed is None or agreed.cipher() is None:
+            return None
+        return tls_session(agreed.version(), agreed.cipher()[0], certificate)
 
 
 class Listener:
@@ -293,6 +310,9 @@ class Listener:
         read_proxy_header: ProxyReader | None = None,
         connection_max: int | None = None,
         descriptor_limit: int = sys.maxsize,
+        backlog: int = BACKLOG,
+        sockets: SocketOptions | None = None,
+        tls_handshake_timeout_s: float | None = None,
     ) -> None:
         self.node = node
         self.settings = settings
@@ -301,7 +321,8 @@ class Listener:
         self._loop = loop
         self._connection_max = connection_max
         self._suspended = False
-        self._acceptor = Acceptor(descriptor_limit, backlog=BACKLOG)
+        self._acceptor = Acceptor(descriptor_limit, backlog=backlog, sockets=sockets)
+        self._tls_handshake_timeout_s = tls_handshake_timeout_s or settings.handshake_timeout_s
         self._protocols: set[AmqpProtocol] = set()
         self._unflushed: list[AmqpProtocol] = []
         self._flushes = 0
@@ -315,12 +336,29 @@ class Listener:
             port,
             lambda: AmqpProtocol(self, tls is not None),
             tls.context if tls is not None else None,
-            self.settings.handshake_timeout_s,
+            self._tls_handshake_timeout_s,
+            self._introduce if tls is not None and self.read_proxy_header is not None else None,
         )
         if tls is not None:
             self._tls.append(tls)
             self._watch_certificates(tls.changed_at())
         return bound
+
+    async def _introduce(self, connection: socket.socket) -> Callable[[], asyncio.BaseProtocol]:
+        assert self.read_proxy_header is not None
+        try:
+            source = await read_preface(connection, self.read_proxy_header)
+        except ValueError as error:
+            host, port = _address(connection.getpeername())
+            log_event(
+                log,
+                logging.WARNING,
+                "proxy_header_refused",
+                peer=f"{host}:{port}",
+                reason=error,
+            )
+            raise
+        return lambda: AmqpProtocol(self, True, source)
 
     async def connect_within(
         self, new_client: Callable[[], asyncio.Protocol], user: User | None
@@ -333,7 +371,7 @@ class Listener:
         inner = Peer(LOOPBACK, 0, LOOPBACK, 0, admitted=user)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: AmqpProtocol(self, False, inner), there
+                lambda: AmqpProtocol(self, False, inner=inner), there
             )
         except BaseException:
             here.close()

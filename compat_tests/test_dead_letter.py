@@ -239,6 +239,56 @@ def test_second_death_of_the_same_kind_is_counted(ch: RawChannel) -> None:
         ch.publish(message.body, two, headers=message.typed_headers)
 
 
+@pytest.mark.parametrize("code", "bBsuIilLT")
+def test_count_of_any_type_of_integer_goes_on(ch: RawChannel, code: str) -> None:
+    counted = death_headers({"queue": "q", "count": Typed(code, 5)})
+    assert counted_after(ch, counted) == [("q", 6)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "total"),
+    [((None,), 1), ((None, None, None), 4), ((4, 7), 5), ((4, None), 5), ((None, 4), 3)],
+)
+def test_deaths_of_one_kind_are_merged(
+    ch: RawChannel, counts: tuple[int | None, ...], total: int
+) -> None:
+    """The first of them stays; without a count their number counts, unless there is but one."""
+    deaths = [{"queue": "q"} | ({} if n is None else {"count": Typed("l", n)}) for n in counts]
+    assert counted_after(ch, death_headers(*deaths)) == [("q", total)]
+
+
+def test_merging_turns_the_others_round(ch: RawChannel) -> None:
+    deaths = [{"queue": queue, "count": Typed("l", 2)} for queue in "abc"]
+    assert counted_after(ch, death_headers(*deaths)) == [("q", 1), ("c", 2), ("b", 2), ("a", 2)]
+
+
+def test_first_death_is_only_noted_without_earlier_deaths(ch: RawChannel) -> None:
+    nothing: list[object] = []
+    for earlier in (nothing, "none"):
+        _, message = rejected_once(ch, headers={"x-death": earlier})
+        assert len(message.headers["x-death"]) == 1
+        assert "x-first-death-queue" not in message.headers
+    queue, message = rejected_once(ch, headers={"x-first-death-queue": "other"})
+    assert message.headers["x-first-death-queue"] == queue
+
+
+def death_headers(*deaths: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"reason": "rejected", "exchange": "", **death} for death in deaths]
+
+
+def counted_after(ch: RawChannel, deaths: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """The counts by queue after a rejection in a queue that these deaths call `q`."""
+    dead = ch.own_queue()
+    queue = dying_into(ch, dead)
+    own = [{**death, "queue": death["queue"].replace("q", queue)} for death in deaths]
+    ch.publish(b"m", queue, headers={"x-death": own})
+    reject_head(ch, queue)
+    (message,) = ch.arriving(dead, 1)
+    return [
+        (death["queue"].replace(queue, "q"), death["count"]) for death in message.headers["x-death"]
+    ]
+
+
 def test_newest_death_comes_first(ch: RawChannel) -> None:
     last = ch.own_queue()
     second = dying_into(ch, last, x_message_ttl=20)

@@ -344,3 +344,18 @@ def test_random_exchange_picks_one_queue_per_message(ch: RawChannel, names: Name
     ch.ping()
     shares = [len(ch.bodies(queue)) for queue in queues]
     assert sum(shares) == 60 and all(shares)
+
+
+def test_modulus_hash_exchange_picks_one_queue_per_key(ch: RawChannel, names: Names) -> None:
+    exchange = plugin_exchange(ch, names, "x-modulus-hash")
+    queues = [ch.own_queue() for _ in range(3)]
+    for queue in queues:
+        ch.bind(queue, exchange, "ignored")
+    for key in map(str, range(100)):
+        for _ in range(2):
+            ch.publish(key.encode(), key, exchange)
+    ch.ping()
+    shares = [ch.bodies(queue) for queue in queues]
+    assert sum(map(len, shares)) == 200
+    assert all(shares), "each queue has a share of a hundred keys"
+    assert all(share.count(body) == 2 for share in shares for body in share)

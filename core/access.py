@@ -19,6 +19,7 @@ from warren.core.limits import effective, validate_user_limits
 from warren.core.password import (
     DEFAULT_ALGORITHM,
     SALT_BYTES,
+    Passwords,
     check_algorithm,
     hash_password,
     password_matches,
@@ -94,8 +95,10 @@ class AccessControl:
         *,
         random_bytes: Callable[[int], bytes],
         loopback_users: Iterable[str] = DEFAULT_LOOPBACK_USERS,
+        passwords: Passwords | None = None,
     ) -> None:
         self._store = store
+        self._passwords = passwords or Passwords()
         self._random_bytes = random_bytes
         self._loopback_users = frozenset(loopback_users)
         self._patterns = StoredPatterns(compile_permission)
@@ -217,7 +220,9 @@ class AccessControl:
         """Raises `UserExists`, or `ValidationFailed` for a blank password."""
         if self._record(name) is not None:
             raise UserExists(f'User "{name}" already exists')
-        return self._put_user(name, UserRecord(self._hashed(password), tags=list(tags)))
+        return self._put_user(
+            name, UserRecord(self._hashed(password), self._passwords.algorithm, list(tags))
+        )
 
     def put_user(
         self,
@@ -233,7 +238,7 @@ class AccessControl:
         Without a password and a hash the user cannot log in with a password any more.
         """
         if password is not None:
-            password_hash, hashing_algorithm = self._hashed(password), DEFAULT_ALGORITHM
+            password_hash, hashing_algorithm = self._hashed(password), self._passwords.algorithm
         return self._put_user(
             name,
             UserRecord(
@@ -246,7 +251,9 @@ class AccessControl:
 
     def change_password(self, name: str, password: str) -> Commit:
         return self._update_user(
-            name, password_hash=self._hashed(password), hashing_algorithm=DEFAULT_ALGORITHM
+            name,
+            password_hash=self._hashed(password),
+            hashing_algorithm=self._passwords.algorithm,
         )
 
     def clear_password(self, name: str) -> Commit:
@@ -325,7 +332,7 @@ class AccessControl:
         return stored.record
 
     def _hashed(self, password: str) -> bytes:
-        return hash_password(password, self._random_bytes(SALT_BYTES))
+        return self._passwords.hashed(password, self._random_bytes(SALT_BYTES))
 
     def _update_user(self, name: str, **changes: Any) -> Commit:
         return self._put_user(name, msgspec.structs.replace(self.user(name), **changes))

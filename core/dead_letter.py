@@ -7,13 +7,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.core.field import LONG_MAX, Field, Table, cut_to_short_string, long, longstr, to_text
+from warren.core.field import (
+    INTEGER_KINDS,
+    LONG_MAX,
+    Field,
+    Table,
+    cut_to_short_string,
+    long,
+    longstr,
+    to_text,
+)
 from warren.core.message import Envelope
 from warren.core.ports import ContentCodec
 from warren.core.queue_arguments import QueueSettings
 from warren.core.queue_type import QUORUM
 
 DEATHS = "x-death"
+
+COUNTS = INTEGER_KINDS | {"T"}
+"""The types of field of which RabbitMQ takes a value for a number."""
 
 
 def dead_lettered(
@@ -88,12 +100,15 @@ def _record_death(
     died_at: int,
     expiration: bytes | None,
 ) -> None:
-    deaths = _deaths(headers)
+    first = DEATHS not in headers
+    deaths = _merged(_deaths(headers))
     for index, death in enumerate(deaths):
-        if _text(death, "queue") == queue and _text(death, "reason") == reason:
+        if _key(death) == (queue, reason):
             del deaths[index]
             count = death.get("count")
-            times = min(count.value + 1, LONG_MAX) if count is not None and count.kind == "l" else 1
+            times = 1
+            if count is not None and count.kind in COUNTS:
+                times = min(count.value + 1, LONG_MAX)
             death = dict(sorted({**death, "count": long(times)}.items()))
             break
     else:
@@ -108,13 +123,37 @@ def _record_death(
         if expiration is not None:
             death["original-expiration"] = Field("S", expiration)
     headers[DEATHS] = Field("A", [Field("F", death), *(Field("F", other) for other in deaths)])
-    headers.setdefault("x-first-death-reason", longstr(reason))
-    headers.setdefault("x-first-death-queue", longstr(queue))
-    headers.setdefault("x-first-death-exchange", longstr(envelope.exchange))
+    if first:
+        headers["x-first-death-reason"] = longstr(reason)
+        headers["x-first-death-queue"] = longstr(queue)
+        headers["x-first-death-exchange"] = longstr(envelope.exchange)
+
+
+def _merged(deaths: list[Table]) -> list[Table]:
+    """The deaths with one entry for each queue and reason, the first of them.
+
+    Brokers of long ago, and shovels, make several of one kind, without a count: their number is
+    the count then. As in RabbitMQ the order of several is turned round, and one alone stays as it
+    is.
+    """
+    if len(deaths) < 2:
+        return deaths
+    found: dict[tuple[str | None, str | None], list[Table]] = {}
+    for death in deaths:
+        found.setdefault(_key(death), []).append(death)
+    merged = [
+        first if "count" in first else {"count": long(1 + len(others)), **first}
+        for first, *others in found.values()
+    ]
+    return merged[::-1]
+
+
+def _key(death: Table) -> tuple[str | None, str | None]:
+    return _text(death, "queue"), _text(death, "reason")
 
 
 def _deaths(headers: Table) -> list[Table]:
-    """The deaths so far, newest first; a header of another type counts as none."""
+    """The deaths so far; the newest is first, and a header of another type counts as none."""
     field = headers.get(DEATHS)
     if field is None or field.kind != "A":
         return []
@@ -123,4 +162,4 @@ def _deaths(headers: Table) -> list[Table]:
 
 def _text(table: Table, name: str) -> str | None:
     field: Any = table.get(name)
-    return to_text(field.value) if field is not None and field.kind == "S" else None
+    return to_text(field.value) if field is not None and field.kind in ("S", "x") else None

@@ -8,9 +8,11 @@ and declaration rules are the virtual host's.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping
 from random import Random
 from typing import ClassVar, TypeAlias
+from zlib import crc32
 
 from warren.core.binding import Binding
 from warren.core.consistent_hash import ConsistentHash, hash_source, hashed_value, weight_of
@@ -33,8 +35,9 @@ class Exchange:
     """What all types share.
 
     `alternate` is the name of the effective alternate exchange, from argument or policy; the owner
-    of the exchange sets it. `random` serves the types that choose by chance. `published_in` counts
-    the publishes of clients, `published_out` the queues they reached; who publishes counts.
+    of the exchange sets it, and `declared_by`, the name of a user. `random` serves the types that
+    choose by chance. `published_in` counts the publishes of clients, `published_out` the queues
+    they reached; who publishes counts.
     """
 
     type: ClassVar[str]
@@ -65,6 +68,7 @@ class Exchange:
         self.auto_delete = auto_delete
         self.internal = internal
         self.arguments = arguments
+        self.declared_by = ""
         self.alternate: str | None = None
         self.published_in = 0
         self.published_out = 0
@@ -266,6 +270,39 @@ class RandomExchange(Exchange):
             self._places[last] = place
 
 
+class ModulusHashExchange(Exchange):
+    """Takes one binding, the same for equal routing keys as long as the bindings stay.
+
+    The hash of the key, modulo the number of bindings, says which; binding keys do not matter. The
+    bindings are counted in the order of their names, which is the same on every node and after a
+    restart. Each that comes or goes moves most keys elsewhere, which x-consistent-hash avoids.
+    """
+
+    type = "x-modulus-hash"
+
+    def destinations(
+        self, routing_key: str, headers: Headers, property_text: PropertyText
+    ) -> Collection[Binding]:
+        if not self._ordered:
+            return ()
+        hashed = crc32(routing_key.encode("utf-8", "surrogateescape"))
+        return (self._ordered[hashed % len(self._ordered)],)
+
+    def _prepare(self) -> None:
+        self._ordered: list[Binding] = []
+
+    def _index(self, binding: Binding) -> None:
+        insort(self._ordered, binding, key=_in_order)
+
+    def _unindex(self, binding: Binding) -> None:
+        del self._ordered[bisect_left(self._ordered, _in_order(binding), key=_in_order)]
+
+
+def _in_order(binding: Binding) -> tuple[str, str, str, str]:
+    kind = binding.destination_kind
+    return kind, binding.destination, binding.routing_key, binding.fingerprint
+
+
 EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
     kind.type: kind
     for kind in (
@@ -275,8 +312,13 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
         HeadersExchange,
         ConsistentHashExchange,
         RandomExchange,
+        ModulusHashExchange,
     )
 }
+
+
+INTERNAL_USER = "rmq-internal"
+"""Who declares what the broker makes by itself."""
 
 
 def make_exchange(

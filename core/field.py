@@ -85,6 +85,11 @@ def long(number: int) -> Field:
     return Field("l", number)
 
 
+def signed_int(number: int) -> Field:
+    """A signed 32-bit integer field, of which a larger number keeps the lowest 32 bits."""
+    return Field("I", (number + (1 << 31)) % (1 << 32) - (1 << 31))
+
+
 def to_text(value: bytes) -> str:
     """Bytes of a name as the `str` the broker uses for names; any bytes survive."""
     return value.decode("utf-8", "surrogateescape")

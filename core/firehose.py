@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from warren.core.field import Field, Table, cut_to_short_string, long, longstr
+from warren.core.field import Field, Table, cut_to_short_string, longstr, signed_int
 from warren.core.message import Envelope
 from warren.core.ports import ContentCodec
 
@@ -68,18 +68,18 @@ class Firehose:
         if envelope.exchange == TRACE_EXCHANGE:
             return
         headers = self._headers(envelope, (envelope.routing_key,), recipient)
-        headers["redelivered"] = long(int(redelivered))
+        headers["redelivered"] = signed_int(redelivered)
         self._copy(f"deliver.{queue.name}", headers, body)
 
     def _headers(self, envelope: Envelope, keys: Sequence[str], client: TracedClient) -> Table:
         return {
             "exchange_name": longstr(envelope.exchange),
             "routing_keys": Field("A", [longstr(key) for key in keys]),
-            "properties": Field("F", self._codec.as_table(envelope.header)),
+            "properties": Field("F", _signed(self._codec.as_table(envelope.header))),
             "node": longstr(self._node_name),
             "vhost": longstr(self._vhost.name),
             "connection": longstr(client.connection),
-            "channel": long(client.channel),
+            "channel": signed_int(client.channel),
             "user": longstr(client.user),
         }
 
@@ -88,3 +88,11 @@ class Firehose:
         routing_key = cut_to_short_string(routing_key)
         envelope = Envelope(TRACE_EXCHANGE, routing_key, header, False, 0, None)
         self._vhost.publish(envelope, body, (routing_key,))
+
+
+def _signed(properties: Table) -> Table:
+    """The properties with numbers as RabbitMQ traces them: Java's client knows no type `B`."""
+    return {
+        name: field if field.kind in "SF" else signed_int(field.value)
+        for name, field in properties.items()
+    }

@@ -65,8 +65,9 @@ class MemoryMonitor:
 
     `used_bytes` is None as long as the system does not say. `release_free` gives memory that the
     process keeps without need back to the system; it is asked to before the alarm is raised, and
-    now and then when the process has grown or shrunk. `is_busy` answers whether clients have been
-    served since it was asked last.
+    now and then when the process has grown or shrunk. `total_bytes` is the machine's memory
+    where it is not to be asked for. `is_busy` answers whether clients have been served since it was
+    asked last.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class MemoryMonitor:
         watermark: Limit = DEFAULT_WATERMARK,
         *,
         release_free: Callable[[], None] = lambda: None,
+        total_bytes: int | None = None,
     ) -> None:
         self.watermark = watermark
+        self._given_total_bytes = total_bytes
         self.used_bytes: int | None = None
         self.total_bytes = TOTAL_UNKNOWN_BYTES
         self._read_file = read_file
@@ -99,7 +102,7 @@ class MemoryMonitor:
 
     def check(self, now: float) -> float:
         """Look once; returns the seconds until the next time."""
-        self.total_bytes = total_memory(self._read_file)
+        self.total_bytes = self._given_total_bytes or total_memory(self._read_file)
         self.used_bytes = resident_memory(self._read_file)
         if self.used_bytes is not None and self._has_changed(now, self.used_bytes):
             self._release_free()

@@ -82,8 +82,10 @@ class Node:
         new_backing_queue: Callable[[BackingSpec], BackingQueue],
         server_properties: Table,
         placement: Placement | None = None,
+        cluster_name: str | None = None,
     ) -> None:
         self.name = name
+        self._first_cluster_name = cluster_name or name
         self.clock = clock
         self.turns = Turns(clock)
         self.codec = codec
@@ -314,14 +316,15 @@ class Node:
 
     def server_properties(self) -> Table:
         """What connection.start says of the node, without the capabilities."""
-        return {**self._server_properties, "cluster_name": longstr(self.cluster_name())}
+        return {**self._server_properties, "cluster_name": longstr(self.cluster_name)}
 
+    @property
     def cluster_name(self) -> str:
-        """What operators call the cluster; the name of the node where they gave none."""
+        """What somebody has named the cluster, else what the configuration says, or the node."""
         named = self.metadata.get(("global_parameter", CLUSTER_NAME))
         if named is not None and isinstance(named.record, GlobalParameterRecord):
             return str(named.record.value)
-        return self.name
+        return self._first_cluster_name
 
     def _clients_of(self, user: User) -> list[Client]:
         return [

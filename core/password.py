@@ -11,6 +11,7 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
+from warren.core.pattern import compile_permission
 from warren.core.validation import ValidationFailed
 
 SALT_BYTES = 4
@@ -23,6 +24,32 @@ ALGORITHMS: dict[str, Callable[[bytes], Any]] = {
     # MD5 verifies passwords of old exports; hardened systems allow it only when it says so.
     "rabbit_password_hashing_md5": lambda data: hashlib.md5(data, usedforsecurity=False),
 }
+
+
+class Passwords:
+    """How passwords that somebody is given are hashed, and what they must be like.
+
+    A password has `length_min` characters or more, and `pattern` is found in it. Passwords that
+    were given before, and hashes, are not looked at.
+    """
+
+    def __init__(
+        self, algorithm: str = DEFAULT_ALGORITHM, length_min: int = 0, pattern: str | None = None
+    ) -> None:
+        self.algorithm = check_algorithm(algorithm)
+        self._length_min = length_min
+        self._pattern = None if pattern is None else compile_permission(pattern)
+
+    def hashed(self, password: str, salt: bytes) -> bytes:
+        """The hash to keep. Raises `ValidationFailed`."""
+        hashed = hash_password(password, salt, self.algorithm)
+        if len(password) < self._length_min:
+            raise ValidationFailed(
+                f"passwords need {self._length_min} characters or more, this has {len(password)}"
+            )
+        if self._pattern is not None and not self._pattern.search(password):
+            raise ValidationFailed("the password is not like this node's rule for passwords")
+        return hashed
 
 
 def hash_password(password: str, salt: bytes, algorithm: str = DEFAULT_ALGORITHM) -> bytes:

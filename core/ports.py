@@ -90,7 +90,11 @@ class Precondition(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A definition as the store has it. Versions count the writes of that key, from 1."""
+    """A definition as the store has it. Its version rises with each write of that key.
+
+    On a single node versions count from 1, and anew when the key was deleted. In a cluster no two
+    definitions that a key ever had have the same one.
+    """
 
     key: Key
     record: object

@@ -29,6 +29,7 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.turns import Turns
 from warren.core.waiting import Event
+from warren.core.ways_out import WaysOut
 
 DELIVERY_SLICE = 512
 """Messages handed over before other work gets a turn; about a millisecond."""
@@ -181,6 +182,7 @@ class Queue:
         "ring",
         "settings",
         "unacked",
+        "ways_out",
     )
 
     def __init__(
@@ -224,6 +226,7 @@ class Queue:
         self.redelivered = 0
         self._sent_late = 0
         self._turned_away = 0
+        self.ways_out = WaysOut()
         self.lacks_copies = False
         self._trace: Firehose | None = None
         # What is published while the queue is being handed over to another node.
@@ -383,11 +386,13 @@ class Queue:
             return PENDING if confirms is not None else SETTLED
         if self.lacks_copies:
             self._turned_away += 1
+            self.ways_out.refused += 1
             return REJECTED
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
             self._turned_away += 1
+            self.ways_out.refused += 1
             if settings.overflow == "reject-publish-dlx":
                 return self._bury_unkept(
                     envelope, body, DeathReason.MAXLEN, REJECTED, confirms, publish_seq
@@ -413,6 +418,7 @@ class Queue:
                 return SETTLED
         elif ttl_ms == 0:
             self._turned_away += 1
+            self.ways_out.expired += 1
             return self._bury_unkept(
                 envelope, body, DeathReason.EXPIRED, SETTLED, confirms, publish_seq
             )
@@ -584,6 +590,7 @@ class Queue:
         dead = sorted(messages, key=lambda message: message.position)
         self.unacked -= len(dead)
         self.given_back += len(dead)
+        self.ways_out.rejected += len(dead)
         self._bury(dead, DeathReason.REJECTED)
 
     def buried(self, messages: list[Message]) -> None:
@@ -652,6 +659,7 @@ class Queue:
     def purge(self) -> int:
         """Drop all ready messages; returns how many."""
         count = self.backing.purge()
+        self.ways_out.purged += count
         self._has_expiring = False
         return count
 
@@ -1057,6 +1065,7 @@ class Queue:
         if not excess:
             return
         self._vhost.turns.spend(len(excess) * DROP_US)
+        self.ways_out.dropped += len(excess)
         self._bury(excess, DeathReason.MAXLEN)
         if self._over_limit():
             self._resume_soon()
@@ -1085,6 +1094,7 @@ class Queue:
         expired = self.backing.fetch_expired(self._vhost.clock.now(), limit)
         if expired:
             self._vhost.turns.spend(len(expired) * DROP_US)
+            self.ways_out.expired += len(expired)
             self._bury(expired, DeathReason.EXPIRED)
         self._arm_expiry()
         return len(expired) < limit

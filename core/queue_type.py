@@ -5,6 +5,7 @@ A queue has the type its argument `x-queue-type` says; without one it is a class
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 
 from warren.core.field import Field, Table, longstr
@@ -33,6 +34,11 @@ def type_of(arguments: Table) -> QueueType:
     """The type of a queue with these arguments, which are valid."""
     field = arguments.get(QUEUE_TYPE)
     return QUORUM if field is not None and field.value == b"quorum" else CLASSIC
+
+
+def majority_of(members: Collection[str]) -> int:
+    """How many members of a quorum queue are to have a publish before it is confirmed."""
+    return len(members) // 2 + 1
 
 
 def with_default_type(

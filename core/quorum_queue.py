@@ -214,6 +214,7 @@ class QuorumQueue(Queue):
         if messages:
             cast(ReturningQueue, self.backing).give_back(messages, last=last)
         if dead:
+            self.ways_out.rejected += len(dead)
             self._bury(dead, DeathReason.DELIVERY_LIMIT)
         self._keep_rules()
         self.deliver()

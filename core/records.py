@@ -47,6 +47,8 @@ class ExchangeRecord(msgspec.Struct, frozen=True):
     internal: bool
     arguments: dict[str, Any]
     durable: bool = True
+    # The name of the user; empty where that is not known.
+    declared_by: str = ""
 
 
 class QueueRecord(msgspec.Struct, frozen=True):

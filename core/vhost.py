@@ -35,7 +35,7 @@ from warren.core.errors import (
     no_exchange,
     no_queue,
 )
-from warren.core.exchange import EXCHANGE_TYPES, Exchange, make_exchange
+from warren.core.exchange import EXCHANGE_TYPES, INTERNAL_USER, Exchange, make_exchange
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
 from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
@@ -58,7 +58,7 @@ from warren.core.ports import (
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, with_default_type
+from warren.core.queue_type import QUORUM, majority_of, with_default_type
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.quorum_queue import QuorumQueue
 from warren.core.records import (
@@ -174,7 +174,9 @@ class VirtualHost:
         self.burials = Burials(self, clock, codec, turns, counts)
         self._lasting = LastingEnvelopes()
         for exchange, kind, internal in PREDECLARED:
-            record = ExchangeRecord(kind, auto_delete=False, internal=internal, arguments={})
+            record = ExchangeRecord(
+                kind, auto_delete=False, internal=internal, arguments={}, declared_by=INTERNAL_USER
+            )
             self._add_exchange(exchange, record)
         self._stop_watching = [
             store.watch((kind, name), told)
@@ -234,9 +236,11 @@ class VirtualHost:
         auto_delete: bool,
         internal: bool,
         arguments: Table,
+        declared_by: str = "",
     ) -> Commit:
         """Make an exchange that does not exist yet. Raises for what its type cannot have."""
-        record = ExchangeRecord(kind, auto_delete, internal, to_plain(arguments), durable)
+        plain = to_plain(arguments)
+        record = ExchangeRecord(kind, auto_delete, internal, plain, durable, declared_by)
         self._made_exchange(name, record)
         self.turns.spend(DECLARE_US)
         key = ("exchange", self.name, name)
@@ -356,7 +360,7 @@ class VirtualHost:
             exclusive=exclusive,
             leader=leader,
             members=list(members),
-            acks=len(members) // 2 + 1 if members else 0,
+            acks=majority_of(members) if members else 0,
         )
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner
@@ -599,7 +603,12 @@ class VirtualHost:
         self.topology.generation += 1
 
     def stop(self) -> None:
-        """The node stops; what is durable is to be found again."""
+        """The node stops; what is durable is to be found again.
+
+        What becomes of definitions later is for its next start.
+        """
+        for stop in self._stop_watching:
+            stop()
         for queue in self.queues.values():
             queue.stop()
 
@@ -742,6 +751,7 @@ class VirtualHost:
 
     def _add_exchange(self, name: str, record: ExchangeRecord) -> None:
         exchange = self._made_exchange(name, record)
+        exchange.declared_by = record.declared_by
         self.exchanges[name] = exchange
         exchange.alternate = self._alternate(exchange)
         self.topology.generation += 1

@@ -13,11 +13,13 @@ import click
 from warren import __version__
 
 COMMANDS = {
+    "backup": "warren.mgmt.backup_command:backup",
     "conformance": "warren.mgmt.conformance_command:conformance",
     "ctl": "warren.mgmt.ctl.command:ctl",
     "dev-cluster": "warren.mgmt.dev_cluster_command:dev_cluster",
     "export": "warren.spark_export.cli:export",
     "perf": "warren.mgmt.perf.command:perf",
+    "restore": "warren.mgmt.backup_command:restore",
     "server": "warren.mgmt.server_command:server",
     "store": "warren.mgmt.store_command:store",
 }

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from warren.extras import install_command
+
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("url")
@@ -25,6 +27,6 @@ def conformance(url: str, management: str | None, pytest_args: tuple[str, ...]) 
         from warren.compat_tests.runner import run
     except ImportError as error:
         raise click.ClickException(
-            f"{error.name} is missing; install it with: pip install 'warren[conformance]'"
+            f"{error.name} is missing; install it with: {install_command('conformance')}"
         ) from error
     sys.exit(run(url, management, list(pytest_args)))

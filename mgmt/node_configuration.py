@@ -7,13 +7,14 @@ and must start quickly.
 from __future__ import annotations
 
 import dataclasses
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 from warren.config import Config, override
 from warren.environment import Environment
-from warren.rabbitmq_conf import ConfigError, Loaded, parse_config
+from warren.rabbitmq_conf import ADVANCED, ConfigError, Findings, Loaded, examine_config
 
 
 def read_configuration(
@@ -21,17 +22,65 @@ def read_configuration(
 ) -> Loaded:
     """Flags over environment over file over defaults. `flags` are those of `override`.
 
-    Raises `ConfigError`, `OSError` for the file, `ValueError` for flags and variables.
+    Raises `ConfigError`.
     """
+    config, warnings, problems = examine_configuration(config_file, variables, flags)
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(config, warnings)
+
+
+def examine_configuration(
+    config_file: str | None, variables: Mapping[str, str], flags: Mapping[str, str | None]
+) -> Findings:
+    """The same with all the problems, and a configuration that leaves out what is wrong."""
     environment = Environment(variables)
     path = config_file or environment.config_file(Path.exists)
-    loaded = Loaded(Config(), [])
-    if path is not None:
-        config, warnings = parse_config(_text(path), path)
-        loaded = Loaded(dataclasses.replace(config, config_file=Path(path)), warnings)
+    config, warnings, problems = _examine_file(path)
+    warnings += environment.warnings()
+    warnings += _advanced_config(path, environment)
     host = socket.gethostname().split(".")[0]
-    config = environment.apply(loaded.config, host=host, node_name=flags.get("node_name"))
-    return Loaded(override(config, **flags), loaded.warnings + environment.warnings())
+    try:
+        config = environment.apply(config, host=host, node_name=flags.get("node_name"))
+    except ValueError as error:
+        problems.append(str(error))
+    for name, value in flags.items():
+        try:
+            config = override(config, **{name: value})
+        except ValueError as error:
+            problems.append(f"--{name.replace('_', '-')} {value}: {error}")
+    return Findings(config, warnings, problems)
+
+
+def _examine_file(path: str | None) -> Findings:
+    if path is None:
+        return Findings(Config(), [], [])
+    try:
+        text = _text(path)
+    except OSError as error:
+        return Findings(Config(), [], [f"{path} cannot be read: {error.strerror}"])
+    except ConfigError as error:
+        return Findings(Config(), [], error.problems)
+    config, warnings, problems = examine_config(text, path)
+    return Findings(dataclasses.replace(config, config_file=Path(path)), warnings, problems)
+
+
+NO_TERMS = re.compile(r"(\s|%[^\n]*\n)*\[\s*\]\s*\.?\s*\Z")
+"""A file of Erlang terms that sets nothing."""
+
+
+def _advanced_config(path: str | None, environment: Environment) -> list[str]:
+    """RabbitMQ reads a second file, in Erlang's terms; who has one is told that Warren does not."""
+    file = environment.advanced_config(path)
+    if file is None:
+        return []
+    try:
+        text = file.read_text("utf-8", "replace")
+    except OSError:
+        return []
+    if NO_TERMS.match(text):
+        return []
+    return [f"{file} is not read: it has {ADVANCED}"]
 
 
 def _text(path: str) -> str:

@@ -25,16 +25,18 @@ from typing import TYPE_CHECKING
 import click
 import uvloop
 
+from warren.addresses import web_address
 from warren.allocator import keep_freed_memory
 from warren.config import Config
 from warren.config_check import file_problems
 from warren.core.log_line import log_event
 from warren.faults import NodeFailed
 from warren.log_output import LogOutput
-from warren.mgmt.node_configuration import read_configuration
+from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.node import Ending, Joined, NodeRefused, RunningNode
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError
+from warren.service_manager import ServiceManager
 
 if TYPE_CHECKING:
     from warren.mgmt.stopped_node import StoppedNode
@@ -52,11 +54,11 @@ ADDRESS_AGAIN_S = 0.5
 @click.option("--config", "config_file", metavar="FILE", help="A rabbitmq.conf.")
 @click.option("--data-dir", metavar="DIR", help="Where definitions are kept [./warren-data].")
 @click.option("--node-name", metavar="NAME", help="The node's name [warren@HOST].")
-@click.option("--amqp", metavar="HOST:PORT", help="Where to accept clients [0.0.0.0:5672].")
+@click.option("--amqp", metavar="HOST:PORT", help="Where to accept clients [:::5672].")
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Where to answer HTTP, or none for nowhere [0.0.0.0:15672].",
+    help="Where to answer HTTP, or none for nowhere [:::15672].",
 )
 @click.option("--check-config", is_flag=True, help="Say what is wrong with the configuration.")
 def server(config_file: str | None, check_config: bool, **flags: str | None) -> None:
@@ -66,7 +68,7 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
     try:
         config, warnings = read_configuration(config_file, os.environ, flags)
         output = LogOutput.start(config)
-    except (ConfigError, OSError, ValueError) as error:
+    except (ConfigError, OSError) as error:
         raise click.UsageError(str(error)) from error
     for warning in warnings:
         log_event(log, logging.WARNING, "configuration_warning", reason=warning)
@@ -77,7 +79,7 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
     try:
         uvloop.run(_serve(config, output))
     except (DataDirectoryRefused, NodeRefused, OSError, ssl.SSLError) as error:
-        print(f"warren: {error}", file=sys.stderr)
+        print(f"warren: {_told(error, config)}", file=sys.stderr)
         sys.exit(1)
     except NodeFailed as error:
         print(f"warren: {error}", file=sys.stderr)
@@ -86,13 +88,8 @@ def server(config_file: str | None, check_config: bool, **flags: str | None) -> 
 
 def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     """Print what is wrong with the configuration; returns the exit code."""
-    try:
-        config, warnings = read_configuration(config_file, os.environ, flags)
-        problems = file_problems(config)
-    except ConfigError as error:
-        warnings, problems = [], error.problems
-    except (OSError, ValueError) as error:
-        warnings, problems = [], [str(error)]
+    config, warnings, problems = examine_configuration(config_file, os.environ, flags)
+    problems += file_problems(config)
     for warning in warnings:
         print(f"warning: {warning}")
     for problem in problems:
@@ -102,24 +99,53 @@ def _check(config_file: str | None, flags: Mapping[str, str | None]) -> int:
     return 2 if problems else 0
 
 
+def _told(error: Exception, config: Config) -> str:
+    """Why the node did not start, or could not go on."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"nothing can be written to {config.data_dir}: no space left on its disk"
+    return str(error)
+
+
+def _pages(config: Config, running: RunningNode) -> str:
+    """Where a browser finds the pages, for people to click at; empty where it finds none."""
+    management = running.management
+    if management is None:
+        return ""
+    for protocol, addresses, ports in (
+        ("http", config.http_listeners, management.http_ports),
+        ("https", config.http_tls_listeners, management.https_ports),
+    ):
+        if addresses:
+            return f" ({web_address(protocol, addresses[0], ports[0], config.path_prefix)})"
+    return ""
+
+
 async def _serve(config: Config, output: LogOutput) -> None:
     loop = asyncio.get_running_loop()
     # A start may take long, and a SIGHUP that nobody expects ends the process.
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
+    manager = ServiceManager.of(os.environ, os.getpid())
+    manager.stay_alive(loop)
     running = await RunningNode.start(config)
     # Whoever reads the line may send a signal at once.
-    life = _Life(config, output)
+    life = _Life(config, output, manager)
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
-    print(f"warren {running.node.name} ready: amqp {ports}{tls}{http}", flush=True)
+    print(
+        f"warren {running.node.name} ready: amqp {ports}{tls}{http}{_pages(config, running)}",
+        flush=True,
+    )
+    manager.ready(f"amqp {ports}{tls}{http}")
     await life.live(running)
+    manager.close()
 
 
 class _Life:
     """What a node goes through until its process ends: pauses, and `ctl stop_app`."""
 
-    def __init__(self, config: Config, output: LogOutput) -> None:
+    def __init__(self, config: Config, output: LogOutput, manager: ServiceManager) -> None:
+        self._manager = manager
         self._config = config
         self._output = output
         # Set by a signal; what the node is told otherwise, it says itself.
@@ -135,8 +161,10 @@ class _Life:
         while node is not None:
             ending = await self._serve(node)
             if ending is Ending.STOP:
+                self._manager.stopping()
                 log_event(log, logging.INFO, "node_stopping", node=name)
             elif ending is Ending.PAUSE:
+                self._manager.status("paused: the cluster's store is lost")
                 # Without a say in what the cluster decides, a node must not serve anybody.
                 log_event(
                     log, logging.WARNING, "node_pausing", reason="the cluster's store is lost"
@@ -167,6 +195,7 @@ class _Life:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         ports = ", ".join(str(port) for port in running.amqp_ports)
+        self._manager.status(f"serving, amqp {ports}")
         log_event(log, logging.INFO, "node_started", node=running.node.name, amqp=ports)
         ends = asyncio.create_task(running.ends())
         stopped = asyncio.create_task(self._stop_wanted.wait())

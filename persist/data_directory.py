@@ -17,7 +17,8 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,6 +44,10 @@ class DirectoryInUse(DataDirectoryRefused):
     """Another process has it open."""
 
 
+class CannotCreate(DataDirectoryRefused):
+    """The system does not let us create it."""
+
+
 class NotADataDirectory(DataDirectoryRefused):
     """Holds something, but no identity file that can be read."""
 
@@ -50,8 +55,12 @@ class NotADataDirectory(DataDirectoryRefused):
 class DataDirectory:
     """An open data directory; nobody else can open it until it is closed."""
 
-    def __init__(self, path: Path, node_id: str, lock_fd: int) -> None:
+    def __init__(
+        self, path: Path, node_id: str, lock_fd: int, created: Sequence[Path] = ()
+    ) -> None:
         self.path = path
+        # The directories there were not before, outermost first.
+        self._created = tuple(created)
         self.node_id = node_id
         self._lock_fd = lock_fd
 
@@ -61,17 +70,35 @@ class DataDirectory:
 
         Raises `DataDirectoryRefused`, or OSError when the file system does not let us.
         """
+        created: list[Path] = []
         if path.exists():
             read_identity(path)
         else:
-            create_directory(path)
+            created = _missing(path)
+            try:
+                create_directory(path)
+            except OSError as error:
+                raise CannotCreate(
+                    f"data directory {path} cannot be created: {os.strerror(error.errno or 0)}"
+                ) from error
         lock_fd = _lock(path)
         try:
             node_id = read_identity(path) or _write_identity(path)
         except BaseException:
             os.close(lock_fd)
             raise
-        return cls(path, node_id, lock_fd)
+        return cls(path, node_id, lock_fd, created)
+
+    def discard_new(self) -> None:
+        """After `close`: delete what `open` has created, if it has.
+
+        For a start that came to nothing, after which nobody has anything there.
+        """
+        if self._created and self._created[-1] == self.path:
+            shutil.rmtree(self.path, ignore_errors=True)
+            for parent in reversed(self._created[:-1]):
+                with suppress(OSError):
+                    parent.rmdir()
 
     def subdirectory(self, name: str) -> Path:
         """A directory inside for one store, created durably when missing."""
@@ -124,11 +151,15 @@ def create_directory(path: Path) -> None:
 
     Only the owner may look inside: definitions hold password hashes.
     """
-    missing = [path, *(parent for parent in path.parents if not parent.exists())]
-    for directory in reversed(missing):
+    for directory in _missing(path):
         directory.mkdir(mode=0o700, exist_ok=True)
         sync_directory(directory.parent)
     sync_directory(path)
+
+
+def _missing(path: Path) -> list[Path]:
+    """The directory and those of its parents that do not exist, outermost first."""
+    return [*(one for one in reversed(path.parents) if not one.exists()), path]
 
 
 def sync_directory(path: Path) -> None:

@@ -78,7 +78,7 @@ def _read(
     directory: Path, prefix: bytes, pause: Callable[[float], None]
 ) -> Iterator[tuple[bytes, bytes]]:
     """What has a key that begins so, in the order of keys."""
-    with _copied(directory / FILE, pause) as copy:
+    with copied_lmdb(directory / FILE, pause) as copy:
         _expect_whole(copy, directory)
         try:
             environment = lmdb.open(
@@ -118,7 +118,11 @@ def _unreadable(directory: Path, error: lmdb.Error) -> DamagedMetadata:
 
 
 @contextmanager
-def _copied(source: Path, pause: Callable[[float], None]) -> Iterator[Path]:
+def copied_lmdb(source: Path, pause: Callable[[float], None]) -> Iterator[Path]:
+    """A copy of an LMDB file that may be in use, which goes afterwards: one of its states, whole.
+
+    Raises OSError.
+    """
     with tempfile.TemporaryDirectory(prefix="warren-") as scratch:
         copy = Path(scratch) / FILE
         for _ in range(TRIES_MAX):

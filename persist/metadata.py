@@ -21,7 +21,9 @@ Format. The environment is the directory `metadata` of the data directory.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -232,6 +234,8 @@ class Database:
             with self._opened().begin() as transaction:
                 yield from transaction.cursor()
         except lmdb.Error as error:
+            if os.strerror(errno.ENOSPC) in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path)) from error
             raise DamagedMetadata(f"metadata in {self.path} cannot be read: {error!r}") from None
 
     def write(self, batch: Sequence[Puts]) -> None:

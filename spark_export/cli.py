@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
+from warren.extras import install_command
 from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
 from warren.spark_export.snapshot_file import LEASE_S_MAX, utc_text
 
@@ -104,7 +105,7 @@ def _explained() -> Iterator[None]:
         package = _package(error)
         if package not in ("numpy", "pyarrow", "pyspark", "pandas"):
             raise
-        raise Refused(f"{package} is not installed: pip install 'warren[spark]'") from error
+        raise Refused(f"{package} is not installed: {install_command('spark')}") from error
     except (DataLost, RecordDamaged) as error:
         raise Failed(str(error)) from error
     except (SparkExportError, OSError) as error:

@@ -1,18 +1,62 @@
-"""What holds for all tests: which of them run together, and that nothing depends on time.
+"""What holds for all tests: their marks, and in which processes and in which order they run.
 
-How long an example of hypothesis takes says nothing on a busy machine.
+Nothing depends on time: how long an example of hypothesis takes says nothing on a busy machine.
 """
 
+from __future__ import annotations
+
+import os
+import sys
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+# Keep compiled modules, whatever the environment says: hundreds of servers are started, and to
+# compile the broker is half of what the start of one costs.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Run the broker's own assertions as they are. pytest rewrites those of a package that has a plugin
+# for it, to show values when one fails; the broker is a tenth slower then.
+for finder in sys.meta_path:
+    if isinstance(finder, AssertionRewritingHook):
+        finder._must_rewrite.discard("warren")
+
+NAMED_BY = {
+    "spark": {"SparkSession"},
+    "cluster": {"RunningCluster", "EtcdServer", "find_etcd"},
+    "browser": {"chromium"},
+}
+"""A module of tests has a mark when one of these names is in it."""
+
+WAITING = frozenset({"mgmt", "mirror", "spark", "system"})
+"""The houses whose tests mostly wait for other processes; those of the others compute."""
+
+WAITING_SHARE = 0.6
+"""In which part of a run the waiting houses are begun, so that none of their tests is the last."""
+
+PROCESSES_MAX = 8
+"""More than so many share too few files: a module of tests stays in one process."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Three for two cores: about half of the tests wait, and leave theirs to the others."""
+    cores = os.cpu_count() or 1
+    return min(cores + (cores + 1) // 2, PROCESSES_MAX)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether | None:
+    # Groups of xdist (loadgroup) are lost with pytest 9.2.
+    return SparkTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 class SparkTogether(LoadFileScheduling):
@@ -25,10 +69,67 @@ class SparkTogether(LoadFileScheduling):
 
 
 @cache
+def _marks(module: Path) -> frozenset[str]:
+    text = module.read_text(encoding="utf-8")
+    return frozenset(
+        mark for mark, names in NAMED_BY.items() if any(name in text for name in names)
+    )
+
+
 def _uses_spark(module: Path) -> bool:
-    return "SparkSession" in module.read_text(encoding="utf-8")
+    return "spark" in _marks(module)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether | None:
-    # Groups of xdist (loadgroup) are lost with pytest 9.2.
-    return SparkTogether(config, log) if config.getvalue("dist") == "loadfile" else None
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark in _marks(item.path):
+            item.add_marker(mark)
+    if hasattr(config, "workerinput"):
+        _put_in_order(items)
+
+
+def _put_in_order(items: list[pytest.Item]) -> None:
+    """Begin with Spark, and mix tests that wait with tests that compute.
+
+    The scheduler hands modules out in this order.
+    """
+    modules = sorted({item.path for item in items})
+    houses = [[*house] for _, house in groupby(modules, lambda module: module.parent)]
+    turns = {
+        module: _turn(module, number / len(house))
+        for house in houses
+        for number, module in enumerate(house)
+    }
+    items.sort(key=lambda item: (turns[item.path], item.path))
+
+
+def _turn(module: Path, share_of_house: float) -> float:
+    """When the module is handed out: 0 is the beginning of the run, 1 its end."""
+    if _uses_spark(module):
+        return -1.0
+    return share_of_house * (WAITING_SHARE if module.parent.name in WAITING else 1.0)
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:
+    """Let each process of a run begin to collect elsewhere.
+
+    Each compiles what no other has compiled before, and finds the rest compiled.
+    """
+    worker = getattr(parent.config, "workerinput", None)
+    if worker is None:
+        return None
+    begin = int(worker["workerid"].removeprefix("gw")) / int(worker["workercount"])
+    directory: Rotated = Rotated.from_parent(parent, path=path)
+    directory.begin = begin
+    return directory
+
+
+class Rotated(pytest.Dir):
+    """A directory whose entries are collected from some place in it on, the first ones last."""
+
+    begin = 0.0
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        entries = [*super().collect()]
+        first = int(self.begin * len(entries))
+        return entries[first:] + entries[:first]

@@ -17,6 +17,7 @@ HOUSES = [
     "amqp",
     "core",
     "persist",
+    "backup",
     "mirror",
     "mgmt",
     "client",
@@ -72,7 +73,7 @@ for name in COMMANDS:
 BROKER_HOUSES = """
 import pkgutil
 from importlib import import_module
-for house in ("amqp", "core", "persist", "mirror", "mgmt", "client", "shovel"):
+for house in ("amqp", "core", "persist", "backup", "mirror", "mgmt", "client", "shovel"):
     package = import_module(f"warren.{house}")
     for found in pkgutil.walk_packages(package.__path__, f"warren.{house}."):
         import_module(found.name)

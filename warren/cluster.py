@@ -19,6 +19,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, NamedTuple
 
 from warren import __version__
+from warren.addresses import Purpose, refusal
 from warren.clock import EndingClock, LoopClock
 from warren.config import ClusterConfig, Listener, SslOptions
 from warren.core.alarms import Alarms
@@ -667,7 +668,10 @@ def _secret(config: ClusterConfig) -> bytes:
 def _bound(listener: Listener) -> socket.socket:
     """Raises OSError."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-    bound = socket.create_server(listener, family=family)
+    try:
+        bound = socket.create_server(listener, family=family)
+    except OSError as error:
+        raise refusal(Purpose.LINKS, listener, error) from error
     bound.setblocking(False)
     return bound
 

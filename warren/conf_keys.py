@@ -1,7 +1,7 @@
-"""The keys of `rabbitmq.conf`: how the value of each is read, and which have no effect here.
+"""The keys of `rabbitmq.conf` that set something, and how the value of each is read.
 
 `$name` in a key stands for one part of anybody's choice. What is made of the values is
-`conf_values.py`'s.
+`conf_values.py`'s; `unused_keys.py` has the keys that set nothing here.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.config import (
+    CERTIFICATE_NAME_TYPES,
     CERTIFICATE_NAMES,
+    CONSOLES,
     LOCATORS,
     LOG_CATEGORIES,
     LOG_LEVELS,
     NODE_NAME_WANTED,
     PARTITION_HANDLING,
     RATES_MODES,
+    TLS_VERSIONS,
     Listener,
     checked_node_name,
 )
 from warren.core.information_unit import parse_bytes
 from warren.core.memory_monitor import Absolute, Fraction
+from warren.core.password import ALGORITHMS
 from warren.core.pattern import compile_permission
 
 FRAME_MIN = 4096
@@ -168,6 +172,42 @@ STORE_FILE_BYTES_MAX = 1 << 30
 # Copies of larger messages for each queue serve nobody.
 EMBED_BELOW_MAX = 1 << 20
 
+BALANCED = "balanced"
+"""What `queue_leader_locator` calls min-masters."""
+
+
+def _import_backend(text: str) -> str:
+    if text not in ("local_filesystem", "rabbit_definitions_import_local_filesystem"):
+        raise ValueError(text)
+    return text
+
+
+VALIDATORS = ("accept_everything", "min_password_length", "password_regexp")
+
+
+def _validator(text: str) -> str:
+    name = text.removeprefix("rabbit_credential_validator_")
+    if name not in VALIDATORS:
+        raise ValueError(text)
+    return name
+
+
+def _tls_options(prefix: str) -> dict[str, Kind]:
+    """What a TLS listener presents and demands."""
+    return {
+        f"{prefix}.cacertfile": FILE,
+        f"{prefix}.certfile": FILE,
+        f"{prefix}.keyfile": FILE,
+        f"{prefix}.password": TEXT,
+        f"{prefix}.verify": _one_of("verify_peer", "verify_none"),
+        f"{prefix}.fail_if_no_peer_cert": BOOLEAN,
+        f"{prefix}.versions.$version": _one_of(*TLS_VERSIONS),
+        f"{prefix}.ciphers.$cipher": TEXT,
+        f"{prefix}.honor_cipher_order": BOOLEAN,
+        f"{prefix}.dhfile": FILE,
+    }
+
+
 KEYS: Mapping[str, Kind] = {
     # The first two are Warren's own; RabbitMQ takes them from its environment.
     "data_dir": DIRECTORY,
@@ -176,11 +216,19 @@ KEYS: Mapping[str, Kind] = {
     "listeners.tcp.$name": LISTENER,
     "listeners.ssl": NONE,
     "listeners.ssl.$name": LISTENER,
-    "ssl_options.cacertfile": FILE,
-    "ssl_options.certfile": FILE,
-    "ssl_options.keyfile": FILE,
-    "ssl_options.verify": _one_of("verify_peer", "verify_none"),
-    "ssl_options.fail_if_no_peer_cert": BOOLEAN,
+    "ssl_options": NONE,
+    **_tls_options("ssl_options"),
+    "ssl_handshake_timeout": MILLISECONDS,
+    "tcp_listen_options": NONE,
+    "tcp_listen_options.backlog": Kind(_number(1), "a number of connections above 0"),
+    "tcp_listen_options.nodelay": BOOLEAN,
+    "tcp_listen_options.keepalive": BOOLEAN,
+    "tcp_listen_options.sndbuf": Kind(parse_bytes, "an amount of bytes such as 196608 or 128KiB"),
+    "tcp_listen_options.recbuf": Kind(parse_bytes, "an amount of bytes such as 196608 or 128KiB"),
+    "tcp_listen_options.linger.on": BOOLEAN,
+    "tcp_listen_options.linger.timeout": Kind(_number(0), "a number of seconds"),
+    "ssl_cert_login_san_type": _one_of(*CERTIFICATE_NAME_TYPES),
+    "ssl_cert_login_san_index": Kind(_number(0), "a number from 0 on"),
     "ssl_cert_login_from": _one_of(*CERTIFICATE_NAMES),
     "proxy_protocol": BOOLEAN,
     "channel_max": Kind(_number(0, 65535), "a number from 0 to 65535"),
@@ -196,6 +244,14 @@ KEYS: Mapping[str, Kind] = {
     ),
     "default_consumer_prefetch": Kind(_number(0, 65535), "a number from 0 to 65535"),
     "auth_mechanisms.$name": _one_of(*MECHANISMS),
+    "credential_validator.validation_backend": Kind(
+        _validator,
+        "rabbit_credential_validator_ and accept_everything, min_password_length or"
+        " password_regexp",
+    ),
+    "credential_validator.min_length": Kind(_number(0), "a number of characters"),
+    "credential_validator.regexp": PATTERN,
+    "password_hashing_module": _one_of(*ALGORITHMS),
     "default_user": TEXT,
     "default_pass": TEXT,
     "default_vhost": TEXT,
@@ -215,6 +271,9 @@ KEYS: Mapping[str, Kind] = {
     "queue_index_embed_msgs_below": Kind(
         _number(0, EMBED_BELOW_MAX), f"a number of bytes from 0 to {EMBED_BELOW_MAX}"
     ),
+    "total_memory_available_override_value": Kind(
+        parse_bytes, "an amount of bytes such as 512MB, 1GiB or 4096"
+    ),
     "disk_free_limit.relative": SHARE,
     "disk_free_limit.absolute": BYTES,
     # Warren's own.
@@ -222,6 +281,10 @@ KEYS: Mapping[str, Kind] = {
     "snapshot_limit.absolute": BYTES,
     "collect_statistics_interval": MILLISECONDS,
     "load_definitions": FILE,
+    "definitions.import_backend": Kind(
+        _import_backend, "local_filesystem: fetch definitions from elsewhere before the start"
+    ),
+    "definitions.local.path": FILE,
     "definitions.skip_if_unchanged": BOOLEAN,
     # `management.tcp` is Warren's own: in RabbitMQ the plug-in is switched off instead.
     "management.tcp": NONE,
@@ -229,11 +292,18 @@ KEYS: Mapping[str, Kind] = {
     "management.tcp.ip": TEXT,
     "management.ssl.port": PORT,
     "management.ssl.ip": TEXT,
-    "management.ssl.cacertfile": FILE,
-    "management.ssl.certfile": FILE,
-    "management.ssl.keyfile": FILE,
-    "management.ssl.verify": _one_of("verify_peer", "verify_none"),
-    "management.ssl.fail_if_no_peer_cert": BOOLEAN,
+    **_tls_options("management.ssl"),
+    # The form these keys had before RabbitMQ 3.7.
+    "management.listener.port": PORT,
+    "management.listener.ip": TEXT,
+    "management.listener.ssl": BOOLEAN,
+    "management.listener.ssl_opts": NONE,
+    **_tls_options("management.listener.ssl_opts"),
+    "management.csp.policy": TEXT,
+    "management.hsts.policy": TEXT,
+    "management.headers.content_type_options": TEXT,
+    "management.headers.frame_options": TEXT,
+    "management.headers.xss_protection": TEXT,
     "management.path_prefix": Kind(_path_prefix, "a path such as /broker"),
     "management.cors.allow_origins": NONE,
     "management.cors.allow_origins.$name": TEXT,
@@ -246,6 +316,9 @@ KEYS: Mapping[str, Kind] = {
     "management.disable_stats": BOOLEAN,
     "prometheus.tcp.port": PORT,
     "prometheus.tcp.ip": TEXT,
+    "prometheus.ssl.port": PORT,
+    "prometheus.ssl.ip": TEXT,
+    **_tls_options("prometheus.ssl"),
     "prometheus.path": Kind(_path_prefix, "a path such as /metrics"),
     "prometheus.return_per_object_metrics": BOOLEAN,
     # Other nodes. What begins with `cluster.` is Warren's own.
@@ -280,161 +353,15 @@ KEYS: Mapping[str, Kind] = {
     "cluster_partition_handling.pause_if_all_down.nodes.$name": TEXT,
     "net_ticktime": Kind(_number(1), "a number of seconds above 0"),
     "queue_master_locator": _one_of(*LOCATORS),
+    "queue_leader_locator": _one_of(LOCATORS[0], BALANCED),
+    "cluster_name": TEXT,
     "mirroring_sync_batch_size": Kind(_number(1), "a number of messages above 0"),
     "log.default.level": LEVEL,
     "log.console": BOOLEAN,
     "log.console.level": LEVEL,
+    "log.console.stdio": _one_of(*CONSOLES),
     "log.dir": DIRECTORY,
     "log.file": Kind(_log_file, "the path of a file, or false"),
     "log.file.level": LEVEL,
     **{f"log.{category}.level": LEVEL for category in LOG_CATEGORIES},
 }
-
-# Known to RabbitMQ 3.10 and of no use here (yet).
-KEYS_WITHOUT_EFFECT = (
-    "auth_backends.$name",
-    "auth_backends.$name.authn",
-    "auth_backends.$name.authz",
-    "background_gc_enabled",
-    "background_gc_target_interval",
-    "channel_operation_timeout",
-    "channel_tick_interval",
-    "cluster_keepalive_interval",
-    "cluster_name",
-    "cluster_partition_handling.pause_if_all_down.recover",
-    "collect_statistics",
-    "credential_validator.min_length",
-    "credential_validator.regexp",
-    "credential_validator.validation_backend",
-    "definitions.import_backend",
-    "definitions.local.path",
-    "hipe_compile",
-    "lazy_queue_explicit_gc_run_operation_threshold",
-    "log.channel.file",
-    "log.connection.file",
-    "log.exchange",
-    "log.exchange.level",
-    "log.federation.file",
-    "log.federation.level",
-    "log.file.rotation.compress",
-    "log.file.rotation.count",
-    "log.file.rotation.date",
-    "log.file.rotation.size",
-    "log.journald",
-    "log.journald.level",
-    "log.mirroring.file",
-    "log.mirroring.level",
-    "log.queue.file",
-    "log.ra.file",
-    "log.ra.level",
-    "log.upgrade.file",
-    "log.upgrade.level",
-    "management.csp.policy",
-    "management.disable_basic_auth",
-    "management.enable_queue_totals",
-    "management.hsts.max_age",
-    "management.hsts.policy",
-    "management.http_log_dir",
-    "management.ssl.backlog",
-    "management.ssl.ciphers.$name",
-    "management.ssl.client_renegotiation",
-    "management.ssl.compress",
-    "management.ssl.depth",
-    "management.ssl.dh",
-    "management.ssl.honor_cipher_order",
-    "management.ssl.honor_ecc_order",
-    "management.ssl.idle_timeout",
-    "management.ssl.inactivity_timeout",
-    "management.ssl.max_keepalive",
-    "management.ssl.nodelay",
-    "management.ssl.password",
-    "management.ssl.request_timeout",
-    "management.ssl.secure_renegotiate",
-    "management.ssl.shutdown_function",
-    "management.ssl.versions.$name",
-    "management.tcp.backlog",
-    "management.tcp.compress",
-    "management.tcp.idle_timeout",
-    "management.tcp.inactivity_timeout",
-    "management.tcp.max_keepalive",
-    "management.tcp.nodelay",
-    "management.tcp.request_timeout",
-    "management.tcp.shutdown_function",
-    "management_agent.disable_metrics_collector",
-    "memory_monitor_interval",
-    "mirroring_flow_control",
-    "mirroring_sync_max_throughput",
-    "mnesia_table_loading_retry_limit",
-    "mnesia_table_loading_retry_timeout",
-    "motd_file",
-    "num_acceptors.ssl",
-    "num_acceptors.tcp",
-    "password_hashing_module",
-    "product.name",
-    "product.version",
-    "prometheus.tcp.backlog",
-    "prometheus.tcp.compress",
-    "prometheus.tcp.idle_timeout",
-    "prometheus.tcp.inactivity_timeout",
-    "prometheus.tcp.max_keepalive",
-    "prometheus.tcp.nodelay",
-    "prometheus.tcp.request_timeout",
-    "prometheus.tcp.shutdown_function",
-    "queue_explicit_gc_run_operation_threshold",
-    "queue_index_max_journal_entries",
-    "reverse_dns_lookups",
-    "ssl_cert_login_san_index",
-    "ssl_cert_login_san_type",
-    "ssl_handshake_timeout",
-    "ssl_options.bypass_pem_cache",
-    "ssl_options.cacert",
-    "ssl_options.cert",
-    "ssl_options.ciphers.$name",
-    "ssl_options.client_renegotiation",
-    "ssl_options.crl_check",
-    "ssl_options.depth",
-    "ssl_options.dh",
-    "ssl_options.dhfile",
-    "ssl_options.honor_cipher_order",
-    "ssl_options.honor_ecc_order",
-    "ssl_options.key.$name",
-    "ssl_options.log_alert",
-    "ssl_options.password",
-    "ssl_options.psk_identity",
-    "ssl_options.reuse_sessions",
-    "ssl_options.secure_renegotiate",
-    "ssl_options.versions.$name",
-    "total_memory_available_override_value",
-    "vm_memory_calculation_strategy",
-)
-# Whole families of such keys, by how they begin: plug-ins, and what belongs to Erlang.
-FAMILIES_WITHOUT_EFFECT = (
-    "amqp1_0",
-    "auth_cache",
-    "auth_http",
-    "auth_ldap",
-    "auth_oauth2",
-    "cluster_formation",
-    "cluster_nodes",
-    "distribution",
-    "federation",
-    "log.console.formatter",
-    "log.exchange.formatter",
-    "log.file.formatter",
-    "log.journald.formatter",
-    "log.syslog",
-    "management.listener",
-    "management.restrictions",
-    "management.sample_retention_policies",
-    "mqtt",
-    "prometheus.ssl",
-    "raft",
-    "shovel",
-    "stomp",
-    "stream",
-    "sysmon_handler",
-    "tcp_listen_options",
-    "trust_store",
-    "web_mqtt",
-    "web_stomp",
-)

@@ -11,22 +11,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from warren.conf_keys import BALANCED
 from warren.config import (
     ANY_HOST,
     ETCD_PORT,
     HTTP_PORT,
     HTTPS_PORT,
+    LINK_HOST,
     LINK_PORT,
+    LOCATORS,
     LOG_CATEGORIES,
     METRICS_PORT,
+    METRICS_TLS_PORT,
     CertificateName,
     ClusterConfig,
     Config,
     Listener,
     LogLevel,
     PartitionHandling,
+    PasswordRule,
     RatesMode,
     SslOptions,
+    TcpOptions,
 )
 from warren.core.memory_monitor import Limit
 
@@ -47,6 +53,10 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         ssl_cert_login_from=cast(
             CertificateName, one("ssl_cert_login_from", defaults.ssl_cert_login_from)
         ),
+        ssl_cert_login_san_type=one("ssl_cert_login_san_type"),
+        ssl_cert_login_san_index=one("ssl_cert_login_san_index", 0),
+        ssl_handshake_timeout_ms=one("ssl_handshake_timeout", defaults.ssl_handshake_timeout_ms),
+        tcp=_tcp(values),
         proxy_protocol=one("proxy_protocol", defaults.proxy_protocol),
         channel_max=one("channel_max", defaults.channel_max),
         frame_max=one("frame_max", defaults.frame_max),
@@ -69,6 +79,9 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         ),
         default_user_tags=values.names("default_user_tags.$tag", defaults.default_user_tags),
         loopback_users=frozenset(values.names("loopback_users.$user", loopback_default)),
+        password_rule=_password_rule(values),
+        password_hashing=one("password_hashing_module", defaults.password_hashing),
+        total_memory_bytes=one("total_memory_available_override_value"),
         memory_watermark=values.limit("vm_memory_high_watermark", defaults.memory_watermark),
         memory_paging_ratio=one(
             "vm_memory_high_watermark_paging_ratio", defaults.memory_paging_ratio
@@ -79,12 +92,17 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         snapshot_limit=values.limit("snapshot_limit", defaults.snapshot_limit),
         http_listeners=_http_listeners(values, defaults.http_listeners),
         http_tls_listeners=_https_listeners(values),
-        http_ssl=values.ssl("management.ssl"),
+        http_ssl=_http_ssl(values),
+        http_headers=_http_headers(values),
         path_prefix=one("management.path_prefix", defaults.path_prefix),
         cors_origins=values.several("management.cors.allow_origins.$name", defaults.cors_origins),
         cors_max_age_s=one("management.cors.max_age", defaults.cors_max_age_s),
         cluster=_cluster(values),
-        load_definitions=one("load_definitions", one("management.load_definitions")),
+        cluster_name=one("cluster_name"),
+        load_definitions=one(
+            "load_definitions",
+            one("definitions.local.path", one("management.load_definitions")),
+        ),
         definitions_skip_if_unchanged=one("definitions.skip_if_unchanged", False),
         rates_mode=cast(RatesMode, one("management.rates_mode", defaults.rates_mode)),
         login_session_timeout_min=one(
@@ -93,6 +111,8 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         disable_stats=one("management.disable_stats", defaults.disable_stats),
         stats_interval_ms=one("collect_statistics_interval", defaults.stats_interval_ms),
         metrics_listeners=values.address("prometheus.tcp", METRICS_PORT),
+        metrics_tls_listeners=_tls_listeners(values, "prometheus.ssl", METRICS_TLS_PORT),
+        metrics_ssl=values.ssl("prometheus.ssl"),
         metrics_path=one("prometheus.path", defaults.metrics_path) or "/",
         metrics_per_object=one("prometheus.return_per_object_metrics", False),
         log_level=cast(LogLevel, one("log.default.level", defaults.log_level)),
@@ -103,6 +123,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         ),
         log_console=one("log.console", defaults.log_console),
         log_console_level=cast(LogLevel | None, one("log.console.level")),
+        log_console_stream=one("log.console.stdio", defaults.log_console_stream),
         log_file=_log_file(one("log.dir"), one("log.file")),
         log_file_level=cast(LogLevel | None, one("log.file.level")),
     )
@@ -137,7 +158,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
         etcd_password=one(f"{ETCD}.password", ""),
         etcd_ssl=ssl if encrypted else None,
         listener=Listener(
-            one("distribution.listener.interface", ANY_HOST),
+            one("distribution.listener.interface", LINK_HOST),
             one("distribution.listener.port_range.min", LINK_PORT),
         ),
         advertised_host=one("cluster.advertised_host"),
@@ -150,7 +171,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
         pause_unless_reached=values.several(
             "cluster_partition_handling.pause_if_all_down.nodes.$name", ()
         ),
-        queue_master_locator=one("queue_master_locator", defaults.queue_master_locator),
+        queue_master_locator=_locator(values),
         sync_batch=one("mirroring_sync_batch_size", defaults.sync_batch),
         start_attempts=one("cluster_formation.discovery_retry_limit", defaults.start_attempts),
         start_pause_s=one("cluster_formation.discovery_retry_interval", 500) / 1000,
@@ -186,9 +207,66 @@ def _etcd_url(host: str, scheme: str) -> str:
     )
 
 
+def _locator(values: Values) -> str:
+    """Of the two keys the older one counts: it has more words."""
+    chosen: str = values.one("queue_leader_locator", LOCATORS[0])
+    if chosen == BALANCED:
+        chosen = "min-masters"
+    locator: str = values.one("queue_master_locator", chosen)
+    return locator
+
+
+def _tcp(values: Values) -> TcpOptions:
+    defaults = TcpOptions()
+
+    def one(name: str, default: Any) -> Any:
+        return values.one(f"tcp_listen_options.{name}", default)
+
+    return TcpOptions(
+        backlog=one("backlog", defaults.backlog),
+        nodelay=one("nodelay", defaults.nodelay),
+        keepalive=one("keepalive", defaults.keepalive),
+        send_buffer_bytes=one("sndbuf", None),
+        receive_buffer_bytes=one("recbuf", None),
+        linger_s=one("linger.timeout", 0) if one("linger.on", False) else None,
+    )
+
+
+VALIDATOR = "credential_validator"
+
+
+def _password_rule(values: Values) -> PasswordRule:
+    """The validator says which of the two others counts."""
+    validator = values.one(f"{VALIDATOR}.validation_backend")
+    if validator == "min_password_length":
+        return PasswordRule(length_min=values.one(f"{VALIDATOR}.min_length", 0))
+    if validator == "password_regexp":
+        return PasswordRule(pattern=values.one(f"{VALIDATOR}.regexp"))
+    return PasswordRule()
+
+
+HEADERS = {
+    "management.csp.policy": "Content-Security-Policy",
+    "management.hsts.policy": "Strict-Transport-Security",
+    "management.headers.content_type_options": "X-Content-Type-Options",
+    "management.headers.frame_options": "X-Frame-Options",
+    "management.headers.xss_protection": "X-XSS-Protection",
+}
+
+
+def _http_headers(values: Values) -> tuple[tuple[str, str], ...]:
+    chosen = ((header, values.one(key)) for key, header in HEADERS.items())
+    return tuple((header, value) for header, value in chosen if value is not None)
+
+
+FORMER_HTTP = "management.listener"
+
+
 def _http_listeners(values: Values, default: tuple[Listener, ...]) -> tuple[Listener, ...]:
     """As in RabbitMQ, a TLS listener takes the place of the default one."""
     plain = values.address("management.tcp", HTTP_PORT)
+    if not plain and not values.one(f"{FORMER_HTTP}.ssl"):
+        plain = values.address(FORMER_HTTP, HTTP_PORT)
     if plain:
         return plain
     if values.one("management.tcp") == "none" or _https_listeners(values):
@@ -197,10 +275,21 @@ def _http_listeners(values: Values, default: tuple[Listener, ...]) -> tuple[List
 
 
 def _https_listeners(values: Values) -> tuple[Listener, ...]:
+    if values.one(f"{FORMER_HTTP}.ssl") and not _tls_listeners(values, "management.ssl", 0):
+        return values.address(FORMER_HTTP, HTTP_PORT) or (Listener(ANY_HOST, HTTP_PORT),)
+    return _tls_listeners(values, "management.ssl", HTTPS_PORT)
+
+
+def _http_ssl(values: Values) -> SslOptions:
+    former = values.one(f"{FORMER_HTTP}.ssl") and not _tls_listeners(values, "management.ssl", 0)
+    return values.ssl(f"{FORMER_HTTP}.ssl_opts" if former else "management.ssl")
+
+
+def _tls_listeners(values: Values, prefix: str, port: int) -> tuple[Listener, ...]:
     """A certificate alone asks for a listener too: nobody who gives one means plain HTTP."""
-    chosen = values.address("management.ssl", HTTPS_PORT)
-    if not chosen and values.one("management.ssl.certfile") is not None:
-        return (Listener(ANY_HOST, HTTPS_PORT),)
+    chosen = values.address(prefix, port)
+    if not chosen and values.one(f"{prefix}.certfile") is not None:
+        return (Listener(ANY_HOST, port),)
     return chosen
 
 
@@ -251,6 +340,11 @@ class Values:
             keyfile=one(f"{prefix}.keyfile"),
             verify_peer=one(f"{prefix}.verify") == "verify_peer",
             fail_if_no_peer_cert=one(f"{prefix}.fail_if_no_peer_cert", False),
+            password=one(f"{prefix}.password", ""),
+            versions=self.several(f"{prefix}.versions.$version", ()),
+            ciphers=self.several(f"{prefix}.ciphers.$cipher", ()),
+            honor_cipher_order=one(f"{prefix}.honor_cipher_order", False),
+            dhfile=one(f"{prefix}.dhfile"),
         )
 
     def limit(self, key: str, default: Limit) -> Limit:

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 from warren.core.disk_monitor import DEFAULT_LIMIT, DEFAULT_SNAPSHOT_LIMIT
 from warren.core.memory_monitor import DEFAULT_WATERMARK, Limit
 from warren.core.paging import DEFAULT_PAGING_RATIO
+from warren.core.password import DEFAULT_ALGORITHM
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical", "none"]
 RatesMode: TypeAlias = Literal["basic", "detailed", "none"]
@@ -38,11 +39,19 @@ LOG_LEVELS: tuple[str, ...] = get_args(LogLevel)
 CERTIFICATE_NAMES: tuple[str, ...] = get_args(CertificateName)
 PARTITION_HANDLING: tuple[str, ...] = get_args(PartitionHandling)
 RATES_MODES: tuple[str, ...] = get_args(RatesMode)
-ANY_HOST = "0.0.0.0"
+TLS_VERSIONS = ("tlsv1", "tlsv1.1", "tlsv1.2", "tlsv1.3")
+CERTIFICATE_NAME_TYPES = ("dns", "ip", "email", "uri", "other_name")
+"""The kinds of alternative names in certificates."""
+CONSOLES = ("stdout", "stderr")
+
+ANY_HOST = "::"
+"""Every address of the machine, of IPv6 and of IPv4."""
+LINK_HOST = "0.0.0.0"
 AMQP_PORT = 5672
 HTTP_PORT = 15672
 HTTPS_PORT = 15671
 METRICS_PORT = 15692
+METRICS_TLS_PORT = 15691
 LINK_PORT = 25672
 ETCD_PORT = 2379
 
@@ -83,6 +92,35 @@ class SslOptions:
     keyfile: Path | None = None
     verify_peer: bool = False
     fail_if_no_peer_cert: bool = False
+    # Of the key.
+    password: str = dataclasses.field(default="", repr=False)
+    # Without any: those that OpenSSL offers.
+    versions: tuple[str, ...] = ()
+    ciphers: tuple[str, ...] = ()
+    # Whether the order of `ciphers` counts, not that of the client's.
+    honor_cipher_order: bool = False
+    dhfile: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TcpOptions:
+    """What the sockets of clients are set to; None leaves a size to the system."""
+
+    backlog: int = 4096
+    nodelay: bool = True
+    keepalive: bool = False
+    send_buffer_bytes: int | None = None
+    receive_buffer_bytes: int | None = None
+    # How long closing a socket waits for what is unsent.
+    linger_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PasswordRule:
+    """What a password that somebody is given must be like."""
+
+    length_min: int = 0
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +141,7 @@ class ClusterConfig:
     etcd_user: str | None = None
     etcd_password: str = dataclasses.field(default="", repr=False)
     etcd_ssl: SslOptions | None = None
-    listener: Listener = Listener(ANY_HOST, LINK_PORT)  # noqa: RUF009
+    listener: Listener = Listener(LINK_HOST, LINK_PORT)  # noqa: RUF009
     advertised_host: str | None = None
     # With all three files: the links are encrypted, and both sides show certificates.
     link_ssl: SslOptions | None = None
@@ -135,6 +173,11 @@ class Config:
     tls_listeners: tuple[Listener, ...] = ()
     ssl: SslOptions = SslOptions()
     ssl_cert_login_from: CertificateName = "distinguished_name"
+    # Which of the alternative names of that type, or of all of them, is the user's.
+    ssl_cert_login_san_type: str | None = None
+    ssl_cert_login_san_index: int = 0
+    ssl_handshake_timeout_ms: int = 5000
+    tcp: TcpOptions = TcpOptions()
     proxy_protocol: bool = False
 
     channel_max: int = 2047
@@ -154,7 +197,12 @@ class Config:
     default_user_tags: tuple[str, ...] = ("administrator",)
     loopback_users: frozenset[str] = frozenset({"guest"})
 
+    password_rule: PasswordRule = PasswordRule()
+    password_hashing: str = DEFAULT_ALGORITHM
+
     memory_watermark: Limit = DEFAULT_WATERMARK
+    # None: what the machine, or the control group of the process, has.
+    total_memory_bytes: int | None = None
     memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
     snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
@@ -165,6 +213,8 @@ class Config:
     http_listeners: tuple[Listener, ...] = (Listener(ANY_HOST, HTTP_PORT),)
     http_tls_listeners: tuple[Listener, ...] = ()
     http_ssl: SslOptions = SslOptions()
+    # Headers of all answers, which take the place of those of the same names.
+    http_headers: tuple[tuple[str, str], ...] = ()
     control_socket: bool = True
     path_prefix: str = ""
     cors_origins: tuple[str, ...] = ()
@@ -174,8 +224,13 @@ class Config:
     disable_stats: bool = False
     stats_interval_ms: int = 5000
     metrics_listeners: tuple[Listener, ...] = ()
+    metrics_tls_listeners: tuple[Listener, ...] = ()
+    metrics_ssl: SslOptions = SslOptions()
     metrics_path: str = "/metrics"
     metrics_per_object: bool = False
+
+    # What the cluster is called until somebody names it; None: as the node.
+    cluster_name: str | None = None
 
     # Other nodes; None for a node that is alone.
     cluster: ClusterConfig | None = None
@@ -189,6 +244,7 @@ class Config:
     log_levels: tuple[tuple[str, LogLevel], ...] = ()
     log_console: bool = True
     log_console_level: LogLevel | None = None
+    log_console_stream: str = "stderr"
     log_file: Path | None = None
     log_file_level: LogLevel | None = None
 

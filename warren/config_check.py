@@ -1,44 +1,84 @@
-"""What `warren server --check-config` finds out beyond the words of a configuration: its files."""
+"""What is wrong with a configuration beyond its words: the files that it names."""
 
 from __future__ import annotations
 
+import os
 import ssl
+from collections.abc import Iterator
+from pathlib import Path
 
 from warren.config import Config, SslOptions
+from warren.tls import server_context
 
 
 def file_problems(config: Config) -> list[str]:
     """Files the configuration names that a node could not use."""
-    problems = []
+    return [*_problems_of_listeners(config), *_problems_of_cluster(config), *_others(config)]
+
+
+def _problems_of_listeners(config: Config) -> Iterator[str]:
     for key, listeners, options in (
         ("ssl_options", config.tls_listeners, config.ssl),
         ("management.ssl", config.http_tls_listeners, config.http_ssl),
+        ("prometheus.ssl", config.metrics_tls_listeners, config.metrics_ssl),
     ):
-        if listeners:
-            problems += _certificate_problems(key, options)
-    if config.cluster is not None and config.cluster.link_ssl is not None:
-        problems += _certificate_problems("cluster.links.ssl", config.cluster.link_ssl)
-    if config.load_definitions is not None and not config.load_definitions.exists():
-        problems.append(f"load_definitions: {config.load_definitions} does not exist")
-    if config.log_file is not None and not config.log_file.parent.is_dir():
-        problems.append(f"log.file: the directory {config.log_file.parent} does not exist")
-    return problems
+        missing = list(_missing(key, options))
+        yield from missing
+        if listeners and not missing and options.certfile and options.keyfile:
+            try:
+                server_context(options)
+            except (OSError, ValueError) as error:
+                yield (
+                    f"{key}: {options.certfile} with the key {options.keyfile} cannot be used:"
+                    f" {error}"
+                )
 
 
-def _certificate_problems(key: str, options: SslOptions) -> list[str]:
-    assert options.certfile is not None and options.keyfile is not None
-    problems = []
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def _problems_of_cluster(config: Config) -> Iterator[str]:
+    cluster = config.cluster
+    if cluster is None:
+        return
+    if cluster.secret_file is not None:
+        yield from _unreadable("cluster.secret_file", cluster.secret_file)
+    for key, options in (
+        ("cluster.links.ssl", cluster.link_ssl),
+        ("cluster_formation.etcd.ssl_options", cluster.etcd_ssl),
+    ):
+        if options is None:
+            continue
+        missing = list(_missing(key, options))
+        yield from missing
+        if not missing:
+            yield from _unusable_by_clients(key, options)
+
+
+def _unusable_by_clients(key: str, options: SslOptions) -> Iterator[str]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        # Without a password OpenSSL would ask the terminal for that of an encrypted key.
-        context.load_cert_chain(options.certfile, options.keyfile, password="")
-    except (OSError, ValueError) as error:
-        problems.append(
-            f"{key}: {options.certfile} with the key {options.keyfile} cannot be used: {error}"
-        )
-    if options.cacertfile is not None:
-        try:
+        if options.certfile is not None:
+            context.load_cert_chain(options.certfile, options.keyfile, password=options.password)
+        if options.cacertfile is not None:
             context.load_verify_locations(options.cacertfile)
-        except OSError as error:
-            problems.append(f"{key}.cacertfile: {options.cacertfile} cannot be used: {error}")
-    return problems
+    except (OSError, ValueError) as error:
+        yield f"{key}: its files cannot be used: {error}"
+
+
+def _others(config: Config) -> Iterator[str]:
+    if config.load_definitions is not None:
+        yield from _unreadable("load_definitions", config.load_definitions)
+    if config.log_file is not None and not config.log_file.parent.is_dir():
+        yield f"log.file: the directory {config.log_file.parent} does not exist"
+
+
+def _missing(key: str, options: SslOptions) -> Iterator[str]:
+    for name in ("cacertfile", "certfile", "keyfile", "dhfile"):
+        path = getattr(options, name)
+        if path is not None:
+            yield from _unreadable(f"{key}.{name}", path)
+
+
+def _unreadable(key: str, path: Path) -> Iterator[str]:
+    if not path.exists():
+        yield f"{key}: {path} does not exist"
+    elif not os.access(path, os.R_OK):
+        yield f"{key}: {path} cannot be read"

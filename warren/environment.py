@@ -16,17 +16,19 @@ from warren.config import AMQP_PORT, ANY_HOST, Config, Listener, checked_node_na
 
 T = TypeVar("T")
 
-WITHOUT_EFFECT = (
-    "RABBITMQ_ADVANCED_CONFIG_FILE",
-    "RABBITMQ_ENABLED_PLUGINS_FILE",
-    "RABBITMQ_LOGS",
-    "RABBITMQ_LOG_BASE",
-    "RABBITMQ_PLUGINS_DIR",
-    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
-    "RABBITMQ_SERVER_ERL_ARGS",
-    "RABBITMQ_USE_LONGNAME",
-)
-"""RabbitMQ's variables of which a user is told that they do nothing here."""
+NO_PLUGINS = "there are no plug-ins; what Warren has is always there"
+NO_ERLANG = "Warren does not run on Erlang"
+
+WITHOUT_EFFECT = {
+    "RABBITMQ_ENABLED_PLUGINS_FILE": NO_PLUGINS,
+    "RABBITMQ_LOGS": "log.file names the log file",
+    "RABBITMQ_LOG_BASE": "log.dir is the directory of log.file",
+    "RABBITMQ_PLUGINS_DIR": NO_PLUGINS,
+    "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": NO_ERLANG,
+    "RABBITMQ_SERVER_ERL_ARGS": NO_ERLANG,
+    "RABBITMQ_USE_LONGNAME": "node_name may have any host in it",
+}
+"""RabbitMQ's variables that do nothing here, and what Warren does instead."""
 
 _DEFAULTS = {
     "RABBITMQ_DEFAULT_USER": "default_user",
@@ -50,6 +52,13 @@ class Environment:
         suffixed = f"{theirs}.conf"
         return suffixed if not exists(Path(theirs)) and exists(Path(suffixed)) else theirs
 
+    def advanced_config(self, config_file: str | None) -> Path | None:
+        """Where RabbitMQ would look for an advanced.config: beside the other file by default."""
+        named = self._set.get("RABBITMQ_ADVANCED_CONFIG_FILE")
+        if named is not None:
+            return Path(named if named.endswith(".config") else f"{named}.config")
+        return None if config_file is None else Path(config_file).parent / "advanced.config"
+
     def apply(self, config: Config, *, host: str, node_name: str | None = None) -> Config:
         """The configuration with what the environment says.
 
@@ -68,7 +77,11 @@ class Environment:
         return override(config, data_dir=self._data_dir(name))
 
     def warnings(self) -> list[str]:
-        return [f"{name} has no effect in Warren" for name in WITHOUT_EFFECT if name in self._set]
+        return [
+            f"{name} has no effect in Warren: {instead}"
+            for name, instead in WITHOUT_EFFECT.items()
+            if name in self._set
+        ]
 
     def _defaults(self) -> dict[str, Any]:
         return {field: self._set[name] for name, field in _DEFAULTS.items() if name in self._set}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from warren.mgmt.api.endpoints import all_endpoints
 from warren.mgmt.http.pages import page_routes
+from warren.mgmt.http.probes import probe_routes
 from warren.mgmt.http.server import ManagementServer
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.routes import metric_routes
@@ -15,4 +16,5 @@ def new_server(managed: ManagedNode) -> ManagementServer:
         all_endpoints,
         pages=page_routes(managed.config.path_prefix),
         metrics=metric_routes(managed),
+        probes=probe_routes(managed),
     )

@@ -1,4 +1,5 @@
-"""Where log lines go: to the standard error output, to a file, or both, each with its levels.
+"""Where log lines go: to the console (the standard error output, or the standard output), to a
+file, or to both, each with its levels.
 
 Answerable for the outputs and for what no line may be: more than one line. Control characters are
 escaped whatever a message says, and the lines of a traceback begin with a space and a bar, which no
@@ -40,7 +41,8 @@ class LogOutput:
             file.addFilter(Levels(config, config.log_file_level))
             handlers.append(file)
         if config.log_console:
-            console = logging.StreamHandler(sys.stderr)
+            stream = sys.stdout if config.log_console_stream == "stdout" else sys.stderr
+            console = logging.StreamHandler(stream)
             console.addFilter(Levels(config, config.log_console_level))
             handlers.append(console)
         for handler in handlers:

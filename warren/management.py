@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from warren.config import Config, SslOptions
+from warren.addresses import Purpose, opened
+from warren.config import Config, Listener, SslOptions
 from warren.core.disk_monitor import DiskMonitor
 from warren.core.log_line import log_event
 from warren.core.memory_monitor import MemoryMonitor
@@ -22,12 +23,20 @@ from warren.mgmt.statistics.sampler import Statistics
 from warren.open_files import descriptors
 from warren.persist.storage import Storage
 from warren.shovel.shovels import Shovels
+from warren.tls import server_context
 
 log = logging.getLogger("warren.http")
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.mgmt.http.server import ManagementServer
+
+PURPOSES = {
+    "http": Purpose.HTTP,
+    "https": Purpose.HTTP_TLS,
+    "http/prometheus": Purpose.METRICS,
+    "https/prometheus": Purpose.METRICS_TLS,
+}
 
 CONTROL_SOCKET = "control.sock"
 
@@ -74,10 +83,12 @@ class Management:
         self.http_ports: list[int] = []
         self.https_ports: list[int] = []
         self.metrics_ports: list[int] = []
+        self.metrics_tls_ports: list[int] = []
         self._directory_fd: int | None = None
         self._listeners = self._new_listeners()
         self._server: ManagementServer | None = None
-        self._tls: ssl.SSLContext | None = None
+        # The contexts of TLS listeners, which read their files anew when these are renewed.
+        self._tls: list[tuple[SslOptions, ssl.SSLContext]] = []
 
     def _new_listeners(self) -> HttpListeners:
         shares = descriptors()
@@ -102,7 +113,12 @@ class Management:
         """
         self.managed.paused = paused
         self.managed.listeners.clear()
-        for ports in (self.http_ports, self.https_ports, self.metrics_ports):
+        for ports in (
+            self.http_ports,
+            self.https_ports,
+            self.metrics_ports,
+            self.metrics_tls_ports,
+        ):
             ports.clear()
         self._listeners = self._new_listeners()
         await self._listen(config)
@@ -111,11 +127,24 @@ class Management:
         if config.control_socket and self.managed.data_directory is not None:
             self._directory_fd = os.open(self.managed.data_directory, os.O_PATH)
             await self._listeners.listen_locally(control_socket(self._directory_fd))
-        tls = tls_context(config.http_ssl) if config.http_tls_listeners else None
-        self._tls = tls
+        self._tls = [
+            (options, server_context(options))
+            for options, listeners in (
+                (config.http_ssl, config.http_tls_listeners),
+                (config.metrics_ssl, config.metrics_tls_listeners),
+            )
+            if listeners
+        ]
+        contexts = dict(self._tls)
         for protocol, addresses, ports, audience, context in (
             ("http", config.http_listeners, self.http_ports, Audience.NETWORK, None),
-            ("https", config.http_tls_listeners, self.https_ports, Audience.NETWORK, tls),
+            (
+                "https",
+                config.http_tls_listeners,
+                self.https_ports,
+                Audience.NETWORK,
+                contexts.get(config.http_ssl),
+            ),
             (
                 "http/prometheus",
                 config.metrics_listeners,
@@ -123,9 +152,17 @@ class Management:
                 Audience.METRICS,
                 None,
             ),
+            (
+                "https/prometheus",
+                config.metrics_tls_listeners,
+                self.metrics_tls_ports,
+                Audience.METRICS,
+                contexts.get(config.metrics_ssl),
+            ),
         ):
             for host, port in addresses:
-                ports.append(await self._listeners.listen(host, port, audience, context))
+                opening = self._listeners.listen(host, port, audience, context)
+                ports.append(await opened(PURPOSES[protocol], Listener(host, port), opening))
                 self.managed.listeners.append(OpenListener(protocol, host, ports[-1]))
 
     async def _load_server(self) -> Callable[[Audience], Awaitable[ProtocolFactory]]:
@@ -136,15 +173,18 @@ class Management:
 
     def reload_certificates(self) -> None:
         """Use the certificate files as they are now; one that is no good is only logged."""
-        options = self.managed.config.http_ssl
-        if self._tls is None or options.certfile is None:
-            return
-        try:
-            self._tls.load_cert_chain(options.certfile, options.keyfile)
-        except (OSError, ssl.SSLError) as error:
-            log_event(
-                log, logging.ERROR, "certificate_not_reloaded", file=options.certfile, reason=error
-            )
+        for options, context in self._tls:
+            assert options.certfile is not None
+            try:
+                context.load_cert_chain(options.certfile, options.keyfile, options.password)
+            except (OSError, ssl.SSLError) as error:
+                log_event(
+                    log,
+                    logging.ERROR,
+                    "certificate_not_reloaded",
+                    file=options.certfile,
+                    reason=error,
+                )
 
     async def stop(self) -> None:
         self.managed.statistics.stop()
@@ -160,12 +200,3 @@ class Management:
 def control_socket(directory_fd: int) -> Path:
     """The socket in an open directory: its path there may be longer than a socket's may be."""
     return Path(f"/proc/self/fd/{directory_fd}") / CONTROL_SOCKET
-
-
-def tls_context(options: SslOptions) -> ssl.SSLContext:
-    assert options.certfile is not None and options.keyfile is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(options.certfile, options.keyfile)
-    if options.cacertfile is not None:
-        context.load_verify_locations(options.cacertfile)
-    return context

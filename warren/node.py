@@ -13,7 +13,6 @@ import os
 import platform
 import secrets
 import socket
-import ssl
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from importlib import import_module
@@ -22,11 +21,14 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, TypeAlias
 
 from warren import __version__
+from warren.addresses import Purpose, opened
 from warren.allocator import release_freed_memory
-from warren.amqp.certificate import LOGIN_FROM
+from warren.amqp.accepting import SocketOptions
+from warren.amqp.certificate import login_name
 from warren.amqp.peer import ConnectionSettings
 from warren.amqp.properties import AmqpContentCodec
-from warren.amqp.server import Listener, ProxyReader, TlsFiles
+from warren.amqp.proxy_preface import ProxyReader
+from warren.amqp.server import Listener, TlsFiles
 from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config
@@ -41,6 +43,7 @@ from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
 from warren.core.paging import Pager
+from warren.core.password import Passwords
 from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
 from warren.core.records import QueueRecord
@@ -58,6 +61,7 @@ from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
 from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import OnlyNode, Shovels
+from warren.tls import server_context
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
@@ -209,6 +213,8 @@ class RunningNode:
                 await running.stop()
             else:
                 await _close(metadata, directory, cluster)
+            if directory is not None and config.cluster is None and faults.first is None:
+                directory.discard_new()
             raise
         return running
 
@@ -228,7 +234,11 @@ class RunningNode:
         name = _name(config)
         alarms = Alarms(name)
         memory = MemoryMonitor(
-            _read_file, alarms, config.memory_watermark, release_free=release_freed_memory
+            _read_file,
+            alarms,
+            config.memory_watermark,
+            release_free=release_freed_memory,
+            total_bytes=config.total_memory_bytes,
         )
         monitors = [Periodic(clock, memory.check)]
         messages: MessageStorage | None = None
@@ -275,7 +285,14 @@ class RunningNode:
             codec=AmqpContentCodec(),
             metadata=metadata,
             access=AccessControl(
-                metadata, random_bytes=os.urandom, loopback_users=config.loopback_users
+                metadata,
+                random_bytes=os.urandom,
+                loopback_users=config.loopback_users,
+                passwords=Passwords(
+                    config.password_hashing,
+                    config.password_rule.length_min,
+                    config.password_rule.pattern,
+                ),
             ),
             alarms=alarms,
             random=SystemRandom(),
@@ -283,15 +300,23 @@ class RunningNode:
             new_backing_queue=new_backing_queue,
             server_properties=_server_properties(),
             placement=placement,
+            cluster_name=config.cluster_name,
         )
         listener = Listener(
             node,
             _connection_settings(config),
             loop=loop,
-            certificate_login=LOGIN_FROM[config.ssl_cert_login_from],
+            certificate_login=login_name(
+                config.ssl_cert_login_from,
+                config.ssl_cert_login_san_type,
+                config.ssl_cert_login_san_index,
+            ),
             read_proxy_header=_proxy_reader(config),
             connection_max=config.connection_max,
             descriptor_limit=descriptors().clients,
+            backlog=config.tcp.backlog,
+            sockets=_socket_options(config),
+            tls_handshake_timeout_s=config.ssl_handshake_timeout_ms / 1000,
         )
         shovels = Shovels(
             name,
@@ -299,7 +324,7 @@ class RunningNode:
             access=node.access,
             place=OnlyNode(name) if cluster is None else cluster,
             connect_within=listener.connect_within,
-            cluster_name=node.cluster_name,
+            cluster_name=lambda: node.cluster_name,
             clock=clock,
             random=SystemRandom(),
         )
@@ -332,11 +357,15 @@ class RunningNode:
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
-            self.amqp_ports.append(await self._listener.listen(host, port))
+            address = Address(host, port)
+            opening = self._listener.listen(host, port)
+            self.amqp_ports.append(await opened(Purpose.AMQP, address, opening))
         if config.tls_listeners:
             tls = _tls_files(config)
             for host, port in config.tls_listeners:
-                self.tls_ports.append(await self._listener.listen(host, port, tls))
+                address = Address(host, port)
+                opening = self._listener.listen(host, port, tls)
+                self.tls_ports.append(await opened(Purpose.AMQP_TLS, address, opening))
 
     async def _define(self, config: Config) -> None:
         """Load the definitions the configuration names; they take the place of the defaults."""
@@ -350,7 +379,12 @@ class RunningNode:
 
     async def _manage(self, config: Config) -> None:
         """Start what operators use, where it is wanted."""
-        wanted = config.http_listeners or config.http_tls_listeners or config.metrics_listeners
+        wanted = (
+            config.http_listeners
+            or config.http_tls_listeners
+            or config.metrics_listeners
+            or config.metrics_tls_listeners
+        )
         local = config.control_socket and self._directory is not None
         if not (wanted or local):
             return
@@ -391,6 +425,7 @@ class RunningNode:
             *(("http", port) for port in management.http_ports),
             *(("https", port) for port in management.https_ports),
             *(("metrics", port) for port in management.metrics_ports),
+            *(("metrics over TLS", port) for port in management.metrics_tls_ports),
         ]
 
     def reload_certificates(self) -> None:
@@ -434,6 +469,7 @@ class RunningNode:
         http = management.http_ports if management is not None else []
         https = management.https_ports if management is not None else []
         metrics = management.metrics_ports if management is not None else []
+        metrics_tls = management.metrics_tls_ports if management is not None else []
         return dataclasses.replace(
             config,
             cluster=cluster,
@@ -442,6 +478,7 @@ class RunningNode:
             http_listeners=same(config.http_listeners, http),
             http_tls_listeners=same(config.http_tls_listeners, https),
             metrics_listeners=same(config.metrics_listeners, metrics),
+            metrics_tls_listeners=same(config.metrics_tls_listeners, metrics_tls),
         )
 
     async def stop(self, reason: str = "shutdown") -> None:
@@ -472,6 +509,8 @@ class RunningNode:
         if self.cluster is not None:
             await self.cluster.stop_serving()
         self.node.stop()
+        if self.cluster is not None:
+            self.cluster.mirroring.stop()
         if self.messages is not None:
             self.messages.stop()
         if self._second_copy is not None:
@@ -648,7 +687,8 @@ async def _recover(
     )
     try:
         addresses = [
-            Address(host, await listener.listen(host, port)) for host, port in config.amqp_listeners
+            address._replace(port=await opened(Purpose.AMQP, address, listener.listen(*address)))
+            for address in config.amqp_listeners
         ]
         return await recovering, tuple(addresses)
     finally:
@@ -666,7 +706,7 @@ def _disk_monitor(config: Config, path: Path, alarms: Alarms) -> DiskMonitor:
         lambda: _free_bytes(path),
         alarms,
         config.disk_free_limit,
-        total_memory_bytes=lambda: total_memory(_read_file),
+        total_memory_bytes=lambda: config.total_memory_bytes or total_memory(_read_file),
     )
 
 
@@ -696,18 +736,22 @@ def _connection_settings(config: Config) -> ConnectionSettings:
     )
 
 
+def _socket_options(config: Config) -> SocketOptions:
+    tcp = config.tcp
+    return SocketOptions(
+        nodelay=tcp.nodelay,
+        keepalive=tcp.keepalive,
+        send_buffer_bytes=tcp.send_buffer_bytes,
+        receive_buffer_bytes=tcp.receive_buffer_bytes,
+        linger_s=tcp.linger_s,
+    )
+
+
 def _tls_files(config: Config) -> TlsFiles:
-    assert config.ssl.certfile is not None and config.ssl.keyfile is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls = TlsFiles(context, Path(config.ssl.certfile), Path(config.ssl.keyfile))
-    tls.reload()
-    if config.ssl.cacertfile is not None:
-        context.load_verify_locations(config.ssl.cacertfile)
-    if config.ssl.verify_peer:
-        context.verify_mode = (
-            ssl.CERT_REQUIRED if config.ssl.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
-        )
-    return tls
+    options = config.ssl
+    assert options.certfile is not None and options.keyfile is not None
+    context = server_context(options)
+    return TlsFiles(context, Path(options.certfile), Path(options.keyfile), options.password)
 
 
 def _proxy_reader(config: Config) -> ProxyReader | None:

@@ -2,11 +2,12 @@
 
 Answerable for the grammar, for the keys, and for saying what is wrong in words that lead to the
 line. A key nobody knows is an error, for it is a typing error that would go unnoticed; a key that
-RabbitMQ knows and Warren has no use for is a warning, so that existing files can be used as they
-are. All errors of a file are reported together.
+RabbitMQ knows and Warren has no use for is a warning, which says what Warren does instead, so that
+existing files can be used as they are. All errors of a file are reported together.
 
 `#` starts a comment anywhere outside of single quotes. A dot inside a name is written `\\.`. A key
-that is set twice counts as set last. `conf_keys.py` has the keys.
+that is set twice counts as set last. `conf_keys.py` and `unused_keys.py` have
+the keys.
 """
 
 from __future__ import annotations
@@ -16,16 +17,23 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from warren.conf_keys import FAMILIES_WITHOUT_EFFECT, KEYS, KEYS_WITHOUT_EFFECT, Kind
+from warren.conf_keys import KEYS, Kind
 from warren.conf_values import DISCOVERY, assemble
 from warren.config import Config
 from warren.core.pattern import InvalidPattern
+from warren.unused_keys import AS_IT_IS, FAMILIES, UNUSED
 
 SETTING = re.compile(r"\s*(?P<key>[^=\s#]+)\s*=\s*(?P<value>.*?)\s*\Z")
+ERLANG = re.compile(r"\s*(?:%[^\n]*\s*)*\[")
+"""How a file of Erlang terms begins."""
+ADVANCED = (
+    "Erlang terms, as RabbitMQ's advanced.config has, which Warren does not read: docs/"
+    "configuration.md has the keys that say the same as key = value"
+)
 QUOTED = re.compile(r"'([^']*)'\s*(?:#.*)?\Z")
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
     """The file cannot be used; `problems` names every line that is wrong."""
 
     def __init__(self, problems: list[str]) -> None:
@@ -40,6 +48,14 @@ class Loaded(NamedTuple):
     warnings: list[str]
 
 
+class Findings(NamedTuple):
+    """What a file says as far as it can be used, and everything there is to say about it."""
+
+    config: Config
+    warnings: list[str]
+    problems: list[str]
+
+
 class _Setting(NamedTuple):
     line: int
     key: str
@@ -48,16 +64,30 @@ class _Setting(NamedTuple):
 
 def parse_config(text: str, source: str = "rabbitmq.conf") -> Loaded:
     """The configuration in the text of a file. Raises `ConfigError`."""
+    config, warnings, problems = examine_config(text, source)
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(config, warnings)
+
+
+def examine_config(text: str, source: str = "rabbitmq.conf") -> Findings:
+    """The same, with the problems beside a configuration that leaves out what is wrong."""
     problems: list[str] = []
     warnings: list[str] = []
+    if ERLANG.match(text):
+        problems.append(f"{source} has {ADVANCED}")
+        return Findings(Config(), warnings, problems)
     values: dict[str, dict[str, Any]] = {}
     for setting in _settings(text, source, problems):
         where = f"{source}, line {setting.line}"
         parts = _parts(setting.key)
         pattern = _find(KEYS, parts)
         if pattern is None:
-            if _is_known_elsewhere(parts):
-                warnings.append(f"{where}: {setting.key} has no effect in Warren")
+            instead = _unused(parts)
+            if instead is not None and _is_so_anyway(setting, parts):
+                continue
+            if instead is not None:
+                warnings.append(f"{where}: {setting.key} has no effect in Warren: {instead}")
             else:
                 problems.append(f"{where}: unknown key {setting.key}; {_nearest(parts)}")
             continue
@@ -69,29 +99,33 @@ def parse_config(text: str, source: str = "rabbitmq.conf") -> Loaded:
             continue
         values.setdefault(pattern, {})[_chosen_part(pattern, parts)] = value
     config = assemble(values)
-    for listeners, ssl, key, options in (
-        (config.tls_listeners, config.ssl, "listeners.ssl", "ssl_options"),
-        (config.http_tls_listeners, config.http_ssl, "management.ssl", "management.ssl"),
-    ):
-        if listeners and not (ssl.certfile and ssl.keyfile):
-            problems.append(f"{source}: {key} needs {options}.certfile and {options}.keyfile")
-    links = config.cluster.link_ssl if config.cluster is not None else None
-    if links is not None and None in (links.cacertfile, links.certfile, links.keyfile):
-        problems.append(
-            f"{source}: cluster.links.ssl needs all of cacertfile, certfile and keyfile: each node"
-            " shows a certificate, and looks at that of the other"
-        )
-    if config.tls_listeners and config.proxy_protocol:
-        problems.append(f"{source}: proxy_protocol is not offered together with listeners.ssl")
+    problems += [f"{source}: {problem}" for problem in _contradictions(config)]
     backend = values.get(DISCOVERY, {}).get("", "classic_config")
     if config.cluster is None and not backend.endswith("classic_config"):
         warnings.append(
             f"{source}: {DISCOVERY} finds no other nodes as it is, and this one is alone: nodes of"
             " a cluster need to know where etcd is (docs/clustering.md)"
         )
-    if problems:
-        raise ConfigError(problems)
-    return Loaded(config, warnings)
+    return Findings(config, warnings, problems)
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    """What is missing or wrong between keys that are right one by one."""
+    for listeners, options, key, prefix in (
+        (config.tls_listeners, config.ssl, "listeners.ssl", "ssl_options"),
+        (config.http_tls_listeners, config.http_ssl, "management.ssl", "management.ssl"),
+        (config.metrics_tls_listeners, config.metrics_ssl, "prometheus.ssl", "prometheus.ssl"),
+    ):
+        if listeners and not (options.certfile and options.keyfile):
+            yield f"{key} needs {prefix}.certfile and {prefix}.keyfile"
+        if options.versions and not set(options.versions) & {"tlsv1.2", "tlsv1.3"}:
+            yield f"{prefix}.versions needs tlsv1.2 or tlsv1.3: older versions are not offered"
+    links = config.cluster.link_ssl if config.cluster is not None else None
+    if links is not None and None in (links.cacertfile, links.certfile, links.keyfile):
+        yield (
+            "cluster.links.ssl needs all of cacertfile, certfile and keyfile: each node"
+            " shows a certificate, and looks at that of the other"
+        )
 
 
 def _settings(text: str, source: str, problems: list[str]) -> Iterator[_Setting]:
@@ -134,22 +168,38 @@ def _chosen_part(pattern: str, parts: list[str]) -> str:
     return ""
 
 
-def _is_known_elsewhere(parts: list[str]) -> bool:
-    if any(_matches(known.split("."), parts) for known in KEYS_WITHOUT_EFFECT):
-        return True
-    beginnings = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
-    return not beginnings.isdisjoint(FAMILIES_WITHOUT_EFFECT)
+def _unused(parts: list[str]) -> str | None:
+    """What Warren does instead, for a key that RabbitMQ knows and that sets nothing here."""
+    for pattern, instead in UNUSED.items():
+        if _matches(pattern.split("."), parts):
+            return instead
+    for length in range(1, len(parts) + 1):
+        instead = FAMILIES.get(".".join(parts[:length]), "")
+        if instead:
+            return instead
+    return None
+
+
+def _is_so_anyway(setting: _Setting, parts: list[str]) -> bool:
+    return any(
+        setting.value in values and _matches(pattern.split("."), parts)
+        for pattern, values in AS_IT_IS.items()
+    )
+
+
+NEAR = 0.6
+"""How much alike two keys must be for one to be a hint, of 1."""
 
 
 def _nearest(parts: list[str]) -> str:
     """The known key that looks most like it, with the names the user chose."""
     candidates = {}
-    for pattern in (*KEYS, *KEYS_WITHOUT_EFFECT):
+    for pattern in (*KEYS, *UNUSED):
         wanted = pattern.split(".")
         filled = [
             parts[index] if part.startswith("$") and index < len(parts) else part
             for index, part in enumerate(wanted)
         ]
         candidates[".".join(filled)] = pattern
-    found = get_close_matches(".".join(parts), candidates, n=1, cutoff=0.0)
-    return f"the nearest known key is {found[0]}"
+    found = get_close_matches(".".join(parts), candidates, n=1, cutoff=NEAR)
+    return f"the nearest known key is {found[0]}" if found else "no key looks like it"

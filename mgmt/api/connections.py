@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.amqp.peer import client_name
+from warren.amqp.tls_session import TlsSession
 from warren.core.consumers import NO_LIMIT
 from warren.core.field import to_json
 from warren.core.message_stats import MessageStats
@@ -27,6 +28,18 @@ T = TypeVar("T")
 CLOSE_REASON = "Closed via management plugin"
 OF_USER = "/connections/username/{user}"
 PROTOCOL = "AMQP 0-9-1"
+
+
+TLS = (
+    "ssl_protocol",
+    "ssl_key_exchange",
+    "ssl_cipher",
+    "ssl_hash",
+    "peer_cert_subject",
+    "peer_cert_issuer",
+    "peer_cert_validity",
+)
+"""The columns for what a `TlsSession` has, in its order."""
 
 
 class ConnectionRows:
@@ -72,13 +85,7 @@ class ConnectionRows:
             "connected_at": int(connection.connected_at * 1000),
             "client_properties": to_json(connection.client_properties),
             "ssl": peer.tls,
-            "ssl_protocol": None,
-            "ssl_key_exchange": None,
-            "ssl_cipher": None,
-            "ssl_hash": None,
-            "peer_cert_subject": peer.certificate_name,
-            "peer_cert_issuer": None,
-            "peer_cert_validity": None,
+            **_tls(peer.session),
             "recv_cnt": connection.received_count,
             "send_cnt": connection.sent_count,
             "send_pend": connection.owed_octets,
@@ -87,6 +94,11 @@ class ConnectionRows:
             "reductions_details": {"rate": 0.0},
             "garbage_collection": {},
         }
+
+
+def _tls(session: TlsSession | None) -> Row:
+    values = (None,) * len(TLS) if session is None else session
+    return dict(zip(TLS, values, strict=True))
 
 
 def state(connection: Connection) -> str:

@@ -146,7 +146,7 @@ def _files(managed: ManagedNode) -> dict[str, Any]:
     config = managed.config
     logs = [str(config.log_file.absolute())] if config.log_file is not None else []
     if config.log_console:
-        logs.append("<stderr>")
+        logs.append(f"<{config.log_console_stream}>")
     directory = managed.data_directory
     return {
         "data_directory": str(directory.absolute()) if directory is not None else "",

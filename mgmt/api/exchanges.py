@@ -12,7 +12,7 @@ from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
 from warren.core.routing import DEFAULT_EXCHANGE
 from warren.core.topology_access import check_exchange
-from warren.core.vhost import PREDECLARED, VirtualHost
+from warren.core.vhost import VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply
@@ -23,10 +23,6 @@ from warren.mgmt.http.slices import chunks
 from warren.mgmt.peers import added, peers_of
 from warren.mgmt.statistics import figures
 from warren.mgmt.waiting import taken, through
-
-BUILT_IN = frozenset(name for name, _, _ in PREDECLARED)
-INTERNAL_USER = "rmq-internal"
-
 
 StatsElsewhere: TypeAlias = dict[tuple[str, str], dict[str, Any]]
 """Message stats by virtual host and name."""
@@ -65,7 +61,7 @@ class ExchangeRows:
             "auto_delete": exchange.auto_delete,
             "internal": exchange.internal,
             "arguments": to_json(exchange.arguments),
-            "user_who_performed_action": INTERNAL_USER if exchange.name in BUILT_IN else "",
+            "user_who_performed_action": exchange.declared_by,
             **({"policy": policy} if policy is not None else {}),
             **({"message_stats": stats} if stats else {}),
         }
@@ -153,7 +149,7 @@ async def put_exchange(request: ApiRequest) -> Reply:
     try:
         vhost.check_exchange_type(kind)
     except CommandInvalid as error:
-        raise BadRequest(f"invalid exchange type '{kind}'") from error
+        raise BadRequest(error.text) from error
     request.check(vhost.name, "exchange", name, "configure")
 
     def declare() -> Commit | None:
@@ -163,7 +159,9 @@ async def put_exchange(request: ApiRequest) -> Reply:
             return None
         checked_new_name("exchange", name)
         check_exchange(request.asking(vhost), name, table)
-        return vhost.declare_exchange(name, kind, arguments=table, **wanted)
+        return vhost.declare_exchange(
+            name, kind, arguments=table, declared_by=request.caller.user.name, **wanted
+        )
 
     return CREATED if await taken(declare) else NO_CONTENT
 

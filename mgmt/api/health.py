@@ -132,7 +132,12 @@ def _certificate_times(
     """What each certificate file of the listener is for, and when what is in it expires."""
     config = request.managed.config
     links = config.cluster.link_ssl if config.cluster is not None else None
-    files = {"amqp/ssl": config.ssl, "https": config.http_ssl, LINKS: links}.get(listener.protocol)
+    files = {
+        "amqp/ssl": config.ssl,
+        "https": config.http_ssl,
+        "https/prometheus": config.metrics_ssl,
+        LINKS: links,
+    }.get(listener.protocol)
     if files is None:
         return []
     named = (("cacertfile", files.cacertfile), ("certfile", files.certfile))

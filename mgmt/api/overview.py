@@ -12,7 +12,6 @@ from warren.core.backing_queue import QUEUE_BYTES
 from warren.core.errors import BrokerError
 from warren.core.exchange import EXCHANGE_TYPES
 from warren.core.parameters import CLUSTER_NAME
-from warren.core.records import GlobalParameterRecord
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import Endpoint, Right
@@ -40,10 +39,7 @@ MACHINE = ("mem_used", "disk_free", "fd_used", "sockets_used", "proc_used")
 
 
 def cluster_name(managed: ManagedNode) -> str:
-    stored = managed.node.metadata.get(("global_parameter", CLUSTER_NAME))
-    if stored is not None and isinstance(stored.record, GlobalParameterRecord):
-        return str(stored.record.value)
-    return managed.name
+    return managed.node.cluster_name
 
 
 def config_files(managed: ManagedNode) -> list[str]:

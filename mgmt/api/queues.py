@@ -134,6 +134,7 @@ class QueueRows:
             ],
             "incoming": [],
             "deliveries": [],
+            **self._shown(queue).levels(*figures.WAYS_OUT),
             **self._ring(queue),
         }
 

@@ -66,6 +66,8 @@ class CtlGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = list(args)
+        if not args and not ctx.resilient_parsing:
+            raise CtlError(ctx.get_help(), Exit.USAGE, heading="")
         return super().parse_args(ctx, args)
 
     def resolve_command(

@@ -27,7 +27,7 @@ from warren.mgmt.ctl.node import (
 CHECKS = ("health", "checks")
 PERIODS = ("days", "weeks", "months", "years")
 CONNECT_S = 10.0
-ANY = {"0.0.0.0": "127.0.0.1", "[::]": "::1", "": "127.0.0.1"}
+ANY = {"0.0.0.0": "127.0.0.1", "[::]": "localhost", "": "localhost"}
 """Where to connect to what listens everywhere."""
 
 

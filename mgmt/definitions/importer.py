@@ -17,6 +17,7 @@ import msgspec
 from warren.core.access import NoSuchUser
 from warren.core.binding import Binding
 from warren.core.errors import BrokerError, PreconditionFailed
+from warren.core.exchange import INTERNAL_USER
 from warren.core.limits import effective, validate_user_limits
 from warren.core.log_line import log_event
 from warren.core.node import Node
@@ -270,6 +271,7 @@ class Importer:
             auto_delete=items.flag(item, "auto_delete", where, False),
             internal=items.flag(item, "internal", where, False),
             arguments=arguments,
+            declared_by=self._acting_user or INTERNAL_USER,
         )
 
     def _import_queues(self, item: Item) -> Commit | None:

@@ -84,7 +84,7 @@ class ManagementServer:
     """Serves the endpoints, which are made with what logs people in.
 
     `pages` are routes outside the API for everybody, `metrics` such for monitors, or for everybody
-    who can reach a listener of their own.
+    who can reach a listener of their own, `probes` such for everybody.
     """
 
     def __init__(
@@ -94,16 +94,21 @@ class ManagementServer:
         *,
         pages: Routes,
         metrics: Routes,
+        probes: Routes,
     ) -> None:
         self._managed = managed
         self._runners: list[web.AppRunner] = []
         self._endpoints = endpoints(self.log_in)
         self._pages = pages
         self._metrics = metrics
+        self._probes = probes
 
     async def protocols(self, audience: Audience) -> ProtocolFactory:
         """What makes the protocols of connections to a listener for these people."""
         app = web.Application(client_max_size=BODY_BYTES_MAX)
+        app.on_response_prepare.append(self._add_headers)
+        for path, handler in self._probes.items():
+            app.router.add_get(path, handler)
         if audience is Audience.METRICS:
             for path, handler in self._metrics.items():
                 app.router.add_get(path, self._unless_paused(handler))
@@ -144,6 +149,8 @@ class ManagementServer:
             return await self._serve(endpoint, http, local)
 
         app.router.add_route("*", prefix + API + endpoint.path, serve)
+        # As with RabbitMQ, a slash at the end changes nothing.
+        app.router.add_route("*", f"{prefix}{API}{endpoint.path}/", serve)
 
     def _unless_paused(self, handler: Handler) -> Handler:
         """Figures that stand still would be taken for those of a node that serves."""
@@ -167,6 +174,10 @@ class ManagementServer:
 
     async def _unknown(self, http: web.Request) -> web.StreamResponse:
         return _error(ApiError(404, "Object Not Found", "Not Found"), {**SECURITY, **API_HEADERS})
+
+    async def _add_headers(self, http: web.Request, response: web.StreamResponse) -> None:
+        """What the configuration wants all answers to say."""
+        response.headers.update(self._managed.config.http_headers)
 
     # One request
 

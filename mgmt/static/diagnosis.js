@@ -6,6 +6,14 @@ import { bytes, count, duration, plural, rate } from "./format.js";
 export const OWED_MAX = 256 * 1024;
 // Below this, a difference of rates is noise.
 const RATE_MIN = 0.2;
+/** How messages go that no consumer takes. */
+const LOSSES = [
+  ["messages_expired", "expire"],
+  ["messages_dropped", "are dropped for the length limit"],
+  ["messages_rejected", "are rejected"],
+  ["messages_refused", "are refused"],
+  ["messages_purged", "are purged"],
+];
 
 /**
  * `queue` is the node's answer with consumer_details; `channels` and `connections` are the rows of
@@ -47,14 +55,26 @@ function finding(code, tone, text) {
   return { code, tone, text };
 }
 
-function flows(queue) {
+/** What comes in a second, what goes out and how, and what that makes the length grow by. */
+export function flows(queue) {
   const stats = queue.message_stats ?? {};
   const of = (name) => stats[`${name}_details`]?.rate ?? 0;
   // What is delivered or fetched without acknowledgement is gone at once.
   const out = of("ack") + of("deliver_no_ack") + of("get_no_ack");
+  const incoming = of("publish");
+  const losses = LOSSES.map(([name, told]) => [queue[`${name}_details`]?.rate ?? 0, told]).filter(
+    ([pace]) => pace > 0,
+  );
+  const lost = losses.reduce((sum, [pace]) => sum + pace, 0);
   return {
-    incoming: of("publish"),
+    incoming,
     out,
+    lost,
+    // What is too rare to be worth a word counts all the same.
+    losses: losses
+      .filter(([pace]) => pace >= RATE_MIN)
+      .map(([pace, told]) => `${rate(pace)} ${told}`),
+    growth: incoming - out - lost,
     delivered: of("deliver") + of("deliver_no_ack"),
     redelivered: of("redeliver"),
   };
@@ -89,12 +109,13 @@ function ofSnapshots({ disk_free: free, disk_free_limit: wanted, disk_pinned: pi
     : "";
 }
 
-function ofConsumers({ queue, ready, incoming }) {
+function ofConsumers({ queue, ready, growth, losses }) {
   const consumers = queue.consumer_details ?? [];
   const number = queue.consumers ?? consumers.length;
   if (!number) {
-    const grows = incoming >= RATE_MIN ? ` It grows by ${rate(incoming)}.` : "";
-    return [finding("no-consumers", "bad", `No consumers: ${waits(ready)}.${grows}`)];
+    const grows = growth >= RATE_MIN ? ` It grows by ${rate(growth)}.` : "";
+    const lost = losses.length ? ` ${sentence(losses.join(", "))}.` : "";
+    return [finding("no-consumers", "bad", `No consumers: ${waits(ready)}.${grows}${lost}`)];
   }
   if (number > 1 && consumers.some(({ activity_status: status }) => status === "single_active")) {
     const tag = queue.single_active_consumer_tag ?? queue.single_active_consumer_ctag;
@@ -116,6 +137,10 @@ function ofConsumers({ queue, ready, incoming }) {
     ];
   }
   return [];
+}
+
+function sentence(text) {
+  return text[0].toUpperCase() + text.slice(1);
 }
 
 function waits(ready) {
@@ -144,7 +169,7 @@ function ofSockets({ queue, connections }) {
   ];
 }
 
-function ofPrefetch({ queue, channels, unacked, incoming, out }) {
+function ofPrefetch({ queue, channels, unacked, out, growth }) {
   const consumers = (queue.consumer_details ?? []).filter(
     (one) => one.ack_required && one.active !== false,
   );
@@ -163,7 +188,7 @@ function ofPrefetch({ queue, channels, unacked, incoming, out }) {
     ? `Every consumer is at its prefetch: ${plural(unacked, "message is", "messages are")} unacknowledged, and the prefetches allow ${count(sum)}.`
     : "The channels of all consumers are at their global prefetch.";
   // Busy consumers that catch up are as they should be.
-  if (out > incoming + RATE_MIN) {
+  if (out >= RATE_MIN && growth <= -RATE_MIN) {
     return [finding("prefetch", "plain", `${what} Their acknowledgements set the pace.`)];
   }
   return [
@@ -199,25 +224,37 @@ function ofUnacked({ ready, unacked, out }) {
   ];
 }
 
-function ofRates({ queue, incoming, out, ready }) {
+function ofRates({ queue, incoming, out, lost, losses, growth, ready }) {
+  // Of a queue without consumers that was said already.
   if (!queue.consumers && out < RATE_MIN) return [];
-  const growth = incoming - out;
-  const both = `${rate(incoming)} come in, ${rate(out)} are taken for good`;
+  const flow = [`${rate(incoming)} come in`, `${rate(out)} are taken for good`, ...losses].join(
+    ", ",
+  );
   if (growth >= Math.max(RATE_MIN, incoming * 0.02)) {
     return [
       finding(
         "growing",
         "bad",
-        `Acknowledgements are slower than publishes: ${both}. The queue grows by ${rate(growth)}.`,
+        `Acknowledgements are slower than publishes: ${flow}. The queue grows by ${rate(growth)}.`,
       ),
     ];
   }
-  if (growth <= -RATE_MIN) {
+  if (growth <= -Math.max(RATE_MIN, incoming * 0.02)) {
+    const tone = out >= lost ? "good" : "warn";
     return [
       finding(
         "shrinking",
-        "good",
-        `The backlog shrinks: ${both}. At this pace it is gone in ${duration((ready / -growth) * 1000)}.`,
+        tone,
+        `The backlog shrinks: ${flow}. At this pace it is gone in ${duration((ready / -growth) * 1000)}.`,
+      ),
+    ];
+  }
+  if (losses.length) {
+    return [
+      finding(
+        "losing",
+        "warn",
+        `The queue keeps its length, but not because consumers keep up: ${flow}.`,
       ),
     ];
   }

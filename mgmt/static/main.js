@@ -81,6 +81,8 @@ function show() {
       setText(problem, explained(failure));
       problem.hidden = false;
     }
+    // The next refresh tries again; a page that cannot be shown has said why.
+    await shell?.watch().catch(() => {});
     shell?.ticked();
   };
   refresher.now();

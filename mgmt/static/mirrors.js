@@ -3,47 +3,12 @@
 
 import * as api from "./api.js";
 import { facts, nodeLink, showCell } from "./cells.js";
+import { copiesOf, verdict } from "./copies.js";
 import { button, el, section, setText } from "./dom.js";
 import { bytes, count, duration, moment, plural } from "./format.js";
 import { failed, said } from "./notices.js";
 import { Ring, STANDINGS } from "./ring.js";
 import { session } from "./session.js";
-
-/** Node and state of each copy; where the ring is not known, of those the definition names. */
-export function copiesOf(queue) {
-  if (queue.mirror_ring?.length) return queue.mirror_ring;
-  const inSync = new Set(queue.synchronised_slave_nodes);
-  const state = (node) =>
-    inSync.has(node) ? "in_sync" : queue.sync_progress?.[node] ? "syncing" : "out_of_sync";
-  return [
-    { node: queue.node, state: "leader" },
-    ...queue.slave_nodes.map((node) => ({ node, state: state(node) })),
-  ];
-}
-
-/** What all that means, in a sentence. */
-export function verdict(queue) {
-  const mirrors = queue.slave_nodes;
-  const inSync = new Set(queue.synchronised_slave_nodes);
-  const lacking = mirrors.filter((node) => !inSync.has(node));
-  if (!mirrors.length)
-    return { tone: "warn", text: "There is no mirror: the messages are at the leader alone." };
-  if (!lacking.length) return { tone: "good", text: "All mirrors are in sync." };
-  if (lacking.every((node) => queue.sync_progress?.[node]))
-    return {
-      tone: "warn",
-      text: "What mirrors lack is being sent to them; until then it is lost with the copies that have it.",
-    };
-  if (!inSync.size)
-    return {
-      tone: "bad",
-      text: "No mirror is in sync: what is older than the mirrors is at the leader alone.",
-    };
-  return {
-    tone: "warn",
-    text: `Not in sync: ${lacking.join(", ")}. What is older than that is at the other copies.`,
-  };
-}
 
 export class MirrorsPart {
   #where;
@@ -81,7 +46,7 @@ export class MirrorsPart {
   update(queue) {
     this.element.hidden = !queue.slave_nodes;
     if (!queue.slave_nodes) return;
-    const { tone, text } = verdict(queue);
+    const { tone, text } = verdict(queue, session.members.length);
     this.#verdict.className = `finding ${tone}`;
     setText(this.#verdict, text);
     const copies = copiesOf(queue);

@@ -37,6 +37,15 @@ export function memberWarnings(nodes, seenFrom) {
   });
 }
 
+/** The same with alarms, the weightiest first: what every page shows. */
+export function clusterWarnings(nodes, seenFrom) {
+  const alarms = nodes.flatMap((node) => [
+    ...(node.mem_alarm ? [`Memory alarm on ${node.name}: publishers are blocked.`] : []),
+    ...(node.disk_free_alarm ? [`Disk alarm on ${node.name}: publishers are blocked.`] : []),
+  ]);
+  return [...memberWarnings(nodes, seenFrom), ...alarms];
+}
+
 /** What a node keeps on disk and cannot use until somebody sees to it. */
 function storeWarnings(node) {
   const warnings = [];

@@ -7,7 +7,7 @@ import { el, section, setText } from "./dom.js";
 import { bytes, count, duration, rate, short } from "./format.js";
 import { History } from "./history.js";
 import { Meter } from "./meter.js";
-import { memberWarnings, stateBadges } from "./node_state.js";
+import { stateBadges } from "./node_state.js";
 import { RangeChoice } from "./range.js";
 import { session } from "./session.js";
 import { DataTable } from "./table.js";
@@ -86,7 +86,7 @@ export function overviewPage() {
       now,
       range.ageS,
     );
-    node?.update(nodes, overview.node);
+    node?.update(nodes);
     monitor?.update(overview);
   };
   range.changed = refresh;
@@ -101,7 +101,6 @@ export function overviewPage() {
     { class: "page" },
     about,
     tiles.element,
-    node?.alarms,
     charts,
     node?.element,
     monitor?.elements,
@@ -134,15 +133,13 @@ function makeTiles() {
   return { element, update };
 }
 
-/** What the node has used of what it may use, and its alarms. */
+/** What the nodes have used of what they may use. */
 class NodeBox {
-  alarms = el("div", { class: "alarms", role: "status" });
   #rows = el("div", { class: "node-rows" });
   element = section("Nodes", this.#rows);
   #known = new Map();
 
-  /** `seenFrom` is the node that was asked. */
-  update(nodes, seenFrom) {
+  update(nodes) {
     const there = new Set(nodes.map((node) => node.name));
     for (const [name, row] of this.#known) {
       if (!there.has(name)) {
@@ -158,14 +155,6 @@ class NodeBox {
         this.#rows.append(row.element);
       }
       row.update(node);
-    }
-    const alarms = nodes.flatMap((node) => [
-      ...(node.mem_alarm ? [`Memory alarm on ${node.name}: publishers are blocked.`] : []),
-      ...(node.disk_free_alarm ? [`Disk alarm on ${node.name}: publishers are blocked.`] : []),
-    ]);
-    const texts = [...memberWarnings(nodes, seenFrom), ...alarms];
-    if (this.alarms.textContent !== texts.join("")) {
-      this.alarms.replaceChildren(...texts.map((text) => el("p", { class: "alarm" }, text)));
     }
   }
 }

@@ -7,6 +7,8 @@ export const session = {
   name: "",
   tags: [],
   vhosts: [],
+  /** The one that answers. */
+  node: "",
   /** The members of the cluster; of a node that is alone, itself. */
   members: [],
   /** The virtual host that lists are limited to; "" is all. */
@@ -45,6 +47,7 @@ export async function learnWho() {
   session.name = who.name;
   session.tags = who.tags;
   session.members = (await api.get("members")).members;
+  session.node = (await api.get("overview", { query: { columns: "node" } })).node;
   await learnVhosts();
 }
 

@@ -1,8 +1,10 @@
 // The frame around every page: navigation, virtual host, refreshing, light or dark, log out.
 
+import * as api from "./api.js";
 import { button, el, setText, svg } from "./dom.js";
 import { clock } from "./format.js";
 import { failed } from "./notices.js";
+import { clusterWarnings } from "./node_state.js";
 import { prefer, preference } from "./prefs.js";
 import { INTERVALS_S } from "./refresh.js";
 import { chooseVhost, logOut, session } from "./session.js";
@@ -15,6 +17,9 @@ const LINKS = [
   ["exchanges", "Exchanges", ANYBODY],
   ["queues", "Queues", ANYBODY],
 ];
+/** What is asked of nodes at each refresh, to say what is wrong with them. */
+const WATCHED =
+  "name,state,running,partitions,mem_alarm,disk_free_alarm,unclaimed_messages,unreadable_definitions";
 const ADMIN_LINKS = [
   ["users", "Users", () => session.isAdministrator],
   ["vhosts", "Virtual hosts", () => session.isAdministrator],
@@ -33,6 +38,7 @@ export function applyTheme(theme = preference("theme", "auto")) {
 
 export class Shell {
   #main = el("main", { id: "main", tabindex: "-1" });
+  #alarms = el("div", { class: "alarms", role: "status", "aria-label": "Alarms" });
   #links = new Map();
   #ticked = el("span", { class: "ticked" });
   #vhosts;
@@ -85,11 +91,21 @@ export class Shell {
       if (name === area) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    this.#main.replaceChildren(el("h1", {}, page.title), problem, page.element);
+    this.#main.replaceChildren(el("h1", {}, page.title), this.#alarms, problem, page.element);
     this.#toggle(false);
     window.scrollTo(0, 0);
     // What had the focus may be gone with the page before.
     if (document.activeElement === document.body) this.#main.focus({ preventScroll: true });
+  }
+
+  /** Shows what is wrong with nodes, whatever page is on show. */
+  async watch() {
+    if (!session.isMonitor) return;
+    const nodes = await api.get("nodes", { query: { columns: WATCHED } });
+    const texts = clusterWarnings(nodes, session.node);
+    if (this.#alarms.textContent !== texts.join("")) {
+      this.#alarms.replaceChildren(...texts.map((text) => el("p", { class: "alarm" }, text)));
+    }
   }
 
   /** The page has been refreshed. */

@@ -14,7 +14,16 @@ MESSAGES = len(MessageStats._fields)
 LENGTHS = ("messages", "messages_ready", "messages_unacknowledged")
 OCTETS = ("recv_oct", "send_oct")
 
-QUEUE = (*MessageStats._fields, *LENGTHS)
+WAYS_OUT = (
+    "messages_expired",
+    "messages_dropped",
+    "messages_rejected",
+    "messages_refused",
+    "messages_purged",
+)
+"""What left queues, or never came in, without being taken; Warren's own."""
+
+QUEUE = (*MessageStats._fields, *LENGTHS, *WAYS_OUT)
 VHOST = (*MessageStats._fields, *LENGTHS, *OCTETS)
 NODE = (
     *VHOST,
@@ -37,7 +46,8 @@ CONNECTION = OCTETS
 
 def queue_figures(queue: Queue) -> Figures:
     ready, unacked = queue.backing.length, queue.unacked
-    return (*queue.stats(), ready + unacked + queue.kept_dead[0], ready, unacked)
+    length = ready + unacked + queue.kept_dead[0]
+    return (*queue.stats(), length, ready, unacked, *queue.ways_out.counts())
 
 
 def exchange_figures(exchange: Exchange) -> Figures:

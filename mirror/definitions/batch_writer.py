@@ -34,7 +34,6 @@ from warren.mirror.definitions.etcd_messages import (
     get,
     modified_at,
     put,
-    version_is,
 )
 from warren.mirror.definitions.shared_definitions import Piece
 
@@ -106,7 +105,9 @@ class BatchWriter:
         ]
         if piece.preconditions:
             operations.append(put(self._mark(place), token))
-        compare = [version_is(self._keys.key(key), version) for key, version in piece.preconditions]
+        compare = [
+            modified_at(self._keys.key(key), version) for key, version in piece.preconditions
+        ]
         return Operation(request_txn=Txn(compare=compare, success=operations))
 
     def _earlier(self, batch: Sequence[Piece], found: Sequence[KeyValue], number: int) -> Decision:

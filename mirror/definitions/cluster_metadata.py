@@ -56,6 +56,8 @@ RETRY_MAX_S = 2.0
 SLICE_CHANGES = 300
 """Changes applied before others get their turn: some 5 ms."""
 CLOSE_PATIENCE_S = 2.0
+VERSIONS_ARE = "revisions"
+"""What replicas call the versions of definitions. Those that say nothing have counts."""
 REPLICA_LAG_MAX = 1000
 """Revisions without a definition, such as those of membership, after which the replica is told
 that they have passed, so that a compaction does not cost it a reload."""
@@ -419,8 +421,11 @@ class ClusterMetadata(SharedDefinitions):
             self._replica_revision = revision
 
     def _whole_cluster_id(self) -> str:
-        """etcd's identity and the cluster's own: a replica is of both."""
-        return f"{self._history.etcd_cluster:x}/{self._cluster_id}"
+        """etcd's identity and the cluster's own: a replica is of both.
+
+        What earlier versions of Warren kept has other versions of definitions, and is forgotten.
+        """
+        return f"{self._history.etcd_cluster:x}/{self._cluster_id}/{VERSIONS_ARE}"
 
 
 def _longer(pause_s: float) -> float:

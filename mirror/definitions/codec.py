@@ -4,7 +4,9 @@
   (`core/record_format.py`). etcd has no limit on keys that a name could reach, so all of the path
   is there.
 - Value: MessagePack of [value format, transient, escaped, record]. The version of a definition is
-  the `version` etcd counts for its key.
+  the revision at which its key was written last. (What etcd calls the version of a key counts
+  anew when that is deleted: a node that was cut off could take a new definition for the one it
+  knows.)
 """
 
 from __future__ import annotations

@@ -166,10 +166,6 @@ def delete(key: bytes, range_end: bytes | None = None) -> Operation:
     return Operation(request_delete_range=DeleteRange(key, range_end))
 
 
-def version_is(key: bytes, version: int) -> Compare:
-    return Compare(key, "VERSION", version=version)
-
-
 def modified_at(key: bytes, revision: int) -> Compare:
     """The key was last written at that revision; 0: it does not exist."""
     return Compare(key, "MOD", mod_revision=revision)

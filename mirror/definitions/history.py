@@ -171,10 +171,10 @@ class DefinitionHistory:
             error=error,
             action="passed over until somebody defines it anew",
         )
-        return Unread(path, key, kv.version, str(error))
+        return Unread(path, key, kv.mod_revision, str(error))
 
     def _put(self, kv: KeyValue) -> Change:
-        return decode_definition(self._keys.path(kv.key), kv.value, kv.version)
+        return decode_definition(self._keys.path(kv.key), kv.value, kv.mod_revision)
 
     def _expect_same(self, header: Header, at_least: int = 0) -> None:
         if self.etcd_cluster not in (0, header.cluster_id):

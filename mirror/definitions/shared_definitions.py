@@ -21,7 +21,7 @@ each atomic for itself; nothing follows when the first was refused. The commit i
 last piece. Others may see, and write, between the pieces; a node that dies between them leaves
 the first ones.
 
-Of several writes of one key in a transaction only the last is sent, so the version rises by one.
+Of several writes of one key in a transaction only the last is sent.
 """
 
 from __future__ import annotations

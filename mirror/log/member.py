@@ -129,6 +129,8 @@ class LogMember:
             self._vote = None
             self._is_welcome = False
             self._is_bereaved = False
+            # If this leader is gone, too, that is told in a moment.
+            self._upper.members_changed((MemberId(record.leader, PRESUMED),), ())
             self._say_hello()
 
     def leave(self) -> None:
@@ -232,8 +234,10 @@ class LogMember:
     def _say_hello(self) -> None:
         """Again and again, until it is answered."""
         vote = self._vote if self._has_voted() else None
-        end = self.end if self._upper.has_begun else NOTHING
-        hello = Hello(self._me.incarnation, end, vote)
+        if not self._upper.has_begun:
+            # It is sent what is new, and not what came since the last batch that is here.
+            self._window = Window()
+        hello = Hello(self._me.incarnation, self.end, vote)
         self._effects.send(self._record.leader, self.queue_id, hello)
         self._effects.tick_soon(self)
 

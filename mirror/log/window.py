@@ -8,7 +8,12 @@ from warren.mirror.carriers.batch import NOTHING, Position
 
 
 class Window:
-    """Places count all batches ever appended, so that a place stays what it is."""
+    """Places count all batches ever appended, so that a place stays what it is.
+
+    It begins behind the batch `before`; or, where nothing came before, with the first batch there
+    is. What a mirror has that came later was not sent to it as batches, so nobody else can be sent
+    that from here.
+    """
 
     def __init__(self, before: Position = NOTHING) -> None:
         self._batches: deque[tuple[Position, bytes]] = deque()
@@ -28,6 +33,9 @@ class Window:
 
     def append(self, position: Position, payload: bytes) -> None:
         assert position > self.last, (position, self.last)
+        if self.last == NOTHING:
+            epoch, batch = position
+            self._before = (epoch, batch - 1)
         self._batches.append((position, payload))
 
     def payload_at(self, place: int) -> bytes:

@@ -12,12 +12,12 @@ from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Key, MetadataStore
 from warren.core.queue import Queue, QueueOwner
 from warren.core.queue_arguments import QueueSettings
+from warren.core.queue_type import majority_of
 from warren.core.records import QueueRecord
 from warren.core.settlement import PENDING, REJECTED
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring
-from warren.mirror.replication.replicas import majority_of
 
 QUORUM_SIZE = 3
 """How many members a quorum queue has whose declaration does not say it."""

@@ -13,6 +13,7 @@ names: all of them have the same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from warren.core.errors import NotFound
+from warren.core.log_line import log_event
 from warren.core.ports import Clock, Commit
 from warren.core.records import QueueRecord
 from warren.core.waiting import Event, Until, run
@@ -28,6 +30,8 @@ from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.queue_definitions import QueueDefinitions
+
+log = logging.getLogger("warren.queue")
 
 PATIENCE_S = 5.0
 """How long mirrors are waited for that are to come over."""
@@ -90,6 +94,15 @@ class CarrierSwitch:
         await came
         timer.cancel()
         await Until(noted, lambda: noted.done)
+        log_event(
+            log,
+            logging.INFO,
+            "carrier_switched",
+            queue=led.key[2],
+            vhost=led.key[1],
+            carrier=kind,
+            mirrors=" ".join(led.leader.mirrors) or "none",
+        )
         if not led.leader.fenced or self._is_deleted(led):
             self._carriers[before].delete_group(led.queue.queue_id)
 

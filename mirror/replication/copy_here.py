@@ -14,7 +14,7 @@ from warren.core.records import QueueRecord
 from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.confirm_rule import ALL
-from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, Vote, decide
+from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, Standing, Vote, decide
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
@@ -26,6 +26,10 @@ log = logging.getLogger("warren.queue")
 
 NEXT_CANDIDATE_S = 1.0
 """How long a mirror waits for each better candidate before it takes the lead itself."""
+
+LEADER_MAY_COME_S = 10.0
+"""How long a copy that is found on disk waits for a leader that is not up: the whole cluster may be
+starting."""
 
 
 class CopyEffects(Protocol):
@@ -57,7 +61,9 @@ class CopyEffects(Protocol):
         """Ask the nodes for their votes; `then` is given what has come in time."""
         ...
 
-    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+    def tell_winner(
+        self, node: str, copy: CopyHere, election: tuple[int, int], *, lacks_votes: bool
+    ) -> None:
         """Have a node lead that has won."""
         ...
 
@@ -100,11 +106,14 @@ class CopyHere:
         self._effects = effects
         self._dead: set[str] = set()
         # The group goes on without this node, which has a whole copy all the same.
-        self.is_outside = False
+        self.is_outside = mirror.from_disk is not None
+        self._found_at = clock.now()
         self._others = WholeCopies(
             effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
         )
         self._told_epoch = -1
+        # Whether it won though copies that are given up may have had more.
+        self.lacks_votes = False
         # The election that this node has called, by epoch and ballot.
         self._election: tuple[int, int] | None = None
 
@@ -115,6 +124,26 @@ class CopyHere:
         self.at_rest = False
         self._dead.clear()
         self._election = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the definition names this mirror, or one that has not come yet does."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        is_ahead = record is not None and not self.has_begun_by(record)
+        return self.listed or (self.mirror.started and is_ahead)
+
+    def is_about_to_lead(self) -> None:
+        """What the leader before handed out is ready again, and counts as delivered."""
+        for level in self.mirror.levels:
+            level.put_all_back()
+            level.count_handed_out()
+            if self.lacks_votes:
+                # It need not have heard what was announced.
+                level.backing.count_as_delivered(level.backing.next_position)
+
+    def has_begun_by(self, record: QueueRecord) -> bool:
+        """Whether this is a definition of the time after this copy was told to begin."""
+        return (record.epoch, record.ballot) >= self.mirror.began_in
 
     # `UpperLayer`
 
@@ -206,9 +235,18 @@ class CopyHere:
             self.take_lead(record.epoch)
             return
         epoch = record.epoch
-        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self.take_lead(epoch))
+        self._clock.call_later(NEXT_CANDIDATE_S * place, lambda: self._take_turn(epoch))
+
+    def _take_turn(self, epoch: int) -> None:
+        """Better candidates have had theirs."""
+        record = self._definitions.record_of(self.key, self.queue_id)
+        if record is not None and self._leader_is_dead(record):
+            self.take_lead(epoch)
 
     def _leader_is_dead(self, record: QueueRecord) -> bool:
+        if self.mirror.from_disk is not None:
+            may_come = self._clock.now() < self._found_at + LEADER_MAY_COME_S
+            return not may_come and record.leader not in self._effects.present()
         if record.leader in self._dead:
             return True
         if self.carrier is CarrierKind.LOG and not self.is_outside:
@@ -227,6 +265,8 @@ class CopyHere:
         return candidates(copies, self._alive() | {self._node}, promote)
 
     def _alive(self) -> set[str]:
+        if self.mirror.from_disk is not None:
+            return set(self._effects.present())
         if self.is_outside:
             return set(self._effects.group_members(self.queue_id) or ())
         return {member.node for member in self.member.others()}
@@ -257,17 +297,16 @@ class CopyHere:
             return Vote.NONE
         if not self.may_vote(record):
             return Vote.NONE
+        from_disk = self.mirror.from_disk is not None
+        if from_disk and not self._leader_is_dead(record):
+            return Vote.NONE
         end = self.mirror.carried_out if self.is_outside else self.member.vote()
-        return Vote.LEADER_LIVES if end is None else end
+        return Vote.LEADER_LIVES if end is None else Standing(end, self.mirror.ends(), from_disk)
 
     def may_vote(self, record: QueueRecord) -> bool:
-        """Whether this copy counts in elections.
-
-        One that is outside has not followed the leader, which confirmed nothing since only if all
-        whole copies have to have it.
-        """
-        counts = self._node in record.in_sync and self.mirror.started
-        return counts and (not self.is_outside or record.acks == ALL)
+        """Whether this copy counts in elections. One that is outside does: it says how far it got
+        with leaders before, and so it is a witness of what was confirmed by then."""
+        return self._node in record.in_sync and self.mirror.started
 
     def _count(self, answers: Mapping[str, Answer], election: tuple[int, int]) -> None:
         record = self._definitions.record_of(self.key, self.queue_id)
@@ -278,9 +317,9 @@ class CopyHere:
         if result.winner is None:
             self._tell_not_promoted(record.epoch, (result.why_not,))
         elif result.winner == self._node:
-            self.win(*election)
+            self.win(*election, lacks_votes=result.lacks_votes)
         else:
-            self._effects.tell_winner(result.winner, self, election)
+            self._effects.tell_winner(result.winner, self, election, lacks_votes=result.lacks_votes)
 
     def _given_up(self, record: QueueRecord) -> int:
         """Whole copies of which nothing is awaited any more: the policy allows to lose what only
@@ -291,9 +330,10 @@ class CopyHere:
         absent = [node not in present for node in (record.leader, *record.in_sync)]
         return sum(absent) + record.missing
 
-    def win(self, epoch: int, ballot: int) -> None:
-        """Lead: enough have voted, and nobody of them has more."""
+    def win(self, epoch: int, ballot: int, *, lacks_votes: bool) -> None:
+        """Lead: enough have voted, or are given up, and nobody of those who voted has more."""
         if not isinstance(self.vote(epoch, ballot), Vote):
+            self.lacks_votes = lacks_votes
             self.take_lead(epoch, ballot)
 
     def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
@@ -341,7 +381,7 @@ class CopyHere:
                 mirrors=mirrors,
                 in_sync=in_sync,
                 missing=missing,
-                promoted=leader_down(record.leader, whole=whole),
+                promoted=leader_down(record.leader, whole=whole and not self.lacks_votes),
                 promoted_at=self._clock.wall_time(),
                 down=False,
                 stores={**record.stores, self._node: self.storage_id},

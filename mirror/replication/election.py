@@ -6,17 +6,21 @@ of the old leader's batches, so what it says it has stays true. When enough have
 It writes itself into the definition on the condition that epoch and ballot are what
 they were, so of several elections at most one counts. The leader before, if it is alive
 after all, makes the votes void by another ballot.
+
+A copy that was on disk when its node was started votes, too, but only where the others are not
+enough. Nobody knows its last batch. It says behind which position its last message is: a copy whose
+last message comes later got all that the other one has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from warren.core.records import QueueRecord
 from warren.mirror.carriers.batch import Position
-from warren.mirror.replication.confirm_rule import votes_needed
+from warren.mirror.replication.confirm_rule import ALL, votes_needed
 
 ELECTION_PAUSE_S = 0.05
 """How long a mirror waits that has lost its leader: others are about to notice it, too."""
@@ -33,14 +37,29 @@ class Vote(Enum):
     LEADER_LIVES = "leader lives"
 
 
-Answer = Position | Vote
+class Standing(NamedTuple):
+    """A vote: the last batch of the copy, and behind which position its last message is, per level.
+
+    Of one `from_disk` the epoch is known, and no batch.
+    """
+
+    end: Position
+    positions: Sequence[int]
+    from_disk: bool = False
+
+
+Answer = Standing | Vote
 
 
 class Result(NamedTuple):
-    """`winner` is to lead; None where nobody may, for the reason in `why_not`."""
+    """`winner` is to lead; None where nobody may, for the reason in `why_not`.
+
+    `lacks_votes`: some copies that were given up were needed, and may have had more.
+    """
 
     winner: str | None
     why_not: str = ""
+    lacks_votes: bool = False
 
 
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
@@ -55,10 +74,35 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
     """
     if Vote.LEADER_LIVES in answers.values():
         return Result(None, "the leader lives")
-    votes = {node: answer for node, answer in answers.items() if isinstance(answer, tuple)}
+    votes = {node: answer for node, answer in answers.items() if isinstance(answer, Standing)}
+    following = {node: vote for node, vote in votes.items() if not vote.from_disk}
     needed = votes_needed(record.acks, record.whole_copies)
     if len(votes) + given_up < needed:
         return Result(None, f"{len(votes)} of {needed} votes")
-    # The oldest mirror among those that have the most.
-    winner = max(votes, key=lambda node: (votes[node], -record.in_sync.index(node)))
-    return Result(winner)
+    lacks_votes = len(votes) < needed
+    if following and len(following) + given_up >= needed:
+        # The oldest mirror among those that have the most.
+        winner = max(following, key=lambda node: (following[node].end, -record.in_sync.index(node)))
+        return Result(winner, lacks_votes=lacks_votes)
+    fullest = _fullest(record, votes)
+    if fullest is None:
+        return Result(None, "copies on disk that cannot be compared")
+    return Result(fullest, lacks_votes=lacks_votes)
+
+
+def _fullest(record: QueueRecord, votes: Mapping[str, Standing]) -> str | None:
+    """The oldest of those that have all that any of the others has; None if nobody can say."""
+    latest = max(vote.end[0] for vote in votes.values())
+    there = [node for node in record.in_sync if node in votes and votes[node].end[0] == latest]
+    if record.acks == ALL:
+        # Each has everything.
+        return there[0]
+    for node in there:
+        own = votes[node].positions
+        if all(_reaches(own, votes[other].positions) for other in there):
+            return node
+    return None
+
+
+def _reaches(own: Sequence[int], others: Sequence[int]) -> bool:
+    return all(one >= other for one, other in zip(own, others, strict=True))

@@ -91,6 +91,11 @@ class FormerCopies:
             return None
         return Renumbering.told(card.first_epoch, card.steps)
 
+    def stop(self) -> None:
+        """The node stops; what is here is for its next start."""
+        for former, _ in self._formers.values():
+            former.stop()
+
     # Former copies
 
     def keep(self, queue_id: int, former: FormerCopy) -> None:
@@ -113,6 +118,19 @@ class FormerCopies:
             self._cards.note_searched(former.storage_id)
         else:
             self.discard_copy(former)
+
+    def take_whole(self, record: QueueRecord) -> FormerCopy | None:
+        """The copy that the definition calls whole, if that is what this node has on disk.
+
+        Its card says so of the present epoch: of an earlier one, positions would be unknown.
+        """
+        former, _ = self._formers.get(record.queue_id, (None, 0.0))
+        if former is None or former.led or self._name not in record.in_sync:
+            return None
+        known = (former.storage_id, former.epoch)
+        if known != (record.storage_id(self._name), record.epoch):
+            return None
+        return self.take(record.queue_id)
 
     def take(self, queue_id: int) -> FormerCopy | None:
         """It is its taker's business from now on."""

@@ -68,6 +68,14 @@ class FormerCopy:
         self._renumbering = renumbering
 
     @property
+    def deltas(self) -> Sequence[int]:
+        return self._deltas
+
+    @property
+    def renumbering(self) -> Renumbering | None:
+        return self._renumbering
+
+    @property
     def messages(self) -> int:
         return sum([level.length for level in self.levels])
 
@@ -144,6 +152,11 @@ class FormerCopy:
     def may_have_more(self) -> bool:
         """Whether there may be anything at all."""
         return self.messages > 0 and (self._unasked is None or any(self._unasked))
+
+    def stop(self) -> None:
+        """The node stops; the copy is for its next start."""
+        for level in self.levels:
+            level.stop()
 
     def delete(self) -> None:
         for level in self.levels:

@@ -26,7 +26,7 @@ from warren.core.message import Envelope
 from warren.core.ports import Clock
 from warren.core.settlement import PublishConfirms
 from warren.mirror.carriers.batch import Position
-from warren.mirror.replication.confirm_rule import can_shrink, confirmed_upto
+from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.instructions import NEVER, Op, Script
 from warren.mirror.replication.leader_level import LeaderLevel
@@ -189,10 +189,14 @@ class Leader:
         self._copies: dict[str, _Copy] = {}
         # How many whole copies confirm a publish; None: every mirror there is, whole or not.
         self.acks: int | None = None
+        # The number that the definition has, with which an election counts.
+        self.written_acks = ALL
         # How many copies must have a publish at any rate: a majority of a quorum queue's members.
         self.copies_min = 1
         # Whether a persistent message is safe here when it is on disk, or as soon as it has come.
         self.is_flushed = True
+        # The ballot of the definition, which is on the way to mirrors.
+        self.ballot = 0
         self._confirmed = 0
         self._missing = 0
         self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
@@ -504,10 +508,9 @@ class Leader:
         return self._can_shrink(self._missing)
 
     def _can_shrink(self, by: int) -> bool:
-        assert self.acks is not None
         copies = self._copies.values()
         count = 1 + sum([copy.is_named for copy in copies]) + self._missing - by
-        return can_shrink(self.acks, copies, count, self._confirmed)
+        return can_shrink(self.written_acks, copies, count, self._confirmed)
 
     def have_all_confirmed(self, mirrors: Collection[str]) -> bool:
         """Whether each of these mirrors has all that was confirmed."""
@@ -555,6 +558,7 @@ class Leader:
             *self.renumbering.plain(),
             shifts,
             self._slices,
+            self.ballot,
         )
         for number, level in enumerate(self.levels):
             self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)

@@ -515,12 +515,14 @@ class LedQueue:
             if mirror not in record.mirrors:
                 self.leader.remove_mirror(mirror)
         self.leader.whole_copies_are(record.in_sync, record.missing)
+        self.leader.ballot = record.ballot
         self._look_for_awaited()
 
     def _follow_policy(self, record: QueueRecord) -> None:
         """What the policy says of a log: who confirms, and when publishes are refused."""
         # Until a smaller number is written down, an election counts on the larger one.
         self.leader.acks = stricter(record.acks, self.wanted_acks)
+        self.leader.written_acks = record.acks
         self.leader.copies_min = record.acks if record.members else 1
         self.leader.is_flushed = self.wanted.is_flushed
         has_too_few = 1 + len(record.in_sync) < self.wanted.in_sync_min

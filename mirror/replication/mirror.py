@@ -50,9 +50,13 @@ class Mirror:
         self.origins: dict[str, int] = {}
         self.refusals = Refusals()
         self.started = False
+        # Epoch and ballot of the definition that it began with; earlier ones may still come.
+        self.began_in = (epoch, 0)
         self.renumbering = Renumbering(epoch)
         # What this node has of the queue from before, while that is of use.
         self.former: FormerCopy | None = None
+        # The copy it is, if that was on disk when the node was started: it follows no leader.
+        self.from_disk: FormerCopy | None = None
         # Whether what is here would be found again after a restart.
         self.has_card = False
         # Whether it has a persistent message when that is on disk, or when it has come.
@@ -80,6 +84,20 @@ class Mirror:
         self._sync_upto = NOWHERE
         self._in_slice = False
         self._whole_at = NOT_YET
+
+    @classmethod
+    def of_disk(
+        cls, node: str, former: FormerCopy, levels: Sequence[MirroredLevel], clock: Clock
+    ) -> Mirror:
+        """A whole copy that is on disk, of the epoch of its card; `levels` are those it has."""
+        mirror = cls(node, former.epoch, levels, clock, lambda batch: None)
+        for level, delta in zip(mirror.levels, former.deltas, strict=True):
+            level.have_all(delta)
+        mirror.from_disk = former
+        mirror.started = mirror.has_card = True
+        if former.renumbering is not None:
+            mirror.renumbering = former.renumbering
+        return mirror
 
     # What comes
 
@@ -221,7 +239,7 @@ class Mirror:
         if mirror != self._node:
             return
         if op is Op.START:
-            firsts, uptos, first_epoch, steps, shifts, slices = rest
+            firsts, uptos, first_epoch, steps, shifts, slices, ballot = rest
             if self.has_card:
                 raise BeginAnew("it is to begin anew")
             self._last_slice = (self.epoch, slices)
@@ -232,6 +250,7 @@ class Mirror:
             for level, first, upto in zip(self.levels, firsts, uptos, strict=True):
                 level.begin(first, upto)
             self.started = True
+            self.began_in = (self.epoch, ballot)
         elif self.started:
             # Before that, it is for a former life of this mirror.
             number, level_number, upto = rest
@@ -330,6 +349,12 @@ class Mirror:
         self._last_slice = (epoch, 0)
         self._forget_slices()
 
+    def ends(self) -> list[int]:
+        """Behind the last message that came, a level each; from disk, behind the last there is."""
+        if self.from_disk is not None:
+            return [end for _, end in self.from_disk.kept().ranges]
+        return [level.backing.next_position - level.delta for level in self.levels]
+
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]
 
@@ -351,6 +376,8 @@ class Mirror:
 
     def into_former(self, storage_id: int) -> FormerCopy:
         """What is here, for the next copy of this node."""
+        if self.from_disk is not None:
+            return self.from_disk
         if self.former is not None:
             # It was on the way to be whole, and has less than there was before.
             former, self.former = self.former, None

@@ -45,6 +45,11 @@ class MirrorLevel:
         self.upto = upto
         self.delta = self.backing.next_position - first
 
+    def have_all(self, delta: int) -> None:
+        """What the backing queue has is all there is."""
+        self.first = 0
+        self.delta = delta
+
     def empty(self) -> None:
         self.backing.ack(list(self.pending.values()))
         self.pending.clear()
@@ -74,6 +79,13 @@ class MirrorLevel:
         """The leader that is gone may have handed out what it had announced."""
         below = min(self.handed_out_below + self.delta, self.backing.next_position)
         self.backing.count_as_delivered(below)
+
+    def is_about_to_stop(self) -> None:
+        """Have the next start know what clients may have had. It knows no single messages: better
+        too many than too few."""
+        again = self.again - self.pending.keys()
+        self.handed_out_below = max(self.handed_out_below, max(again, default=-1) + 1)
+        self.count_handed_out()
 
     def publish(
         self,

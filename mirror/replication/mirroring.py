@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from random import Random
@@ -36,12 +36,11 @@ from warren.core.ports import Clock, Commit, Key, MetadataStore
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, type_of
+from warren.core.queue_type import QUORUM, majority_of, type_of
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.records import QueueRecord
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
-from warren.mirror.carriers.batch import Position
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
@@ -50,7 +49,7 @@ from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.election import VOTE_S, Answer, Vote, can_be_elected
+from warren.mirror.replication.election import VOTE_S, Answer, Standing, Vote, can_be_elected
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
@@ -70,7 +69,6 @@ from warren.mirror.replication.replicas import (
     WHEN_SYNCED,
     Copies,
     Wanted,
-    majority_of,
     wanted_leader,
     wanted_mirrors,
 )
@@ -212,6 +210,8 @@ class Mirroring:
         self._post.watch(on_up=self._node_up, on_down=self._node_down)
         for queue in list(node.local_queues):
             self._has_queue(queue, was_there=True)
+        for key, record in list(self._definitions.items()):
+            self._have_copy_of_disk(key, record)
         formers = self._formers.to_search()
         for key, record in self._definitions.items() if formers else ():
             for former in formers.get(record.queue_id, ()):
@@ -225,9 +225,9 @@ class Mirroring:
         if copy is None:
             return None
         if not level:
-            for one in copy.mirror.levels:
-                one.put_all_back()
-                one.count_handed_out()
+            if copy.mirror.from_disk is not None:
+                copy.mirror.set_mode(spec.mode)
+            copy.is_about_to_lead()
         return copy.mirror.levels[level].backing
 
     def stop_leading(self) -> None:
@@ -245,7 +245,18 @@ class Mirroring:
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
+            for level in copy.mirror.levels:
+                level.is_about_to_stop()
             copy.member.leave()
+
+    def stop(self) -> None:
+        """The node has stopped: the storage is told which messages of copies count as delivered."""
+        for copy in self._copies.values():
+            for level in copy.mirror.levels:
+                level.backing.stop()
+            if copy.mirror.former is not None:
+                copy.mirror.former.stop()
+        self._formers.stop()
 
     def led(self, queue_id: int) -> LedQueue | None:
         """What is known of the mirrors of a queue of this node; None if it has none."""
@@ -401,6 +412,9 @@ class Mirroring:
         self._reconcile(queue)
         if queue.queue_id not in self._led:
             self._origins.pop(queue.queue_id, None)
+            known = self._formers.known_of_led(queue.queue_id, record.epoch)
+            if known is not None:
+                self._renumberings[queue.queue_id] = known
 
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """Our mirror leads now: its group, its positions and what it knew go on."""
@@ -408,7 +422,8 @@ class Mirroring:
         led = self._new_led(queue, key, record, copy.carrier)
         self._hold_until_noted(led)
         if copy.is_outside:
-            led.member = self._carriers[led.carrier].join(record, led)
+            at = copy.mirror.carried_out
+            led.member = self._carriers[led.carrier].join(record, led, at)
             led.member.start()
         else:
             led.member = copy.member
@@ -552,7 +567,10 @@ class Mirroring:
         )
 
     def _ask_to_lead(self, node: str, led: LedQueue, answer: Callable[[bool], None]) -> None:
-        self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer)
+        record = self._record(led.queue)
+        if record is not None:
+            known = (record.epoch, record.ballot)
+            self._ask_of_copy("mirror.take_lead", node, led.queue.queue_id, answer, *known)
 
     def _reclaim(self, led: LedQueue, returned: ReturnedLeader | None = None) -> None:
         """No mirror has taken our place: go on without those there were."""
@@ -604,8 +622,11 @@ class Mirroring:
         del self._led[queue.queue_id]
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
-        self._formers.remove_card(led.storage_id)
         self._renumberings[queue.queue_id] = led.leader.renumbering
+        if not led.leader.renumbering.has_gaps:
+            # Otherwise a copy that is away may have what this node lacked when it took over, and
+            # has to be told which messages these are.
+            self._formers.remove_card(led.storage_id)
         for mirror in list(led.leader.mirrors):
             # The definition names it no more; this may be known before the leader is told.
             led.leader.remove_mirror(mirror)
@@ -804,7 +825,7 @@ class Mirroring:
             return
         copy.at_rest = False
         copy.leader_may_be_gone()
-        if not copy.listed and self._clock.now() > copy.wanted_at + UNWANTED_S:
+        if not copy.is_awaited and self._clock.now() > copy.wanted_at + UNWANTED_S:
             self.drop_copy(copy, "nobody asks for it any more")
         else:
             self._write_card_of_copy(copy)
@@ -907,6 +928,8 @@ class Mirroring:
         there = self._copies.get(queue_id)
         if there is not None and there.carrier != carrier and self._name not in record.in_sync:
             self.drop_copy(there, "its batches come by another carrier", keep=True)
+        if there is not None and there.mirror.from_disk is not None:
+            self.drop_copy(there, "its leader is there", keep=True)
         if queue_id not in self._copies:
             self._have_copy(key, record, CarrierKind(carrier), founds)
         copy = self._copies[queue_id]
@@ -933,12 +956,10 @@ class Mirroring:
             )
             for level in range((settings.max_priority or 0) + 1)
         ]
-        if settings.type is QUORUM:
-            backings = [quorum_level(backings[0], LastingEnvelopes())]
         mirror = Mirror(
             self._name,
             record.epoch,
-            backings,
+            _levels(settings, backings),
             self._clock,
             lambda batch: self._report(queue_id, batch),
         )
@@ -960,6 +981,38 @@ class Mirroring:
         mirror.is_flushed = self._wanted_of(key).is_flushed
         copy.member = self._carriers[carrier].join(record, copy)
         copy.member.start(awaits_group=awaits_group)
+
+    def _have_copy_of_disk(self, key: Key, record: QueueRecord) -> None:
+        """What the disk has of a queue is a whole copy by the definition, and may have to lead.
+
+        Not where a copy says that it has messages which are not on disk.
+        """
+        if not self._wanted_of(key).is_flushed:
+            return
+        former = self._formers.take_whole(record)
+        if former is None:
+            return
+        levels = _levels(self._settings(key, record), former.levels)
+        mirror = Mirror.of_disk(self._name, former, levels, self._clock)
+        mirror.origins[SOME_ORIGINS] = 0
+        carrier = CarrierKind.of(record)
+        copy = CopyHere(
+            key,
+            record.queue_id,
+            former.storage_id,
+            self._name,
+            mirror,
+            self._clock,
+            self._definitions,
+            self,
+            carrier,
+        )
+        copy.listed = True
+        copy.member = self._carriers[carrier].join(record, copy)
+        copy.member.leave()
+        self._copies[record.queue_id] = copy
+        self._by_storage[former.storage_id] = copy
+        self._by_key[key] = record.queue_id
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key
@@ -1027,19 +1080,19 @@ class Mirroring:
                 is_over = True
                 then(answers)
 
-        async def ask(node: str) -> list[int] | str:
-            answer: list[int] | str = await self._calls.ask(
-                node, "mirror.vote", copy.queue_id, *election
-            )
-            return answer
+        async def ask(node: str) -> Answer:
+            answer = await self._calls.ask(node, "mirror.vote", copy.queue_id, *election)
+            if isinstance(answer, str):
+                return Vote(answer)
+            (epoch, batch), positions, from_disk = answer
+            return Standing((epoch, batch), positions, from_disk)
 
-        def finish(node: str, result: Callable[[], list[int] | str]) -> None:
+        def finish(node: str, result: Callable[[], Answer]) -> None:
             nonlocal left
             left -= 1
             # Who cannot be reached has not voted.
             with suppress(NotFound):
-                answer = result()
-                answers[node] = Vote(answer) if isinstance(answer, str) else (answer[0], answer[1])
+                answers[node] = result()
             if not left:
                 count()
 
@@ -1052,32 +1105,41 @@ class Mirroring:
 
     async def _asked_to_vote(
         self, _node: str, queue_id: int, epoch: int, ballot: int
-    ) -> Position | str:
+    ) -> Standing | str:
         copy = self._copies.get(queue_id)
         answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
         return answer.value if isinstance(answer, Vote) else answer
 
-    def tell_winner(self, node: str, copy: CopyHere, election: tuple[int, int]) -> None:
+    def tell_winner(
+        self, node: str, copy: CopyHere, election: tuple[int, int], *, lacks_votes: bool
+    ) -> None:
         def finish(result: Callable[[], None]) -> None:
             # If it has gone, too, another election is called at the next tick.
             with suppress(NotFound):
                 result()
 
         async def tell() -> None:
-            await self._calls.ask(node, "mirror.win", copy.queue_id, *election)
+            await self._calls.ask(node, "mirror.win", copy.queue_id, *election, lacks_votes)
 
         run(tell(), finish)
 
-    async def _has_won(self, _node: str, queue_id: int, epoch: int, ballot: int) -> None:
+    async def _has_won(
+        self, _node: str, queue_id: int, epoch: int, ballot: int, lacks_votes: bool
+    ) -> None:
         copy = self._copies.get(queue_id)
         if copy is not None:
-            copy.win(epoch, ballot)
+            copy.win(epoch, ballot, lacks_votes=lacks_votes)
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
         self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)
 
     def _ask_of_copy(
-        self, question: str, node: str, queue_id: int, answer: Callable[[bool], None]
+        self,
+        question: str,
+        node: str,
+        queue_id: int,
+        answer: Callable[[bool], None],
+        *more: int,
     ) -> None:
         def finish(result: Callable[[], bool]) -> None:
             # Who cannot be reached has not said anything.
@@ -1085,7 +1147,7 @@ class Mirroring:
                 answer(result())
 
         async def ask() -> bool:
-            has_one: bool = await self._calls.ask(node, question, queue_id)
+            has_one: bool = await self._calls.ask(node, question, queue_id, *more)
             return has_one
 
         run(ask(), finish)
@@ -1095,13 +1157,21 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         return copy is not None and copy.mirror.started
 
-    async def _asked_to_lead(self, node: str, queue_id: int) -> bool:
-        """The leader was away, and asks whether this node has a copy, and to lead if it has."""
+    async def _asked_to_lead(self, node: str, queue_id: int, epoch: int, ballot: int) -> bool:
+        """The leader was away, and asks whether this node has a copy, and to lead if it has.
+
+        Raises `NotFound` where that cannot be said yet, to be asked again.
+        """
         copy = self._copies.get(queue_id)
-        if copy is None or not copy.mirror.started:
+        if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
+            # What is on disk here, the leader has on its disk, too.
             return False
         record = self._definitions.record_of(copy.key, queue_id)
         if copy.carrier is CarrierKind.LOG and record is not None and not copy.may_vote(record):
+            # Only a mirror in sync is asked.
+            is_known = self._name in record.in_sync
+            if not is_known and (record.epoch, record.ballot) <= (epoch, ballot):
+                raise NotFound(f"the definition of queue {queue_id} is not known here yet")
             return False
         copy.leader_was_away(node)
         return True
@@ -1145,10 +1215,12 @@ class Mirroring:
         elif self._stopping:
             # What is here is for the next start.
             return
+        elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
+            self.drop_copy(copy, "another node leads, or leads on", keep=True)
         elif self._is_to_come_over(copy, record):
             copy.promoting = False
             self._carrier_switch.follow(copy, record)
-        elif copy.listed and self._name not in record.mirrors:
+        elif copy.listed and self._name not in record.mirrors and copy.has_begun_by(record):
             # If it is only that the leader could not reach it, it is asked for again.
             self.drop_copy(copy, "it is not wanted any more", keep=True)
         else:
@@ -1269,6 +1341,13 @@ class Mirroring:
         copy = self._copies.get(queue_id)
         if copy is not None:
             copy.slice_came(epoch, number, content)
+
+
+def _levels(settings: QueueSettings, backings: Sequence[MirroredLevel]) -> Sequence[MirroredLevel]:
+    """The backing queues of a copy, as a queue of this type needs them."""
+    if settings.type is QUORUM:
+        return [quorum_level(backings[0], LastingEnvelopes())]
+    return backings
 
 
 def _down(record: QueueRecord) -> QueueRecord | None:

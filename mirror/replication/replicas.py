@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
+from warren.core.queue_type import majority_of
 from warren.mirror.carriers.ports import CarrierKind
 from warren.mirror.replication.confirm_rule import ALL
 
@@ -100,11 +101,6 @@ class Wanted(NamedTuple):
             case int(number):
                 return number
         return ALL
-
-
-def majority_of(members: Sequence[str]) -> int:
-    """How many members of a quorum queue are to have a publish before it is confirmed."""
-    return len(members) // 2 + 1
 
 
 def _usual_sync_mode(definition: Mapping[str, Any]) -> str:

@@ -7,13 +7,14 @@ import errno
 import logging
 import os
 import socket
+import struct
 import sys
 from typing import Any
 
 import pytest
 
 from warren.amqp import accepting
-from warren.amqp.accepting import Acceptor
+from warren.amqp.accepting import Acceptor, SocketOptions
 
 
 class Greeter(asyncio.Protocol):
@@ -102,3 +103,84 @@ def test_a_closed_acceptor_accepts_no_more() -> None:
             await greeting(port)
 
     asyncio.run(scenario())
+
+
+async def reachable(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(host, port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def test_every_address_is_of_both_kinds() -> None:
+    async def scenario() -> None:
+        acceptor = Acceptor(sys.maxsize, backlog=10)
+        port = await acceptor.listen("::", 0, Greeter)
+        assert await reachable("127.0.0.1", port) and await reachable("::1", port)
+        with pytest.raises(OSError) as refused:
+            await Acceptor(sys.maxsize, backlog=10).listen("::", port, Greeter)
+        assert refused.value.errno == errno.EADDRINUSE
+        acceptor.close()
+
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("reason", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_where_ipv6_is_off_every_address_is_of_ipv4(
+    monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    class WithoutIpv6(socket.socket):
+        def bind(self, address: Any) -> None:
+            if self.family == socket.AF_INET6:
+                raise OSError(reason, os.strerror(reason))
+            super().bind(address)
+
+    async def scenario() -> None:
+        acceptor = Acceptor(sys.maxsize, backlog=10)
+        port = await acceptor.listen("::", 0, Greeter)
+        assert await reachable("127.0.0.1", port)
+        acceptor.close()
+
+    monkeypatch.setattr(accepting.socket, "socket", WithoutIpv6)
+    asyncio.run(scenario())
+
+
+def test_a_port_that_somebody_has_with_ipv4_is_not_chosen_for_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusals = iter([True, True, False])
+
+    class HalfTaken(socket.socket):
+        def bind(self, address: Any) -> None:
+            if self.family == socket.AF_INET and next(refusals):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            super().bind(address)
+
+    async def scenario() -> None:
+        acceptor = Acceptor(sys.maxsize, backlog=10)
+        port = await acceptor.listen("::", 0, Greeter)
+        assert await reachable("127.0.0.1", port)
+        acceptor.close()
+
+    monkeypatch.setattr(accepting.socket, "socket", HalfTaken)
+    asyncio.run(scenario())
+    assert list(refusals) == []
+
+
+def test_sockets_are_set_to_what_was_chosen() -> None:
+    options = SocketOptions(
+        nodelay=False, keepalive=True, send_buffer_bytes=8192, receive_buffer_bytes=4096, linger_s=7
+    )
+    with socket.socket() as connection:
+        options.apply(connection)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        # Linux doubles sizes, for its own use.
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 8192
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 4096
+        linger = connection.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+        assert struct.unpack("ii", linger) == (1, 7)

@@ -69,6 +69,12 @@ def test_crashing():
     if not seen("crash"):
         os._exit(3)
 """
+SLOW = """
+
+def test_slow():
+    import time
+    time.sleep(0.01)
+"""
 NESTED = """
 
 def test_nested(tmp_path):
@@ -119,6 +125,13 @@ def test_a_run_in_which_all_tests_pass_is_left_as_it_is(project: Project) -> Non
     assert code == 0
     assert "flaky" not in output
     assert " 3 passed in" in output.splitlines()[-1]
+
+
+def test_a_run_ends_with_its_slowest_tests(project: Project) -> None:
+    code, output = project.run(SLOW)
+    assert code == 0, output
+    (table,) = output.split(" slowest 25 durations ")[1:]
+    assert "s call     test_it.py::test_slow" in table
 
 
 def test_a_test_that_passes_when_run_again_by_itself_is_named_and_does_not_fail_the_run(

@@ -41,6 +41,18 @@ def vhost(store: VolatileMetadataStore, clock: ManualClock) -> VirtualHost:
 
 
 @pytest.fixture
+def fresh_vhost() -> Callable[[], tuple[VirtualHost, ManualClock]]:
+    """Makes virtual hosts that know nothing of each other, each with its clock."""
+
+    def fresh() -> tuple[VirtualHost, ManualClock]:
+        clock, store = ManualClock(), VolatileMetadataStore()
+        store.transact([Write(("vhost", "/"), VirtualHostRecord())])
+        return new_vhost(store, clock), clock
+
+    return fresh
+
+
+@pytest.fixture
 def restarted(store: VolatileMetadataStore, clock: ManualClock):  # type: ignore[no-untyped-def]
     """What is left of the virtual host after a restart."""
 

@@ -17,6 +17,7 @@ from warren.core.access import (
     create_defaults,
 )
 from warren.core.errors import AccessRefused
+from warren.core.password import Passwords
 from warren.core.pattern import InvalidPattern
 from warren.core.ports import Write
 from warren.core.records import PermissionRecord, UserRecord, VirtualHostRecord
@@ -180,6 +181,39 @@ class TestUsers:
         for name in ("b", "a"):
             access.add_user(name, "x")
         assert [name for name, _ in access.users()] == ["a", "b"]
+
+
+class TestRulesForPasswords:
+    def test_a_password_that_breaks_the_rule_is_refused(self, store: VolatileMetadataStore) -> None:
+        AccessControl(store, random_bytes=os.urandom).add_user("ann", "12345678")
+        for passwords in (Passwords(length_min=8), Passwords(pattern="^.{8,}$")):
+            access = AccessControl(store, random_bytes=os.urandom, passwords=passwords)
+            for attempt in (
+                lambda access: access.add_user("new", "1234567"),
+                lambda access: access.put_user("new", [], password="1234567"),
+                lambda access: access.change_password("ann", "1234567"),
+            ):
+                with pytest.raises(ValidationFailed):
+                    attempt(access)
+            access.add_user("new", "12345678")
+            access.delete_user("new")
+
+    def test_a_hash_and_a_password_of_before_are_not_looked_at(
+        self, store: VolatileMetadataStore
+    ) -> None:
+        AccessControl(store, random_bytes=os.urandom).add_user("old", "short")
+        access = AccessControl(store, random_bytes=os.urandom, passwords=Passwords(length_min=8))
+        access.authenticate("old", "short", True)
+        access.put_user("copy", [], password_hash=access.user("old").password_hash)
+        access.authenticate("copy", "short", True)
+
+    def test_the_hash_may_be_another(self, store: VolatileMetadataStore) -> None:
+        algorithm = "rabbit_password_hashing_sha512"
+        access = AccessControl(store, random_bytes=os.urandom, passwords=Passwords(algorithm))
+        access.add_user("long", "secret")
+        assert access.user("long").hashing_algorithm == algorithm
+        assert len(access.user("long").password_hash) == 4 + 64
+        access.authenticate("long", "secret", True)
 
 
 class TestResourcePermissions:

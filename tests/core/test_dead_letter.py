@@ -98,6 +98,19 @@ class TestHeaders:
         _, _, headers = died(envelope({"x-death": Field("A", [Field("F", death)])}))
         assert deaths(headers) == [("q", "expired", LONG_MAX)]
 
+    @pytest.mark.parametrize("count", [longstr("5"), Field("d", 5.0), Field("V", None)])
+    def test_a_count_that_is_no_integer_begins_anew(self, count: Field) -> None:
+        death = {"queue": longstr("q"), "reason": longstr("expired"), "count": count}
+        _, _, headers = died(envelope({"x-death": Field("A", [Field("F", death)])}))
+        assert deaths(headers) == [("q", "expired", 1)]
+
+    def test_several_of_a_kind_become_one(self) -> None:
+        death = Field("F", {"queue": longstr("q"), "reason": longstr("expired")})
+        other = Field("F", {"queue": longstr("o"), "reason": longstr("expired")})
+        _, _, headers = died(envelope({"x-death": Field("A", [death, other, death])}))
+        assert deaths(headers) == [("q", "expired", 3), ("o", "expired", 1)]
+        assert "x-first-death-queue" not in headers
+
     @pytest.mark.parametrize("field", [longstr("x"), long(1), Field("F", {}), Field("V", None)])
     def test_a_header_of_another_type_counts_as_no_death(self, field: Field) -> None:
         _, _, headers = died(envelope({"x-death": field}))

@@ -169,6 +169,21 @@ def test_random_forgets_what_is_unbound_and_nothing_else() -> None:
 
 def test_what_may_be_remembered_for_a_routing_key() -> None:
     remembered = {kind for kind in EXCHANGE_TYPES if exchange(kind).by_key_only}
-    assert remembered == {"direct", "fanout", "topic", "x-consistent-hash"}
+    assert remembered == {"direct", "fanout", "topic", "x-consistent-hash", "x-modulus-hash"}
     for argument, value in (("hash-header", "user"), ("hash-property", "timestamp")):
         assert not exchange("x-consistent-hash", {argument: longstr(value)}).by_key_only
+
+
+def test_modulus_hash_takes_one_for_each_key_whatever_the_order_of_bindings() -> None:
+    bindings = [binding(queue, "ignored") for queue in "dbca"]
+    made = fill(exchange("x-modulus-hash"), *bindings)
+    again = fill(exchange("x-modulus-hash"), *reversed(bindings))
+    keys = [f"key{number}" for number in range(400)]
+    chosen = [taken(made, key) for key in keys]
+    assert chosen == [taken(again, key) for key in keys]
+    assert {len(one) for one in chosen} == {1}
+    shares = [sum(one == [queue] for one in chosen) for queue in "abcd"]
+    assert min(shares) > 60, shares
+    for one in bindings:
+        made.remove(one)
+    assert taken(made, "key1") == []

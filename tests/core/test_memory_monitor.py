@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warren.core.alarms import Alarms
+from warren.core.alarms import Alarms, Resource
 from warren.core.information_unit import parse_bytes
 from warren.core.memory_monitor import (
     Absolute,
@@ -75,6 +75,15 @@ def test_what_is_free_goes_back_before_the_alarm_is_raised(files: Files) -> None
     monitor.check(0.0)
     assert not alarms.raised
     assert monitor.used_bytes == 90 * MIB
+
+
+def test_the_memory_of_the_machine_may_be_given(files: Files) -> None:
+    alarms = Alarms("n")
+    given = MemoryMonitor(files.read, alarms, Fraction(0.5), total_bytes=40 * MIB)
+    files.use(21)
+    given.check(0.0)
+    assert (given.total_bytes, given.limit_bytes) == (40 * MIB, 20 * MIB)
+    assert [alarm.resource for alarm in alarms.local()] == [Resource.MEMORY]
 
 
 def test_the_default_is_two_fifths_of_the_machine(files: Files) -> None:

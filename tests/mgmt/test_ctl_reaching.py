@@ -195,7 +195,9 @@ def test_unknown_command_is_wrong_usage(ctl_node: CtlNode) -> None:
     assert "Command 'lst_queues' not found." in unknown.err
     assert "Did you mean list_queues" in unknown.err
     assert ctl_node().code == 64
-    assert ctl().code == 64
+    bare = ctl()
+    assert (bare.code, bare.out) == (64, "")
+    assert bare.err.startswith("Usage: warren ctl") and "list_queues" in bare.err
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from api_client import ApiClient
 
 from warren import Broker
+from warren.config import Listener
 from warren.core.login_throttle import OF_ADDRESS_MAX, OF_NAME_MAX
 from warren.core.node import Node
 
@@ -31,6 +32,33 @@ def ask(
     answer.content = answer.read()  # type: ignore[attr-defined]
     connection.close()
     return answer
+
+
+def test_headers_and_the_name_of_the_cluster_may_be_configured() -> None:
+    headers = (("Strict-Transport-Security", "max-age=600"), ("X-Frame-Options", "SAMEORIGIN"))
+    with Broker(http_port=0, http_headers=headers, cluster_name="orders") as broker:
+        for path in ("/", "/api/whoami", "/api/none"):
+            answer = ask(broker, "GET", path)
+            assert answer.headers.get_all("X-Frame-Options") == ["SAMEORIGIN"]
+            assert answer.headers["Strict-Transport-Security"] == "max-age=600"
+        named = ApiClient(broker)
+        assert named.get("/cluster-name")[1] == {"name": "orders"}
+        assert named.put("/cluster-name", {"name": "sales"})
+        assert named.get("/cluster-name")[1] == {"name": "sales"}
+
+
+def test_one_slash_at_the_end_of_a_path_changes_nothing(broker: Broker) -> None:
+    client = ApiClient(broker)
+    assert client.put("/queues/%2F/q/", {})
+    for path in ("/overview", "/queues", "/queues/%2F", "/queues/%2F/q"):
+        statuses = [
+            (client.ask(method, f"{path}{end}").status)
+            for method in ("GET", "OPTIONS")
+            for end in ("", "/", "//")
+        ]
+        assert statuses[:2] == [200, 200] and statuses[3:5] == [200, 200], path
+        assert statuses[2] == 404
+    assert ask(broker, "OPTIONS", "/api/queues/").headers["Allow"] == "HEAD, GET, OPTIONS"
 
 
 def test_nobody_is_told_anything(broker: Broker) -> None:
@@ -299,3 +327,31 @@ def test_who_goes_away_in_the_middle_of_a_list_leaves_no_trace(
         connection.close()
     assert ApiClient(broker).get("/whoami")[0] == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_probes_want_no_login_and_say_why_a_node_is_not_ready() -> None:
+    metrics = (Listener("127.0.0.1", 0),)
+    with Broker(http_port=0, metrics_listeners=metrics, path_prefix="/broker") as broker:
+        managed = broker._running.management.managed  # type: ignore[union-attr]
+        ports = [port for _, port in broker._running.http_ports]
+
+        def probe(port: int, path: str) -> tuple[int, str]:
+            connection = http.client.HTTPConnection(broker.host, port, timeout=30)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            connection.close()
+            return answer.status, text
+
+        for port in ports:
+            assert probe(port, "/health/live") == (200, "alive\n")
+            assert probe(port, "/health/ready") == (200, "ready\n")
+        for attribute, value, reason in (
+            ("suspended", True, "no new clients are let in\n"),
+            ("drained", True, "in maintenance\n"),
+            ("paused", "etcd is lost", "paused: etcd is lost\n"),
+        ):
+            broker.call(lambda node, name=attribute, to=value: setattr(managed, name, to))
+            for port in ports:
+                assert probe(port, "/health/ready") == (503, reason)
+                assert probe(port, "/health/live")[0] == 200

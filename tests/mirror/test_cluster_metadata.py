@@ -21,7 +21,7 @@ from metadata_contract import MetadataContract, Opened, keys, vhost
 from metadata_history import Writers, check, final_table
 
 from warren.core.definition_table import Change
-from warren.core.ports import Key, Precondition, Write
+from warren.core.ports import Key, Precondition, Stored, Write
 from warren.core.records import (
     BindingRecord,
     GlobalParameterRecord,
@@ -167,6 +167,26 @@ def test_a_broker_without_a_cluster_does_not_load_the_client() -> None:
 def test_a_cluster_without_certificates_does_not_load_what_reads_them() -> None:
     program = "import sys, warren.cluster; sys.exit('warren.link_certificates' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
+
+
+def test_a_definition_that_is_made_anew_is_not_taken_for_the_one_before(
+    shared_etcd: EtcdServer, run: Callable[..., None]
+) -> None:
+    key: Key = ("vhost", "v")
+
+    async def scenario(cluster: Cluster) -> None:
+        a, b = await cluster.open("a"), await cluster.open("b")
+        await done(a.transact([Write(key, vhost("first"))]))
+        first = a.get(key)
+        assert first is not None
+        for record in (None, vhost("anew")):
+            await done(a.transact([Write(key, record)]))
+        anew = a.get(key)
+        assert anew is not None and anew.version > first.version
+        await settled(a, b)
+        assert b.get(key) == anew
+
+    run(shared_etcd, scenario)
 
 
 class TestManyWriters:
@@ -379,8 +399,10 @@ class TestTheWatch:
             proxy.refuse = True
             proxy.cut()
             in_doubt = a.transact([Write(("vhost", "mine"), vhost())])
+            old = a.get(("vhost", "old"))
+            assert old is not None
             lost_against = a.transact(
-                [Write(("vhost", "old"), vhost("mine"))], [Precondition(("vhost", "old"), 1)]
+                [Write(old.key, vhost("mine"))], [Precondition(old.key, old.version)]
             )
             await until(lambda: not a.reachable)
             b.transact([Write(("vhost", "new"), vhost("newer"))])
@@ -621,6 +643,37 @@ class TestReplica:
                 kept = replica.load()
                 assert kept is not None
                 assert [change.stored for change in kept.definitions] == list(other.records(()))
+
+        run(shared_etcd, scenario)
+
+    def test_a_replica_whose_versions_are_counts_is_not_used(
+        self, shared_etcd: EtcdServer, run: Callable[..., None], tmp_path: Path
+    ) -> None:
+        """As earlier versions of Warren left it: nothing could be changed that it says."""
+        key: Key = ("vhost", "v")
+
+        async def scenario(cluster: Cluster) -> None:
+            async with replica_in(tmp_path) as replica:
+                store = await cluster.open("a", replica=replica)
+                await done(store.transact([Write(key, vhost())]))
+                await store.aclose()
+            async with replica_in(tmp_path) as replica:
+                kept = replica.load()
+                assert kept is not None
+                cluster_id, _, versions = kept.cluster_id.rpartition("/")
+                assert versions == "revisions"
+                replica.reset(cluster_id)
+                replica.save(kept.revision, [Change(key, Stored(key, vhost(), 1))])
+            async with replica_in(tmp_path) as replica:
+                store = await cluster.open("a", replica=replica)
+                stored = store.get(key)
+                assert stored is not None
+                change = store.transact(
+                    [Write(key, vhost("changed"))], [Precondition(key, stored.version)]
+                )
+                await done(change)
+                assert change.visible and not change.refused
+                await store.aclose()
 
         run(shared_etcd, scenario)
 

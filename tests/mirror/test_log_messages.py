@@ -82,6 +82,15 @@ def test_a_window_begins_where_another_carrier_ended() -> None:
     assert window.place_after((4, 19), 4) is None
 
 
+def test_a_window_that_begins_with_a_later_batch_is_for_those_who_have_the_ones_before() -> None:
+    window = Window()
+    window.append((1, 3), b"three")
+    assert window.place_after((1, 2), 1) == 0
+    assert window.place_after((1, 1), 1) is None
+    # It may lack the first two of epoch 1.
+    assert window.place_after((0, 7), 1) is None
+
+
 def test_who_has_more_of_an_earlier_epoch_waits_for_the_present_one() -> None:
     """A new leader says nothing before its node knows that it leads."""
     window = Window((1, 6))

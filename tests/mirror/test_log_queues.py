@@ -11,6 +11,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from cluster import Cluster
+from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
@@ -18,7 +19,9 @@ from pipe import Client
 from warren.core.policy_definition import check_definition
 from warren.core.records import QueueRecord
 from warren.core.validation import ValidationFailed
+from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm.ring_view import Shown, Standing
+from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 from warren.mirror.replication.replicas import Wanted
 
 LOG = {"ha-mode": "all", "ha-replication": "log"}
@@ -174,6 +177,198 @@ def test_the_carrier_changes_while_clients_publish_and_no_copy_is_made_anew(
         bodies.append(got.body)
     assert bodies == [b"%s %d" % (when, n) for n in (1, 2, 3) for when in (b"before", b"after")]
     assert confirmed(publisher) == 6
+
+
+def test_what_a_mirror_got_before_it_began_is_not_taken_for_all_there_was(
+    cluster: LoggedCluster,
+) -> None:
+    """c lacks what a was sent in slices, and a, which leads next, cannot send it as batches."""
+    cluster.stall("b", "c")
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "b"
+    cluster.client("b").publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    cluster.comes_back("a")
+    cluster.clock.advance(5)
+    assert cluster.record().in_sync == ["c", "a"]
+    cluster.kill("b")
+    cluster.tidy_after("b")
+    cluster.clock.advance(10)
+    record = cluster.record()
+    assert (record.leader, record.in_sync) == ("a", ["c"])
+    assert list(check_mirrors(cluster)) == ["c"]
+    assert len(cluster["a"].queue("q")) == 1
+
+
+def test_a_mirror_that_hears_late_of_definitions_keeps_the_copy_that_counts(
+    cluster: LoggedCluster,
+) -> None:
+    """It was named, named no more and named again before it hears of the first."""
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.kill("c")
+    cluster.kill("b")
+    cluster.clock.advance(1)
+    cluster.restart("b")
+    cluster.settle()
+    for name in ("a", "b"):
+        cluster.cut_store(name)
+    cluster.connect("a", "b")
+    cluster.clock.advance(0.1)
+    # It has answered that it has a copy, and does not hear that this is to begin.
+    cluster.stall("a", "b")
+    cluster.restore_store("a")
+    cluster.clock.advance(0.1)
+    assert cluster.record().mirrors == ["b"]
+    cluster.cut("a", "b")
+    cluster.unstall("a", "b")
+    cluster.clock.advance(0.1)
+    assert cluster.record().mirrors == []
+    cluster.connect("a", "b")
+    cluster.clock.advance(15)
+    assert cluster.record().in_sync == ["b"]
+    cluster.kill("a")
+    cluster.clock.advance(0.01)
+    cluster.comes_back("a")
+    cluster.clock.advance(5)
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    record = cluster.record()
+    assert (record.leader, record.promoted) == ("b", "a is down")
+
+
+def test_a_leader_that_is_back_waits_for_a_mirror_that_does_not_know_yet_that_it_has_all(
+    cluster: LoggedCluster,
+) -> None:
+    for name in ("b", "c"):
+        cluster.kill(name)
+    cluster.clock.advance(1)
+    cluster.restart("b")
+    cluster.settle()
+    cluster.cut_store("a")
+    cluster.connect("a", "b")
+    cluster.clock.advance(0.1)
+    # It hears that it is a mirror, and not that it is in sync.
+    cluster.stall("b", "a")
+    cluster.restore_store("a")
+    cluster.clock.advance(0.1)
+    cluster.cut_store("b")
+    cluster.unstall("b", "a")
+    cluster.clock.advance(0.1)
+    assert cluster.record().in_sync == ["b"]
+    cluster.client().publishes("q", b"one", delivery_mode=1)
+    cluster.clock.advance(0.1)
+    cluster.kill("a")
+    cluster.clock.advance(0.01)
+    cluster.comes_back("a")
+    cluster.clock.advance(5)
+    cluster.restore_store("b")
+    cluster.clock.advance(10)
+    assert cluster.record().leader == "b"
+    assert len(cluster["b"].queue("q")) == 1
+
+
+def test_a_copy_that_follows_no_leader_votes_with_what_it_has(cluster: LoggedCluster) -> None:
+    """As one that a new leader cannot send what it lacks. It counts until it is named no more."""
+    cluster.policy(log_acks="majority", ha_promote_on_failure="when-synced")
+    publisher = cluster.publisher("b")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    cluster.kill("a")
+    (copy,) = cluster["c"].mirroring.figures.copies_here()
+    copy.stopped(StopReason.INCONSISTENT)
+    assert copy.is_outside
+    cluster.tidy_after("a")
+    cluster.clock.advance(5)
+    assert cluster.record().leader in ("b", "c")
+    got = cluster.client("b").gets("q", no_ack=True)
+    assert got is not None and got.body == b"one"
+
+
+def test_a_missing_copy_counts_while_the_policy_comes_to_want_all_acknowledgements(
+    cluster: LoggedCluster,
+) -> None:
+    """What two of three had confirmed, c lacks: it must not lead alone."""
+    cluster.policy(log_acks="majority", ha_promote_on_failure="when-synced")
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.kill("b")
+    cluster.clock.advance(1)
+    assert (cluster.record().in_sync, cluster.record().missing) == (["c"], 1)
+    cluster.policy(ha_promote_on_failure="when-synced")
+    assert (cluster.record().acks, cluster.record().missing) == (2, 1)
+    cluster.kill("a")
+    for name in ("a", "b"):
+        cluster.tidy_after(name)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "a"
+
+
+def test_a_copy_that_leaves_is_missing_while_the_policy_comes_to_want_all_acknowledgements(
+    cluster: LoggedCluster,
+) -> None:
+    cluster.policy(log_acks="majority", ha_promote_on_failure="when-synced")
+    publisher = cluster.publisher()
+    cluster.stall("a", "c")
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.policy(ha_promote_on_failure="when-synced")
+    cluster.kill("b")
+    cluster.clock.advance(1)
+    assert (cluster.record().in_sync, cluster.record().acks) == (["c"], 2)
+    assert cluster.record().missing == 1
+
+
+def test_who_leads_without_the_votes_it_needs_delivers_everything_as_redelivered(
+    cluster: LoggedCluster,
+) -> None:
+    """c cannot know what was handed out when it heard nothing more, and the policy lets it lead."""
+    cluster.policy(log_acks="majority", ha_promote_on_failure="always")
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.stall("a", "c")
+    consumer = cluster.client()
+    consumer.consumes("q")
+    cluster.clock.advance(1)
+    assert consumer.receives_bodies() == [b"one"]
+    for name in ("a", "b"):
+        cluster.kill(name)
+    for name in ("a", "b"):
+        cluster.tidy_after(name)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "c"
+    assert cluster.record().promoted == "a is down; copy was not in sync"
+    got = cluster.client("c").gets("q")
+    assert got is not None and got.body == b"one" and got.method.redelivered
+
+
+def test_what_is_lacked_by_who_leads_without_votes_is_found_when_the_leader_is_back(
+    cluster: LoggedCluster,
+) -> None:
+    cluster.policy(log_acks="majority", ha_promote_on_failure="always")
+    cluster.stall("a", "c")
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    for name in ("a", "b"):
+        cluster.kill(name)
+    for name in ("a", "b"):
+        cluster.tidy_after(name)
+    cluster.clock.advance(20)
+    assert cluster.record().leader == "c"
+    cluster.comes_back("a")
+    cluster.clock.advance(30)
+    got = cluster.client("c").gets(LOST_AND_FOUND)
+    assert got is not None and got.body == b"one"
 
 
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:

@@ -94,7 +94,7 @@ def test_a_mirror_is_in_sync_in_the_end_though_a_piece_was_lost_with_the_link(
     client.receives(commands.Basic.Ack)
 
 
-EMPTY: tuple[int, list[object], list[int], int] = (0, [], [], 0)
+EMPTY: tuple[int, list[object], list[int], int, int] = (0, [], [], 0, 0)
 
 
 FURTHER = (1, 9)
@@ -174,7 +174,7 @@ def test_a_mirror_goes_on_with_what_it_has_when_the_next_piece_died_with_the_lea
 def test_pieces_of_a_synchronisation_that_was_cancelled_are_not_kept(mirror: Mirror) -> None:
     first = Leading(mirror, 1)
     first.sends_slice(1, 0, 1)
-    first.says(Op.START, "m", [9], [NOWHERE], 0, [], [], 1)
-    first.says(Op.START, "m", [0], [0], 0, [], [], 1)
+    first.says(Op.START, "m", [9], [NOWHERE], 0, [], [], 1, 0)
+    first.says(Op.START, "m", [0], [0], 0, [], [], 1, 0)
     first.says(Op.SLICE, "m", 1, 0, NOWHERE)
     assert mirror.awaits_slice

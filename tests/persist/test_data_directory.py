@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from warren.persist.data_directory import DataDirectory, DirectoryInUse, write_durably
+from warren.persist.data_directory import (
+    DataDirectory,
+    DataDirectoryRefused,
+    DirectoryInUse,
+    write_durably,
+)
 
 
 def test_a_directory_that_begins_anew_is_empty_and_of_another_node(tmp_path: Path) -> None:
@@ -35,6 +40,27 @@ def test_a_directory_that_begins_anew_is_empty_and_of_another_node(tmp_path: Pat
         again = directory.node_id
     with DataDirectory.open(path) as directory:
         assert directory.node_id == again
+
+
+def test_a_directory_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DataDirectoryRefused, match=r"file/data cannot be created: Not a directory"):
+        DataDirectory.open(tmp_path / "file" / "data")
+
+
+def test_only_what_was_created_is_discarded(tmp_path: Path) -> None:
+    path = tmp_path / "one" / "two"
+    for _ in range(2):
+        directory = DataDirectory.open(path)
+        directory.subdirectory("store")
+        directory.close()
+    directory.discard_new()
+    assert path.exists(), "the second time it was there"
+    (tmp_path / "new").mkdir()
+    new = DataDirectory.open(tmp_path / "new" / "a" / "b")
+    new.close()
+    new.discard_new()
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_file_that_cannot_be_replaced_stays_as_it_was(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -104,6 +105,15 @@ class TestContract(MetadataContract):
             store = open_store(tmp_path / "d")
         yield Opened(store, lambda: None)
         store.close()
+
+    def test_a_key_made_anew_starts_at_version_one(self, opened: Opened) -> None:
+        store = opened.store
+        opened.put("a", "a")
+        opened.transact([Write(("vhost", "a"), None)])
+        assert store.get(("vhost", "a")) is None
+        opened.put("a")
+        stored = store.get(("vhost", "a"))
+        assert stored is not None and stored.version == 1
 
 
 KEY_PARTS = st.text(
@@ -855,3 +865,13 @@ class TestDeletedQueuesOfAMember:
         replica.load()
         assert 0x100 not in replica.deleted_queues and 0x300 not in replica.deleted_queues
         replica.close()
+
+
+def test_a_full_disk_is_not_taken_for_damage(tmp_path: Path) -> None:
+    def full(path: Path, map_bytes: int) -> Any:
+        raise lmdb.DiskError(f"{path}: {os.strerror(errno.ENOSPC)}")
+
+    with pytest.raises(OSError) as refused:
+        open_store(tmp_path, open_environment=full)
+    assert refused.value.errno == errno.ENOSPC
+    assert not isinstance(refused.value, DamagedMetadata)

@@ -18,6 +18,7 @@ from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
+from warren.mirror.replication.promotion import Promotion, promotion
 
 if TYPE_CHECKING:
     from cluster import Cluster, ClusterNode
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
 KNOWN_S = 4.0
 """After so long every node that is up knows of a definition."""
 
+NEWS_S = 1.0
+"""After so long they know who is up."""
+
 LATE_S = 15.0
 """So much later may a node that is cut off from the definitions hear of one."""
+
+NOT_IN_SYNC = Promotion.LEADER_DOWN_NOT_IN_SYNC
 
 ALL, TRANSIENT = "all", "transient"
 
@@ -145,6 +151,18 @@ class Ledger:
 
     def _led_anew(self, queue: QueueLedger, earlier: QueueRecord, record: QueueRecord) -> None:
         seen, leader = self._seen, record.leader
+        lacks_votes = record.carrier and promotion(record.promoted) is NOT_IN_SYNC
+        if lacks_votes and leader in earlier.in_sync:
+            # Others may have had more, and it is found when their nodes are back.
+            seen["led without the votes it needs"] += 1
+            self.led_out_of_sync.add(queue.name)
+            assert queue.name in self.may_promote_out_of_sync, (
+                f"M11: {leader} leads {queue.name} without votes: {earlier} -> {record}"
+            )
+            what = TRANSIENT if self._is_durable else ALL
+            self._lose(queue, what, f"{leader} led without the votes it needs")
+            queue.holders = {leader}
+            return
         if leader in queue.holders:
             order = earlier.in_sync.index(leader) if leader in earlier.in_sync else -1
             seen["led anew by itself" if order < 0 else f"in-sync candidate {order} promoted"] += 1
@@ -163,6 +181,14 @@ class Ledger:
             elif queue.holders:
                 what = TRANSIENT if self._is_durable else ALL
                 self._lose(queue, what, f"{leader} came back, and {queue.holders} were cut off")
+        elif leader in earlier.in_sync:
+            # It was away, too, and has what its disk has: all that is persistent.
+            seen["a mirror led from its disk"] += 1
+            assert earlier.leader not in self._up() or self._has_just_started(earlier.leader), (
+                f"MS26: {leader} leads {queue.name} from its disk: {earlier} -> {record}"
+            )
+            what = TRANSIENT if self._is_durable else ALL
+            self._lose(queue, what, f"{leader} led from its disk")
         else:
             seen["promoted out of sync"] += 1
             self.led_out_of_sync.add(queue.name)
@@ -183,6 +209,10 @@ class Ledger:
         """The nodes that live, and are up for the cluster: others may count a node as dead that
         has lost its lease, and it is to pause."""
         return set(self._cluster.alive) & self._cluster.present
+
+    def _has_just_started(self, node: str) -> bool:
+        """Others need not have heard that it is up."""
+        return self._cluster.clock.now() - self._cluster[node].started_at < NEWS_S
 
     def _check_stay_in_sync(self, name: str, earlier: QueueRecord, record: QueueRecord) -> None:
         """M2: a mirror that was in sync is, until it goes or has another copy."""

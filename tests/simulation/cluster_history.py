@@ -43,7 +43,7 @@ from warren.core.validation import NotThere
 from warren.core.waiting import run as run_to_end
 from warren.mirror.messages.cargo import Entry
 from warren.mirror.remote.remote_client import RemoteClient
-from warren.mirror.replication import hand_outs
+from warren.mirror.replication import copy_here, hand_outs
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
@@ -1037,6 +1037,18 @@ def little_ahead(history: History) -> Iterator[None]:
 
 
 @contextmanager
+def leaders_not_awaited_for_long(history: History) -> Iterator[None]:
+    """A mirror that is found on disk leads soon when its leader is not up."""
+    leader_may_come_s = copy_here.LEADER_MAY_COME_S
+    if history.has_carriers:
+        copy_here.LEADER_MAY_COME_S = 0.5
+    try:
+        yield
+    finally:
+        copy_here.LEADER_MAY_COME_S = leader_may_come_s
+
+
+@contextmanager
 def watching_returns(history: History) -> Iterator[None]:
     requeue = Queue.requeue
 
@@ -1092,6 +1104,7 @@ def run(seed: int, seen: Counter[str]) -> History:
                 watching_refusals(history),
                 watching_queues_without_mirrors(history),
                 little_ahead(history),
+                leaders_not_awaited_for_long(history),
             ):
                 history.run()
         except Exception as error:

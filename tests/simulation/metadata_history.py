@@ -118,15 +118,16 @@ def _places(history: Sequence[Sequence[Change]]) -> dict[str, list[tuple[int, Ke
 
 
 def _versions(history: Sequence[Sequence[Change]]) -> list[dict[Key, int]]:
-    """The versions before each place of the history; they count from one, without a gap."""
+    """The versions before each place of the history; those of a key rise, for ever."""
     before: list[dict[Key, int]] = []
     versions: dict[Key, int] = {}
+    last: dict[Key, int] = {}
     for changes in history:
         before.append(dict(versions))
         for key, stored, _ in changes:
             if stored is None:
                 versions.pop(key, None)
             else:
-                assert stored.version == versions.get(key, 0) + 1, key
-                versions[key] = stored.version
+                assert stored.version > last.get(key, 0), key
+                last[key] = versions[key] = stored.version
     return before

@@ -103,7 +103,7 @@ class SharedHistory:
         changes = []
         for key, value in piece.writes:
             if value is not None:
-                change = decode_definition(encode_path(key), value, self._version(key) + 1)
+                change = decode_definition(encode_path(key), value, self.revision + 1)
                 self._definitions[key] = change
                 changes.append(change)
             elif self._definitions.pop(key, None) is not None:

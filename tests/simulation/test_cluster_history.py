@@ -95,6 +95,8 @@ ONCE_FAILED = {
     60339: "a queue was handed over to a node that had died and was back",
     60680: "a queue was deleted while it was handed over, and what was held back hung",
     70559: "a mirror began anew by hand while it was being written down that it is in sync",
+    10_012_128: "a leader sent a mirror what it had got as batches, but not what it had got before",
+    10_013_181: "a mirror dropped the copy that counted by a definition of the time before it",
     2327: "a mirror that had begun anew was written down as in sync for what it had before",
 }
 
@@ -121,6 +123,7 @@ RARE = (
 )
 
 
+@pytest.mark.slow
 def test_no_client_of_a_cluster_is_told_what_is_not_so() -> None:
     seen: Counter[str] = Counter()
     for seed in SEEDS:

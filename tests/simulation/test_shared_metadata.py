@@ -104,6 +104,24 @@ class TestCommits:
         with pytest.raises(Conflict):
             b.transact([Write(key, vhost("b"))], [Precondition(key, 0)])
 
+    def test_what_was_to_change_a_definition_does_not_change_another_one_of_its_key(
+        self, history: SharedHistory, steps: Steps
+    ) -> None:
+        """A node that was cut off does not know that it was deleted and made anew."""
+        a, b = history.open("a"), history.open("b")
+        key: Key = ("vhost", "v")
+        a.transact([Write(key, vhost("first"))])
+        steps.run()
+        first = b.get(key)
+        assert first is not None
+        for record in (None, vhost("anew")):
+            a.transact([Write(key, record)])
+        change = b.transact([Write(key, vhost("changed"))], [Precondition(key, first.version)])
+        steps.run("a/requests", "a/answers", "a/history")
+        steps.run()
+        stored = b.get(key)
+        assert change.refused and stored is not None and stored.record == vhost("anew")
+
     def test_a_transaction_may_only_check(self, history: SharedHistory, steps: Steps) -> None:
         a, b = history.open("a"), history.open("b")
         a.transact([Write(("vhost", "v"), vhost())])
@@ -120,7 +138,8 @@ class TestCommits:
             store.transact([Write(("vhost", "v"), vhost(text))])
             store.transact([Write(("vhost", text), vhost(text))])
         steps.run()
-        assert store.get(("vhost", "v")) == (("vhost", "v"), vhost("c"), 3)
+        stored = store.get(("vhost", "v"))
+        assert stored is not None and stored.record == vhost("c")
         assert [len(changes) for changes in history.revisions] == [1, 3, 2]
 
     def test_of_several_writes_of_a_key_in_a_transaction_the_last_counts(
@@ -129,7 +148,8 @@ class TestCommits:
         store = history.open("a")
         store.transact([Write(("vhost", "v"), vhost(text)) for text in "ab"])
         steps.run()
-        assert store.get(("vhost", "v")) == (("vhost", "v"), vhost("b"), 1)
+        stored = store.get(("vhost", "v"))
+        assert stored is not None and stored.record == vhost("b")
 
     def test_a_watcher_that_raises_stops_nothing(
         self, history: SharedHistory, steps: Steps, caplog: pytest.LogCaptureFixture

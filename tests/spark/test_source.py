@@ -263,6 +263,7 @@ def test_a_snapshot_has_the_lease_that_was_asked_for(spark: SparkSession, store:
     snapshot.release()
 
 
+@pytest.mark.slow
 def test_a_snapshot_goes_with_the_application_that_took_it(
     spark: SparkSession, worker_python: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
@@ -205,6 +205,11 @@ class Ledger:
         self.avoid = self.leave = node
         wait_until(lambda: not any(worker.shall_move for worker in self._workers))
 
+    def wait_for_confirms(self, count: int) -> None:
+        """Until so many more publishes were confirmed."""
+        wanted = len(self.confirmed) + count
+        wait_until(lambda: len(self.confirmed) >= wanted)
+
     def start(self) -> None:
         for worker in self._workers:
             worker.start()
@@ -368,11 +373,11 @@ def fail_over(
     return took
 
 
-def prepare(cluster: RunningCluster) -> None:
-    """The policy and the queue."""
+def prepare(cluster: RunningCluster, more: Mapping[str, object] | None = None) -> None:
+    """The policy, with `more` in it, and the queue."""
     node = next(iter(cluster.nodes.values()))
     connection = node.connect()
-    put_policy(node, "ha", "^ha", {"ha-mode": "all", "ha-sync-mode": "automatic"})
+    put_policy(node, "ha", "^ha", {"ha-mode": "all", "ha-sync-mode": "automatic", **(more or {})})
     connection.channel().queue_declare(QUEUE, durable=True)
     connection.close()
     leader_of(cluster)

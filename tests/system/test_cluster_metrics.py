@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
@@ -14,6 +15,7 @@ from warren import Broker
 
 A, B, C = (f"{name}@127.0.0.1" for name in "abc")
 OWN = "warren_mirroring_"
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
 @pytest.fixture
@@ -79,6 +81,10 @@ def test_members_and_links_are_counted(cluster: RunningCluster) -> None:
     assert values["warren_cluster_members"] == values["warren_cluster_members_up"] == 3
     assert values["warren_cluster_etcd_reachable"] == values["warren_cluster_lease_held"] == 1
     assert values["warren_cluster_partitioned_peers"] == 0
+    told = {re.sub(r"\{.*", "", key) for key in values}
+    for file in (*DEPLOY.glob("grafana/*.json"), *DEPLOY.glob("prometheus/*.yaml")):
+        asked = set(re.findall(r"\b(?:warren|erlang_vm)_(?:\w+)", file.read_text()))
+        assert asked <= told, file
     for peer in (B, C):
         shown = f'{{peer="{peer}"}}'
         assert values[f"erlang_vm_dist_node_state{shown}"] == 3

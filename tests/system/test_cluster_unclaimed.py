@@ -7,6 +7,7 @@ import json
 import urllib.request
 from collections.abc import Callable
 
+import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
 from warren.core.ports import Key
@@ -50,6 +51,7 @@ def expect_nothing_unclaimed(node: ClusterProcess) -> None:
     assert "messages_unclaimed" not in node.log
 
 
+@pytest.mark.slow
 def test_copies_of_queues_that_were_deleted_or_were_never_whole_are_dropped(
     start_cluster: Callable[..., RunningCluster],
 ) -> None:
@@ -77,6 +79,7 @@ def test_copies_of_queues_that_were_deleted_or_were_never_whole_are_dropped(
     assert take(b.connect().channel(), "own", len(BODIES)) == BODIES
 
 
+@pytest.mark.slow
 def test_messages_of_a_queue_whose_definition_in_etcd_is_damaged_are_kept(
     start_cluster: Callable[..., RunningCluster],
 ) -> None:

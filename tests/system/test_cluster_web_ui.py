@@ -179,6 +179,11 @@ def test_every_node_of_the_cluster_is_shown(
         ui.open("nodes")
         line = ui.page.get_by_role("row").filter(has_text=B)
         expect(line).to_contain_text("down")
+        # Every page says so, not the overview alone.
+        for page in ("nodes", "queues", "users"):
+            ui.open(page)
+            expect(ui.page.locator(".alarms")).to_have_text(f"Node {B} is down.")
+        ui.open("nodes")
         ui.check_form()
         ui.picture(f"{kind}-cluster-nodes")
         ui.open()

@@ -31,6 +31,8 @@ def run_suite(broker: Broker, folder: Path, *options: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_conformance_suite_passes(managed_broker: Broker, tmp_path: Path) -> None:
     management = managed_broker.http_url.replace("http://", "http://guest:guest@")
     suite = run_suite(managed_broker, tmp_path, "--management", management, "-m", "not slow")
@@ -40,6 +42,8 @@ def test_conformance_suite_passes(managed_broker: Broker, tmp_path: Path) -> Non
     assert int(passed[1]) > 700
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_slow_part_of_the_suite_passes(managed_broker: Broker, tmp_path: Path) -> None:
     """Heartbeats, statistics and the like, which wait for clocks on both sides."""
     management = managed_broker.http_url.replace("http://", "http://guest:guest@")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from warren import Broker
+from warren.compat_tests.field_table import Typed
 from warren.compat_tests.methods import Method
 from warren.compat_tests.raw_client import RawChannel, RawClient
 
@@ -63,6 +64,25 @@ def test_a_publish_is_copied_with_where_it_came_from_and_went(
         "channel": 7,
         "user": "guest",
     }
+
+
+def test_numbers_have_the_type_that_every_client_knows(
+    tracer: RawChannel, client: RawChannel
+) -> None:
+    """Java's client knows no `B`, in which priority and mode travel as properties."""
+    queue = client.own_queue()
+    number = (1 << 32) + 7
+    client.publish(
+        b"x", queue, priority=3, delivery_mode=2, timestamp=number, headers={"n": Typed("l", 1)}
+    )
+    copy = traced(tracer, "publish.").typed_headers
+    client.got(queue)
+    delivered = traced(tracer, f"deliver.{queue}").typed_headers
+    assert (copy["channel"], delivered["redelivered"]) == (Typed("I", 7), Typed("I", 0))
+    properties = copy["properties"].value
+    for name, value in (("priority", 3), ("delivery_mode", 2), ("timestamp", 7)):
+        assert properties[name] == Typed("I", value)
+    assert properties["headers"].value == {"n": Typed("l", 1)}
 
 
 def test_a_delivery_is_copied_with_its_queue_and_whether_it_came_again(

@@ -224,6 +224,7 @@ def test_a_node_that_stops_takes_no_other_for_dead(
     goes_with_its_node(cluster, owners, "b")
 
 
+@pytest.mark.slow
 def test_a_node_that_starts_takes_no_other_for_dead(
     lost: tuple[RunningCluster, dict[str, Owner]],
 ) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import trustme
 
 from warren import Broker
 from warren.compat_tests.raw_client import RawClient
+from warren.config import Listener, SslOptions
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 REFUSED = (
@@ -169,3 +173,55 @@ def test_a_node_without_the_option_takes_no_header(
     client.send_bytes(b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n")
     assert client.read_bytes(8) == b"AMQP\x00\x00\x09\x01"
     client.expect_socket_closed()
+
+
+class TestTls:
+    """The balancer's header comes before the client's TLS."""
+
+    @pytest.fixture
+    def certificate(self) -> trustme.CA:
+        return trustme.CA()
+
+    @pytest.fixture
+    def tls_broker(self, certificate: trustme.CA, tmp_path: Path) -> Iterator[Broker]:
+        issued = certificate.issue_cert("localhost")
+        issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+        issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+        ssl_options = SslOptions(certfile=tmp_path / "cert.pem", keyfile=tmp_path / "key.pem")
+        listeners = (Listener("127.0.0.1", 0),)
+        with Broker(
+            proxy_protocol=True,
+            tls_listeners=listeners,
+            ssl=ssl_options,
+            ssl_handshake_timeout_ms=1000,
+        ) as broker:
+            yield broker
+
+    @pytest.mark.parametrize("cut", [0, 1, 13, 20])
+    def test_the_client_is_where_the_balancer_says(
+        self, tls_broker: Broker, certificate: trustme.CA, cut: int
+    ) -> None:
+        context = ssl.create_default_context()
+        certificate.configure_trust(context)
+        header = v2_ipv4("198.51.100.7")
+        with socket.create_connection(("127.0.0.1", tls_broker.tls_port), timeout=30) as plain:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in (header[:cut], header[cut:]):
+                plain.sendall(piece)
+            with context.wrap_socket(plain, server_hostname="localhost") as client:
+                client.sendall(b"AMQP\x00\x00\x09\x01")
+                assert client.recv(7)[:1] == b"\x01", "connection.start"
+                # Nobody has logged in yet: the listener knows the connection, the node does not.
+                (protocol,) = tls_broker._running._listener._protocols
+                assert protocol._connection is not None
+                peer, tls = protocol._connection.peer.host, protocol._connection.peer.tls
+                assert (peer, tls) == ("198.51.100.7", True)
+
+    @pytest.mark.parametrize("beginning", [b"", b"PRO", b"\x16\x03\x01\x02\x00\x01" * 5])
+    def test_who_sends_no_header_is_dropped(self, tls_broker: Broker, beginning: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", tls_broker.tls_port), timeout=30) as client:
+            client.sendall(beginning)
+            try:
+                assert client.recv(1) == b""
+            except ConnectionResetError:
+                pass

@@ -17,6 +17,7 @@ OUTAGE_S_MAX = 10.0
 BACKLOG = 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wait", [True, False], ids=["waiting for mirrors", "without waiting"])
 def test_a_rolling_restart_loses_no_confirmed_message(tmp_path: Path, wait: bool) -> None:
     cluster = RunningCluster(tmp_path, "a", "b", "c")

@@ -124,7 +124,7 @@ def test_a_plain_client_at_the_tls_port_gets_nowhere(files: Files) -> None:
 
 def test_who_dawdles_in_the_tls_handshake_is_dropped(files: Files) -> None:
     options = files.options()
-    with Broker(tls_listeners=LOOPBACK, ssl=options, handshake_timeout_ms=1000) as broker:
+    with Broker(tls_listeners=LOOPBACK, ssl=options, ssl_handshake_timeout_ms=1000) as broker:
         for beginning in (b"", bytes.fromhex("16030102000100")):
             with socket.create_connection(("127.0.0.1", broker.tls_port), timeout=30) as idle:
                 idle.sendall(beginning)
@@ -186,6 +186,20 @@ def test_a_certificate_is_a_login(
             round_trip(connection)
             names = broker.call(lambda node: [client.user.name for client in node.clients])
             assert names == [user]
+
+
+def test_connections_are_shown_with_what_tls_agreed_on(files: Files) -> None:
+    context = files.client_context(files.client())
+    with Broker(http_port=0, tls_listeners=LOOPBACK, ssl=files.options(verify_peer=True)) as broker:
+        with pika.BlockingConnection(parameters(broker, context)):
+            answer = http.client.HTTPConnection(broker.host, broker.http_port)
+            answer.request("GET", "/api/connections", headers=GUEST)
+            (row,) = json.loads(answer.getresponse().read())
+            answer.close()
+    assert (row["ssl"], row["ssl_protocol"], row["ssl_key_exchange"]) == (True, "tlsv1.3", "any")
+    assert (row["ssl_hash"], "_" in row["ssl_cipher"]) == ("aead", True)
+    assert row["peer_cert_subject"].startswith("CN=ann")
+    assert "trustme" in row["peer_cert_issuer"] and " - " in row["peer_cert_validity"]
 
 
 def test_external_without_a_certificate_is_refused(files: Files) -> None:
@@ -256,6 +270,24 @@ def test_a_certificate_that_is_no_good_keeps_the_node_from_starting(
         files.certificate.write_text("no certificate")
     with caplog.at_level(logging.ERROR), pytest.raises((OSError, ssl.SSLError)):
         Broker(tls_listeners=LOOPBACK, ssl=files.options()).start()
+
+
+def test_metrics_are_served_over_tls_to_those_with_a_certificate(files: Files) -> None:
+    options = files.options(verify_peer=True, fail_if_no_peer_cert=True)
+    with Broker(metrics_tls_listeners=LOOPBACK, metrics_ssl=options) as broker:
+        ((_, port),) = broker._running.http_ports
+        for context, welcome in (
+            (files.client_context(files.client()), True),
+            (files.client_context(), False),
+        ):
+            connection = http.client.HTTPSConnection("127.0.0.1", port, context=context)
+            try:
+                connection.request("GET", "/metrics")
+                assert connection.getresponse().status == 200 and welcome
+            except OSError:
+                assert not welcome
+            finally:
+                connection.close()
 
 
 def test_http_is_served_over_tls_and_its_certificate_renewed(files: Files) -> None:

@@ -736,6 +736,18 @@ CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"queue": queue(5, 0, [consumer()], message_stats=rates(publish=4, deliver_no_ack=4))},
         ["steady"],
     ),
+    "held by its time to live": (
+        {
+            "queue": queue(
+                24,
+                0,
+                [consumer()],
+                message_stats=rates(publish=11.7),
+                messages_expired_details={"rate": 11.7},
+            )
+        },
+        ["losing"],
+    ),
     "slow socket": (
         {
             "queue": queue(5, 0, [consumer()]),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from warren import Broker
-from warren.conf_keys import KEYS, KEYS_WITHOUT_EFFECT
-from warren.config import Config, Listener, SslOptions, override
+from warren.conf_keys import KEYS
+from warren.config import Config, Listener, PasswordRule, SslOptions, TcpOptions, override
 from warren.core.memory_monitor import Absolute, Fraction
-from warren.rabbitmq_conf import ConfigError, parse_config
+from warren.rabbitmq_conf import ConfigError, examine_config, parse_config
+from warren.unused_keys import AS_IT_IS, NO_ERLANG, NO_FORMATTERS, TO_STANDARD_ERROR, UNUSED
 
+VALIDATOR = "credential_validator.validation_backend"
 LINK_FILES = ("cacertfile", "certfile", "keyfile")
 
 
@@ -31,7 +34,7 @@ def problems(text: str) -> list[str]:
 
 def test_the_defaults_are_those_of_rabbitmq() -> None:
     defaults = Config()
-    assert defaults.amqp_listeners == (("0.0.0.0", 5672),)
+    assert defaults.amqp_listeners == (("::", 5672),)
     assert (defaults.channel_max, defaults.frame_max, defaults.heartbeat_s) == (2047, 131072, 60)
     assert (defaults.handshake_timeout_ms, defaults.consumer_timeout_ms) == (10_000, 1_800_000)
     assert defaults.max_message_size == 134_217_728 and defaults.connection_max is None
@@ -51,7 +54,7 @@ def test_a_configuration_does_not_show_the_password() -> None:
 @pytest.mark.parametrize(
     ("text", "attribute", "value"),
     [
-        ("listeners.tcp.default = 5673", "amqp_listeners", (("0.0.0.0", 5673),)),
+        ("listeners.tcp.default = 5673", "amqp_listeners", (("::", 5673),)),
         (
             "listeners.tcp.10 = [::1]:5674\nlisteners.tcp.9 = 127.0.0.1:5673",
             "amqp_listeners",
@@ -83,6 +86,54 @@ def test_a_configuration_does_not_show_the_password() -> None:
             "auth_mechanisms",
             ("EXTERNAL", "PLAIN"),
         ),
+        (
+            f"{VALIDATOR} = rabbit_credential_validator_min_password_length\n"
+            "credential_validator.min_length = 12\ncredential_validator.regexp = x",
+            "password_rule",
+            PasswordRule(length_min=12),
+        ),
+        (
+            f"{VALIDATOR} = rabbit_credential_validator_password_regexp\n"
+            "credential_validator.min_length = 12\ncredential_validator.regexp = [0-9]",
+            "password_rule",
+            PasswordRule(pattern="[0-9]"),
+        ),
+        ("credential_validator.min_length = 12", "password_rule", PasswordRule()),
+        (
+            "password_hashing_module = rabbit_password_hashing_sha512",
+            "password_hashing",
+            "rabbit_password_hashing_sha512",
+        ),
+        ("total_memory_available_override_value = 2GB", "total_memory_bytes", 2 * 10**9),
+        ("cluster_name = orders", "cluster_name", "orders"),
+        ("ssl_handshake_timeout = 700", "ssl_handshake_timeout_ms", 700),
+        ("ssl_cert_login_san_type = email", "ssl_cert_login_san_type", "email"),
+        ("ssl_cert_login_san_index = 1", "ssl_cert_login_san_index", 1),
+        (
+            "tcp_listen_options.backlog = 128\ntcp_listen_options.nodelay = false\n"
+            "tcp_listen_options.keepalive = true\ntcp_listen_options.sndbuf = 196608\n"
+            "tcp_listen_options.recbuf = 128KiB\ntcp_listen_options.linger.on = true\n"
+            "tcp_listen_options.linger.timeout = 3",
+            "tcp",
+            TcpOptions(128, False, True, 196608, 131072, 3),
+        ),
+        ("tcp_listen_options.linger.timeout = 3", "tcp", TcpOptions()),
+        ("log.console.stdio = stdout", "log_console_stream", "stdout"),
+        (
+            "definitions.import_backend = local_filesystem\ndefinitions.local.path = /d.json",
+            "load_definitions",
+            Path("/d.json"),
+        ),
+        (
+            "management.hsts.policy = max-age=31536000\nmanagement.csp.policy = default-src *",
+            "http_headers",
+            (
+                ("Content-Security-Policy", "default-src *"),
+                ("Strict-Transport-Security", "max-age=31536000"),
+            ),
+        ),
+        ("management.listener.port = 5", "http_listeners", (("::", 5),)),
+        ("management.listener.port = 5\nmanagement.tcp.port = 6", "http_listeners", (("::", 6),)),
         ("default_user = admin", "default_user", "admin"),
         ("default_pass = 'a # b'", "default_pass", "a # b"),
         ("default_pass = a=b", "default_pass", "a=b"),
@@ -114,7 +165,7 @@ def test_a_configuration_does_not_show_the_password() -> None:
             "log_levels",
             (("audit", "none"), ("connection", "warning"), ("queue", "debug")),
         ),
-        ("management.tcp.port = 15673", "http_listeners", (("0.0.0.0", 15673),)),
+        ("management.tcp.port = 15673", "http_listeners", (("::", 15673),)),
         ("management.tcp.ip = 127.0.0.1", "http_listeners", (("127.0.0.1", 15672),)),
         (
             "management.tcp.ip = ::1\nmanagement.tcp.port = 0",
@@ -125,7 +176,7 @@ def test_a_configuration_does_not_show_the_password() -> None:
         (
             "management.tcp = none\nmanagement.tcp.port = 1",
             "http_listeners",
-            (("0.0.0.0", 1),),
+            (("::", 1),),
         ),
         ("management.path_prefix = broker/", "path_prefix", "/broker"),
         ("management.path_prefix = /", "path_prefix", ""),
@@ -149,7 +200,7 @@ def test_a_configuration_does_not_show_the_password() -> None:
             Path("/b.json"),
         ),
         ("definitions.skip_if_unchanged = true", "definitions_skip_if_unchanged", True),
-        ("prometheus.tcp.port = 9", "metrics_listeners", (("0.0.0.0", 9),)),
+        ("prometheus.tcp.port = 9", "metrics_listeners", (("::", 9),)),
         ("prometheus.tcp.ip = ::1", "metrics_listeners", (("::1", 15692),)),
         ("prometheus.path = /all", "metrics_path", "/all"),
         ("prometheus.return_per_object_metrics = true", "metrics_per_object", True),
@@ -176,7 +227,7 @@ def test_tls_has_its_options() -> None:
         ssl_options.fail_if_no_peer_cert = true
         """
     )
-    assert loaded.tls_listeners == (("0.0.0.0", 5671),)
+    assert loaded.tls_listeners == (("::", 5671),)
     assert loaded.ssl == SslOptions(
         Path("/etc/ca.pem"), Path("/etc/cert.pem"), Path("/etc/key.pem"), True, True
     )
@@ -201,9 +252,67 @@ def test_http_over_tls_takes_the_place_of_the_plain_listener() -> None:
     )
     assert loaded.ssl == SslOptions()
     alone = config(certificate)
-    assert (alone.http_listeners, alone.http_tls_listeners) == ((), (("0.0.0.0", 15671),))
+    assert (alone.http_listeners, alone.http_tls_listeners) == ((), (("::", 15671),))
     both = config(certificate + "management.tcp.port = 1\nmanagement.ssl.port = 2")
-    assert (both.http_listeners, both.http_tls_listeners) == ((("0.0.0.0", 1),), (("0.0.0.0", 2),))
+    assert (both.http_listeners, both.http_tls_listeners) == ((("::", 1),), (("::", 2),))
+
+
+def test_tls_is_narrowed_by_versions_and_ciphers() -> None:
+    names = (
+        "cacertfile = /ca\ncertfile = /c\nkeyfile = /k\npassword = s3cret\nversions.1 = tlsv1.2\n"
+        "ciphers.1 = A\nciphers.2 = B\nhonor_cipher_order = true\ndhfile = /dh"
+    ).split("\n")
+    wanted = SslOptions(
+        Path("/ca"), Path("/c"), Path("/k"), password="s3cret", versions=("tlsv1.2",),
+        ciphers=("A", "B"), honor_cipher_order=True, dhfile=Path("/dh"),
+    )  # fmt: skip
+    assert "s3cret" not in repr(wanted)
+    for prefix, before, attribute in (
+        ("ssl_options", "listeners.ssl.1 = 5671", "ssl"),
+        ("management.ssl", "", "http_ssl"),
+        ("management.listener.ssl_opts", "management.listener.ssl = true", "http_ssl"),
+        ("prometheus.ssl", "", "metrics_ssl"),
+    ):
+        loaded = config("\n".join([before, *(f"{prefix}.{name}" for name in names)]))
+        assert getattr(loaded, attribute) == wanted
+    assert problems("ssl_options.versions.1 = tlsv1.1") == [
+        "rabbitmq.conf: ssl_options.versions needs tlsv1.2 or tlsv1.3: older versions are not"
+        " offered"
+    ]
+
+
+def test_the_former_keys_of_http_can_ask_for_tls() -> None:
+    loaded = config(
+        "management.listener.port = 7\nmanagement.listener.ssl = true\n"
+        "management.listener.ssl_opts.certfile = /c\nmanagement.listener.ssl_opts.keyfile = /k"
+    )
+    assert (loaded.http_listeners, loaded.http_tls_listeners) == ((), (("::", 7),))
+
+
+def test_metrics_over_tls_have_a_port_of_their_own() -> None:
+    loaded = config("prometheus.ssl.certfile = /c\nprometheus.ssl.keyfile = /k")
+    assert loaded.metrics_tls_listeners == (("::", 15691),)
+    assert problems("prometheus.ssl.port = 1") == [
+        "rabbitmq.conf: prometheus.ssl needs prometheus.ssl.certfile and prometheus.ssl.keyfile"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "locator"),
+    [
+        ("queue_leader_locator = balanced", "min-masters"),
+        ("queue_leader_locator = client-local", "client-local"),
+        ("queue_leader_locator = balanced\nqueue_master_locator = random", "random"),
+    ],
+)
+def test_queue_leader_locator_chooses_too(text: str, locator: str) -> None:
+    cluster = config(f"cluster_formation.etcd.host = e\n{text}").cluster
+    assert cluster is not None and cluster.queue_master_locator == locator
+
+
+def test_a_file_of_erlang_terms_is_named_as_such() -> None:
+    (problem,) = problems("%% old\n[{rabbit, [{tcp_listeners, [5672]}]}].\n")
+    assert problem.startswith("rabbitmq.conf has Erlang terms")
 
 
 def test_http_over_tls_needs_a_certificate() -> None:
@@ -298,23 +407,67 @@ def test_all_problems_are_reported_together() -> None:
 
 def test_keys_without_effect_are_warnings() -> None:
     loaded = parse_config(
-        "hipe_compile = false\nheartbeat = 5\n"
-        "cluster_formation.node_type = disc\nlog.journald.level = debug\n"
+        "hipe_compile = true\nheartbeat = 5\n"
+        "cluster_formation.node_type = ram\nlog.journald.level = debug\n"
         "log.console.formatter.json.field_map = a\nmqtt.allow_anonymous = true",
         source="etc/rabbitmq.conf",
     )
     assert loaded.config == Config(heartbeat_s=5)
     assert loaded.warnings == [
-        "etc/rabbitmq.conf, line 1: hipe_compile has no effect in Warren",
-        "etc/rabbitmq.conf, line 3: cluster_formation.node_type has no effect in Warren",
-        "etc/rabbitmq.conf, line 4: log.journald.level has no effect in Warren",
-        "etc/rabbitmq.conf, line 5: log.console.formatter.json.field_map has no effect in Warren",
-        "etc/rabbitmq.conf, line 6: mqtt.allow_anonymous has no effect in Warren",
+        f"etc/rabbitmq.conf, line {line}: {key} has no effect in Warren: {instead}"
+        for line, key, instead in (
+            (1, "hipe_compile", NO_ERLANG),
+            (3, "cluster_formation.node_type", "every node keeps the definitions on its disk"),
+            (4, "log.journald.level", TO_STANDARD_ERROR),
+            (5, "log.console.formatter.json.field_map", NO_FORMATTERS),
+            (6, "mqtt.allow_anonymous", "MQTT is not offered"),
+        )
     ]
 
 
+def test_a_value_that_asks_for_what_is_so_is_no_warning() -> None:
+    assert set(AS_IT_IS) <= set(UNUSED)
+    text = "auth_backends.1 = internal\nhipe_compile = false\nlog.console.use_colors = off"
+    assert parse_config(text).warnings == []
+    (warning,) = parse_config("auth_backends.1 = internal\nauth_backends.2 = ldap").warnings
+    assert "line 2: auth_backends.2 has no effect in Warren" in warning
+
+
 def test_no_key_is_both_with_and_without_effect() -> None:
-    assert not set(KEYS) & set(KEYS_WITHOUT_EFFECT)
+    assert not set(KEYS) & set(UNUSED)
+
+
+KEYS_OF_RABBITMQ = (Path(__file__).parent / "rabbitmq_keys.txt").read_text().split()
+"""The keys in the schemas of RabbitMQ 3.10.8: of the broker, management and Prometheus."""
+
+
+def chosen(key: str) -> str:
+    return re.sub(r"\$\w+", "1", key)
+
+
+def test_every_key_of_rabbitmq_is_known() -> None:
+    assert len(KEYS_OF_RABBITMQ) == 431
+    text = "".join(f"{chosen(key)} = ?\n" for key in KEYS_OF_RABBITMQ)
+    _, warnings, problems = examine_config(text)
+    assert [problem for problem in problems if "unknown key" in problem] == []
+    without_effect = [warning for warning in warnings if "has no effect in Warren" in warning]
+    assert all(re.search("in Warren: .{10}", warning) for warning in without_effect)
+    assert len(without_effect) < 300
+
+
+def test_keys_without_effect_are_rabbitmqs() -> None:
+    assert set(map(chosen, UNUSED)) <= set(map(chosen, KEYS_OF_RABBITMQ))
+
+
+def test_hints_name_keys_that_exist() -> None:
+    for key in KEYS_OF_RABBITMQ:
+        wrong = chosen(key)[:-1] + "qx"
+        for problem in examine_config(f"{wrong} = 1").problems:
+            hint = problem.partition("nearest known key is ")[2]
+            assert "unknown key" not in str(examine_config(f"{hint} = 1").problems), problem
+    assert problems("zzzzzzzz = 1") == [
+        "rabbitmq.conf, line 1: unknown key zzzzzzzz; no key looks like it"
+    ]
 
 
 class TestFlags:
@@ -336,7 +489,7 @@ class TestFlags:
         loaded = config(certificate + "management.tcp.port = 1")
         moved = override(loaded, http="127.0.0.1:2")
         assert moved.http_listeners == (("127.0.0.1", 2),)
-        assert moved.http_tls_listeners == (("0.0.0.0", 15671),)
+        assert moved.http_tls_listeners == (("::", 15671),)
         off = override(loaded, http="none")
         assert (off.http_listeners, off.http_tls_listeners) == ((), ())
         with pytest.raises(ValueError):
@@ -346,12 +499,12 @@ class TestFlags:
 def test_an_embedded_broker_answers_http_only_when_asked_to() -> None:
     assert Broker()._config.http_listeners == ()
     assert Broker(http_port=0)._config.http_listeners == (("127.0.0.1", 0),)
-    assert Config().http_listeners == (("0.0.0.0", 15672),)
+    assert Config().http_listeners == (("::", 15672),)
     assert (Config().http_tls_listeners, Config().metrics_listeners) == ((), ())
 
 
 def test_a_port_alone_means_every_interface() -> None:
-    assert Listener.parse("5672") == Listener("0.0.0.0", 5672)
+    assert Listener.parse("5672") == Listener("::", 5672)
     assert Listener.parse("example.org:5672") == Listener("example.org", 5672)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from warren.config import Config, Listener
+from warren.config_check import file_problems
 from warren.environment import WITHOUT_EFFECT, Environment
-from warren.mgmt.node_configuration import read_configuration
+from warren.mgmt.node_configuration import examine_configuration, read_configuration
 from warren.rabbitmq_conf import ConfigError
+from warren.unused_keys import TO_STANDARD_ERROR
 
 
 def applied(flag_node_name: str | None = None, **variables: str) -> Config:
@@ -30,7 +32,7 @@ def applied(flag_node_name: str | None = None, **variables: str) -> Config:
         ({"RABBITMQ_NODENAME": "rabbit"}, "node_name", "rabbit@here"),
         ({"RABBITMQ_NODENAME": "rabbit", "WARREN_NODE_NAME": "n"}, "node_name", "n"),
         ({"WARREN_AMQP": "127.0.0.1:1"}, "amqp_listeners", (("127.0.0.1", 1),)),
-        ({"RABBITMQ_NODE_PORT": "2"}, "amqp_listeners", (("0.0.0.0", 2),)),
+        ({"RABBITMQ_NODE_PORT": "2"}, "amqp_listeners", (("::", 2),)),
         ({"RABBITMQ_NODE_IP_ADDRESS": "::1"}, "amqp_listeners", (("::1", 5672),)),
         (
             {"RABBITMQ_NODE_IP_ADDRESS": "::1", "RABBITMQ_NODE_PORT": "2"},
@@ -91,7 +93,8 @@ def test_the_file_may_be_named_without_its_ending() -> None:
 
 def test_variables_without_effect_are_warnings() -> None:
     warnings = Environment(dict.fromkeys(WITHOUT_EFFECT, "x")).warnings()
-    assert "RABBITMQ_LOG_BASE has no effect in Warren" in warnings
+    log_base = "RABBITMQ_LOG_BASE has no effect in Warren: log.dir is the directory of log.file"
+    assert log_base in warnings
     assert len(warnings) == len(WITHOUT_EFFECT)
     assert Environment({"RABBITMQ_LOG_BASE": "", "PATH": "/bin"}).warnings() == []
 
@@ -106,11 +109,11 @@ def test_flags_come_before_the_environment_and_that_before_the_file(tmp_path: Pa
         "RABBITMQ_LOG_BASE": "/var/log",
     }
     config, warnings = read_configuration(None, variables, {"amqp": "3", "node_name": None})
-    assert config.amqp_listeners == (Listener("0.0.0.0", 3),)
+    assert config.amqp_listeners == (Listener("::", 3),)
     assert (config.node_name, config.heartbeat_s) == ("variable", 7)
     assert warnings == [
-        f"{file}, line 4: log.journald has no effect in Warren",
-        "RABBITMQ_LOG_BASE has no effect in Warren",
+        f"{file}, line 4: log.journald has no effect in Warren: {TO_STANDARD_ERROR}",
+        "RABBITMQ_LOG_BASE has no effect in Warren: log.dir is the directory of log.file",
     ]
     other = tmp_path / "other.conf"
     other.write_text("heartbeat = 8")
@@ -125,6 +128,54 @@ def test_a_node_name_that_names_no_directory_is_refused(variable: str, name: str
     assert "a node name without slashes" in str(refused.value)
     with pytest.raises(ValueError, match="a node name without slashes"):
         read_configuration(None, {}, {"node_name": name})
+
+
+def test_all_that_is_wrong_is_found_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "own.conf"
+    file.write_text("hearbeat = 7\nload_definitions = gone.json\nlog.file = gone/w.log\n")
+    flags = {"amqp": "nowhere", "http": "nowhere", "node_name": None}
+    found = examine_configuration(str(file), {"WARREN_HTTP": "nowhere"}, flags)
+    said = [*found.problems, *file_problems(found.config)]
+    assert [problem.partition(": ")[0] for problem in said] == [
+        f"{file}, line 1",
+        "WARREN_HTTP=nowhere",
+        "--amqp nowhere",
+        "--http nowhere",
+        "load_definitions",
+        "log.file",
+    ]
+
+
+def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.conf"
+    found = examine_configuration(str(missing), {}, {})
+    assert found.problems == [f"{missing} cannot be read: No such file or directory"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, "advanced.config"),
+        ({"RABBITMQ_ADVANCED_CONFIG_FILE": "{}/more.config"}, "more.config"),
+        ({"RABBITMQ_ADVANCED_CONFIG_FILE": "{}/more"}, "more.config"),
+    ],
+)
+def test_an_advanced_config_is_said_not_to_be_read(
+    tmp_path: Path, variables: dict[str, str], name: str
+) -> None:
+    (tmp_path / "rabbitmq.conf").write_text("heartbeat = 7\n")
+    named = {variable: value.format(tmp_path) for variable, value in variables.items()}
+    terms = tmp_path / name
+
+    def warnings() -> list[str]:
+        return examine_configuration(str(tmp_path / "rabbitmq.conf"), named, {}).warnings
+
+    assert warnings() == []
+    terms.write_text("%% nothing\n[\n].\n")
+    assert warnings() == []
+    terms.write_text("[{rabbit, [{channel_max, 5}]}].\n")
+    (warning,) = warnings()
+    assert warning.startswith(f"{terms} is not read: it has Erlang terms")
 
 
 def test_a_file_that_is_not_utf_8_is_named_with_the_line(tmp_path: Path) -> None:

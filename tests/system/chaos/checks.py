@@ -10,7 +10,7 @@ from running_cluster import ClusterProcess, RunningCluster
 
 from warren.mgmt.ctl.errors import CtlError
 
-from .load import GRAVES, LOST_AND_FOUND, MIRRORED, ORDERED, SAFE, Book, Load, Publisher
+from .load import GRAVES, LOST_AND_FOUND, MIRRORED, ORDERED, QUORUM, SAFE, Book, Load, Publisher
 
 PATIENCE_S = 60.0
 SHOWN_MAX = 5
@@ -121,6 +121,8 @@ def _restless(node: ClusterProcess, load: Load, nodes: int) -> list[str]:
         }
         mirrors = (1 if queue == SAFE else nodes - 1) if queue in MIRRORED else 0
         in_sync = row.get("synchronised_slave_nodes", ())
+        if queue == QUORUM:
+            mirrors, in_sync = 3, row.get("online", ())
         if len(in_sync) != mirrors:
             wrong["in sync"] = list(in_sync)
         if wrong:

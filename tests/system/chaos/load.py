@@ -24,10 +24,14 @@ from warren.compat_tests.raw_connection import Silence, SocketClosed, Surprise
 MORTAL, GRAVES, LOST_AND_FOUND = "ha.mortal", "ha.graves", "lost+found"
 SAFE = "safe"
 """Mirrored, and only a mirror in sync may take its lead."""
+LOGGED = "log.1"
+"""Mirrored, and its batches are carried by a log."""
+QUORUM = "quorum.1"
+"""A quorum queue with three members."""
 ORDERED = ("ha.2", "plain.a")
 """Have one consumer, to which first deliveries come in order. With more of them, what one has
 not been sent when it goes is delivered to another one, later and still for the first time."""
-MIRRORED = ("ha.1", "ha.2", SAFE, MORTAL, GRAVES)
+MIRRORED = ("ha.1", "ha.2", SAFE, MORTAL, GRAVES, LOGGED, QUORUM)
 
 WINDOW = 50
 """Publishes that may be unconfirmed at a publisher."""
@@ -387,7 +391,9 @@ def prepare(cluster: RunningCluster) -> None:
         "ha-sync-mode": "automatic",
         "ha-promote-on-failure": "when-synced",
     }
-    for name, pattern, definition in (("ha", "^ha", everywhere), (SAFE, "^safe", two)):
+    logged = {**everywhere, "ha-replication": "log"}
+    policies = (("ha", "^ha", everywhere), (SAFE, "^safe", two), ("log", "^log", logged))
+    for name, pattern, definition in policies:
         body = {"pattern": pattern, "definition": definition}
         first.changes("policies", "/", name, body=body)
     for name, node in cluster.nodes.items():
@@ -396,8 +402,9 @@ def prepare(cluster: RunningCluster) -> None:
         channel.declare(f"plain.{name}", durable=True)
         if node is first:
             dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVES}
+            arguments = {MORTAL: dead, QUORUM: {"x-queue-type": "quorum"}}
             for queue in MIRRORED:
-                channel.declare(queue, durable=True, arguments=dead if queue == MORTAL else {})
+                channel.declare(queue, durable=True, arguments=arguments.get(queue, {}))
         client.close()
         client.abandon()
 

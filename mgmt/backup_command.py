@@ -1,0 +1,137 @@
+"""`warren backup` and `warren restore`: copies of a node's messages and definitions of one moment.
+
+Exit codes: 0 when all is well, 1 when it was refused or something is damaged.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from warren.backup.archive import Archive, Backup, Progress
+from warren.backup.errors import BackupRefused
+from warren.backup.restore import restore as restore_backup
+from warren.persist.cluster_file import FILE as CLUSTER_FILE
+
+BACKUPS = click.argument("backups", metavar="BACKUPS", type=click.Path(path_type=Path))
+CHOSEN = click.argument("backup_id", metavar="[ID]", required=False)
+
+TELL_EVERY_S = 0.5
+
+
+@click.group()
+def backup() -> None:
+    """Back up a node's messages and definitions, also while it runs.
+
+    BACKUPS is a directory for the backups of one node.
+    """
+
+
+@backup.command()
+@click.argument("data_directory", metavar="DIR", type=click.Path(path_type=Path))
+@BACKUPS
+def create(data_directory: Path, backups: Path) -> None:
+    """Back up the data directory DIR; only what is new since the last time is copied."""
+    with _refusals(), _progress() as tell:
+        made = Archive.open(backups, create=True).create(data_directory, tell)
+    click.echo(f"{made.id}: {_size(made.size)}, {_size(made.new_bytes)} of it copied")
+
+
+@backup.command("list")
+@BACKUPS
+def list_backups(backups: Path) -> None:
+    """List the backups, the oldest first."""
+    with _refusals():
+        found = Archive.open(backups).backups()
+    for one in found:
+        at = datetime.fromtimestamp(one.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        click.echo(f"{one.id}  {at}  {_size(one.size)}, {_size(one.new_bytes)} of it copied")
+
+
+@backup.command()
+@BACKUPS
+@CHOSEN
+def verify(backups: Path, backup_id: str | None) -> None:
+    """Read all of a backup, the latest or ID, and say what is not what was put there."""
+    with _refusals(), _progress() as tell:
+        archive = Archive.open(backups)
+        chosen = archive.backup(backup_id)
+        wrong = archive.verify(chosen, tell)
+    for line in wrong:
+        click.echo(line)
+    click.echo(f"{chosen.id}: {f'{len(wrong)} files are damaged' if wrong else 'whole'}")
+    sys.exit(bool(wrong))
+
+
+@backup.command()
+@BACKUPS
+@click.argument("backup_ids", metavar="[ID]...", nargs=-1)
+@click.option("--keep", type=click.IntRange(min=1), help="Remove all but the latest so many.")
+def remove(backups: Path, backup_ids: tuple[str, ...], keep: int | None) -> None:
+    """Remove backups, and what only they have."""
+    if bool(backup_ids) == (keep is not None):
+        raise click.UsageError("name the backups to remove, or say how many to --keep")
+    with _refusals():
+        archive = Archive.open(backups)
+        chosen: list[Backup]
+        if keep is not None:
+            chosen = archive.backups()[:-keep]
+        else:
+            chosen = [archive.backup(backup_id) for backup_id in backup_ids]
+        freed = archive.remove(chosen)
+    click.echo(f"{len(chosen)} removed, {_size(freed)} freed")
+
+
+@click.command()
+@BACKUPS
+@click.argument("data_directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--backup", "backup_id", metavar="ID", help="Which one. [the latest]")
+def restore(backups: Path, data_directory: Path, backup_id: str | None) -> None:
+    """Make DIR, which is to be empty, what the data directory was that was backed up.
+
+    Then start a node with it: `warren server --data-dir DIR`. It may have another name. Of the node
+    that was backed up and the restored one only one may run in a cluster.
+    """
+    with _refusals(), _progress() as tell:
+        archive = Archive.open(backups)
+        chosen = archive.backup(backup_id)
+        restore_backup(archive, chosen, data_directory, tell)
+    click.echo(f"{chosen.id} is in {data_directory}: {_size(chosen.size)}")
+    if (data_directory / CLUSTER_FILE).exists():
+        click.echo("It is a member of a cluster, and needs the etcd of that cluster to start.")
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except (BackupRefused, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """Tells people how far it is; files and pipes are spared."""
+    shown_at = time.monotonic()
+
+    def tell(progress: Progress) -> None:
+        nonlocal shown_at
+        now = time.monotonic()
+        if sys.stderr.isatty() and now >= shown_at + TELL_EVERY_S:
+            shown_at = now
+            part = f"{_size(progress.done)} of {_size(progress.total)}"
+            click.echo(f"\r{part}      ", nl=False, err=True)
+
+    yield tell
+    if sys.stderr.isatty():
+        click.echo("\r", nl=False, err=True)
+
+
+def _size(octets: int) -> str:
+    return f"{octets / 1e6:,.1f} MB"

@@ -1,0 +1,192 @@
+"""Backup directories: what is kept once, what is found damaged, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from warren.backup.archive import Archive
+from warren.backup.errors import BackupDamaged, BackupRefused
+from warren.backup.moment import link_or_copy, moment
+from warren.backup.restore import restore
+from warren.mgmt.backup_command import backup as backup_command
+from warren.mgmt.backup_command import restore as restore_command
+from warren.persist.data_directory import DataDirectory
+from warren.persist.format import Checkpoint, encode_checkpoint
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Looks like a data directory: three log files, the journal begins with the second."""
+    path = tmp_path / "data"
+    with DataDirectory.open(path) as directory:
+        store = directory.subdirectory("store")
+    for name in ("log", "queues/00000000000000aa", "transient", "quarantine"):
+        (store / name).mkdir(parents=True)
+    for number in (1, 2, 3):
+        (store / "log" / f"{number:08x}.0.rdq").write_bytes(b"%d" % number * 1000)
+    (store / "queues/00000000000000aa/000000000000.0.idx").write_bytes(b"index")
+    (store / "transient/00000001.0.rdq").write_bytes(b"paged out")
+    checkpoint(path, 2)
+    return path
+
+
+def checkpoint(data: Path, number: int) -> None:
+    octets = encode_checkpoint(Checkpoint(bytes(16), number << 32, 1))
+    (data / "store/checkpoint").write_bytes(octets)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return Archive.open(tmp_path / "backups", create=True)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_what_is_restored_is_what_was_backed_up(
+    data: Path, archive: Archive, tmp_path: Path
+) -> None:
+    made = archive.create(data)
+    assert archive.verify(made) == []
+    restore(archive, archive.backup(None), tmp_path / "restored")
+    expected = contents(data)
+    # What is of no use to a start is not in a backup.
+    for useless in ("lock", "store/transient/00000001.0.rdq"):
+        expected.pop(useless)
+    assert contents(tmp_path / "restored") == expected
+    assert not list((data / "store/pins").iterdir())
+
+
+def test_what_did_not_change_is_copied_once(data: Path, archive: Archive) -> None:
+    first = archive.create(data)
+    (data / "store/log/00000004.0.rdq").write_bytes(b"new" * 100)
+    second = archive.create(data)
+    assert first.new_bytes == first.size
+    assert second.new_bytes == 300
+    assert [backup.id for backup in archive.backups()] == [first.id, second.id]
+    assert archive.backup(first.id) == first
+
+    # What only the first had goes with it, and nothing else.
+    (data / "store/log/00000001.0.rdq").unlink()
+    third = archive.create(data)
+    assert archive.remove([first, second]) == 1000
+    assert archive.verify(third) == []
+
+
+def test_a_file_is_taken_as_it_was_at_the_moment(data: Path) -> None:
+    last = data / "store/log/00000003.0.rdq"
+    with moment(data) as files:
+        with last.open("ab") as file:
+            file.write(b"written later")
+        (data / "store/log/00000002.0.rdq").unlink()
+        taken = {file.path: file for file in files}
+    assert taken["store/log/00000003.0.rdq"].size == 1000
+    assert "store/log/00000002.0.rdq" in taken
+
+
+def test_a_checkpoint_that_is_written_meanwhile_begins_the_moment_anew(data: Path) -> None:
+    seen: list[str] = []
+
+    def link(source: Path, target: Path) -> None:
+        seen.append(source.name)
+        if seen.count("00000002.0.rdq") == 1 and source.name == "00000002.0.rdq":
+            # The node takes a checkpoint, and removes what is before it.
+            checkpoint(data, 3)
+            (data / "store/log/00000001.0.rdq").unlink()
+        link_or_copy(source, target)
+
+    with moment(data, link=link, pause=lambda seconds: None) as files:
+        paths = {file.path for file in files}
+        (found,) = [file.source for file in files if file.path == "store/checkpoint"]
+        assert found.read_bytes() == (data / "store/checkpoint").read_bytes()
+    assert "store/log/00000001.0.rdq" not in paths
+    assert {"store/log/00000002.0.rdq", "store/log/00000003.0.rdq"} <= paths
+
+
+def test_a_file_of_the_journal_that_goes_begins_the_moment_anew(data: Path) -> None:
+    tries = 0
+
+    def link(source: Path, target: Path) -> None:
+        nonlocal tries
+        if source.name == "00000002.0.rdq":
+            tries += 1
+            if tries == 1:
+                raise FileNotFoundError(source)
+        link_or_copy(source, target)
+
+    with moment(data, link=link, pause=lambda seconds: None) as files:
+        assert "store/log/00000002.0.rdq" in {file.path for file in files}
+    assert tries == 2
+
+
+def test_damage_is_found(data: Path, archive: Archive, tmp_path: Path) -> None:
+    made = archive.create(data)
+    by_path = {file.path: archive.content(file) for file in made.files}
+    by_path["store/log/00000001.0.rdq"].write_bytes(b"x" * 1000)
+    by_path["store/log/00000002.0.rdq"].unlink()
+    wrong = archive.verify(made)
+    assert [line.split(":")[0] for line in wrong] == [
+        "store/log/00000001.0.rdq",
+        "store/log/00000002.0.rdq",
+    ]
+    with pytest.raises(BackupDamaged):
+        restore(archive, made, tmp_path / "restored")
+    # A node does not start from half of it.
+    assert not (tmp_path / "restored/identity.json").exists()
+    # The next backup puts it right.
+    assert archive.create(data).new_bytes >= 1000
+
+
+def test_what_is_refused(data: Path, archive: Archive, tmp_path: Path) -> None:
+    made = archive.create(data)
+    with pytest.raises(BackupRefused, match="not empty"):
+        restore(archive, made, data)
+    with pytest.raises(BackupRefused, match="no backup 20010101T000000Z-0000"):
+        archive.backup("20010101T000000Z-0000")
+    with pytest.raises(BackupRefused, match="no directory of backups"):
+        Archive.open(tmp_path / "nowhere")
+    with pytest.raises(BackupRefused, match="something else"):
+        Archive.open(data, create=True)
+    with pytest.raises(BackupRefused, match="no node has run there"):
+        other = tmp_path / "other"
+        DataDirectory.open(other).close()
+        Archive.open(tmp_path / "others", create=True).create(other)
+    with pytest.raises(BackupRefused, match="another process"), archive.locked():
+        Archive.open(archive.path).create(data)
+
+
+def test_backups_of_another_node_are_not_mixed(data: Path, archive: Archive) -> None:
+    archive.create(data)
+    identity = data / "identity.json"
+    identity.write_text('{"format": 1, "node_id": "%s"}' % ("1" * 32))
+    with pytest.raises(BackupRefused, match="another node"):
+        archive.create(data)
+
+
+def test_the_commands(data: Path, tmp_path: Path) -> None:
+    def warren(command: object, *arguments: object) -> tuple[int, str]:
+        result = CliRunner().invoke(command, [str(argument) for argument in arguments])  # type: ignore[arg-type]
+        return result.exit_code, result.output
+
+    backups = tmp_path / "b"
+    assert warren(backup_command, "list", backups)[0] == 1
+    assert warren(backup_command, "create", data, backups)[0] == 0
+    assert warren(backup_command, "create", data, backups)[0] == 0
+    code, listed = warren(backup_command, "list", backups)
+    assert (code, len(listed.splitlines())) == (0, 2)
+    code, said = warren(backup_command, "verify", backups)
+    assert code == 0 and said.endswith("whole\n")
+    assert warren(backup_command, "remove", backups)[0] == 2
+    assert "1 removed" in warren(backup_command, "remove", backups, "--keep", 1)[1]
+    assert warren(restore_command, backups, tmp_path / "new")[0] == 0
+    assert (tmp_path / "new/identity.json").exists()
+    code, said = warren(restore_command, backups, tmp_path / "new")
+    assert code == 1 and "is not empty" in said

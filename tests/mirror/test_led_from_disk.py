@@ -1,0 +1,252 @@
+"""A cluster is started without the node that led: a mirror that was in sync leads from its disk."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "simulation"))
+
+from cluster import Cluster
+from cluster_checks import check_mirrors
+from cluster_disk import Disk, backings_on
+from pamqp import commands
+
+from warren.core.field import Field
+from warren.core.records import QueueRecord
+from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
+
+CARRIERS = ("gm", "log")
+
+
+class StoppedCluster(Cluster):
+    """Node a leads queue `q`, b and c have mirrors in sync; all three have disks."""
+
+    def __init__(self, carrier: str, **more: Any) -> None:
+        disks: dict[str, Disk] = {}
+        super().__init__("a", "b", "c", new_backing=backings_on(disks))
+        self.definition = {"ha-mode": "all", "ha-replication": carrier}
+        self.definition |= {key.replace("_", "-"): value for key, value in more.items()}
+        self["a"].node.policies.set("/", "q", "^q$", self.definition, 0, "queues")
+        client = self["a"].connects()
+        client.opens_channel(1)
+        client.declares("q", durable=True)
+        self.clock.advance(5)
+        assert (self.record().leader, sorted(self.record().in_sync)) == ("a", ["b", "c"])
+
+    def record(self) -> QueueRecord:
+        stored = self[self.alive[0]].metadata.get(("queue", "/", "q"))
+        assert stored is not None and isinstance(stored.record, QueueRecord)
+        return stored.record
+
+    def publish(self, *bodies: bytes, node: str = "a") -> None:
+        """With confirms, and for ever."""
+        client = self[node].connects()
+        client.opens_channel(1)
+        client.selects_confirms()
+        for body in bodies:
+            client.publishes("q", body, delivery_mode=2)
+        self.clock.advance(1)
+        tags = [f.method.delivery_tag for f in client.frames() if f.method.name == "Basic.Ack"]
+        assert max(tags) == len(bodies)
+
+    def kill_all(self) -> None:
+        for name in self.alive:
+            self.kill(name)
+        for name in self.nodes:
+            self.tidy_after(name)
+
+    def start_again(self, *names: str) -> None:
+        """Only these nodes, each of which reaches the others."""
+        for name in names:
+            self.comes_back(name)
+
+    def bodies(self) -> list[tuple[bytes, bool]]:
+        """What is in the queue, and whether it comes as redelivered."""
+        client = self[self.record().leader].connects()
+        client.opens_channel(1)
+        bodies = []
+        while (got := client.gets("q", no_ack=True)) is not None:
+            bodies.append((got.body, got.method.redelivered))
+        return bodies
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_mirror_in_sync_leads_when_the_cluster_is_started_without_the_leader(
+    carrier: str,
+) -> None:
+    cluster = StoppedCluster(carrier, ha_promote_on_failure="when-synced")
+    cluster.publish(b"one", b"two")
+    cluster.kill_all()
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    record = cluster.record()
+    assert record.leader in ("b", "c") and len(record.in_sync) == 1
+    assert record.promoted == "a is down"
+    assert list(check_mirrors(cluster)) == record.in_sync
+    cluster.publish(b"three", node="b")
+    # Who led before comes later, and follows.
+    cluster.comes_back("a")
+    cluster.clock.advance(10)
+    assert cluster.record().leader == record.leader and "a" in cluster.record().in_sync
+    assert len(list(check_mirrors(cluster))) == 2
+    assert cluster.bodies() == [(b"one", True), (b"two", True), (b"three", False)]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_leader_that_is_started_with_the_others_leads_on(carrier: str) -> None:
+    cluster = StoppedCluster(carrier)
+    cluster.publish(b"one")
+    cluster.kill_all()
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LEADER_MAY_COME_S / 2)
+    cluster.comes_back("a")
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    record = cluster.record()
+    assert (record.leader, sorted(record.in_sync)) == ("a", ["b", "c"])
+    assert record.promoted == "its leader is back"
+    assert cluster.bodies() == [(b"one", True)]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_leader_that_is_up_is_waited_for_though_it_cannot_be_reached(carrier: str) -> None:
+    cluster = StoppedCluster(carrier)
+    cluster.kill_all()
+    for name in cluster.nodes:
+        cluster.restart(name)
+        cluster.settle()
+    cluster.connect("b", "c")
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    assert cluster.record().leader == "a"
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_mirror_that_was_not_in_sync_leads_nothing_from_its_disk(carrier: str) -> None:
+    """Its definition says who had all; that the others are away changes nothing."""
+    cluster = StoppedCluster(carrier, ha_promote_on_failure="always")
+    cluster.publish(b"one")
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    cluster.publish(b"two")
+    assert cluster.record().in_sync == ["b"]
+    cluster.kill_all()
+    cluster.start_again("c")
+    cluster.clock.advance(LEADER_MAY_COME_S + 20)
+    assert cluster.record().leader == "a"
+    cluster.start_again("b")
+    cluster.clock.advance(LEADER_MAY_COME_S + 20)
+    assert (cluster.record().leader, cluster.record().in_sync) == ("b", ["c"])
+    assert [body for body, _ in cluster.bodies()] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_mirror_that_is_started_again_is_a_whole_copy_for_those_that_lack_something(
+    carrier: str,
+) -> None:
+    """Where the policy lets c lead, which is not in sync, b is waited for nevertheless."""
+    cluster = StoppedCluster(carrier, ha_promote_on_failure="always", ha_sync_mode="manual")
+    cluster.publish(b"one")
+    cluster.kill("c")
+    cluster.clock.advance(2)
+    cluster.cards["c"].clear()
+    cluster.comes_back("c")
+    cluster.clock.advance(5)
+    assert (cluster.record().in_sync, cluster.record().mirrors) == (["b"], ["b", "c"])
+    # The leader is cut off from the definitions, and cannot take b out of them.
+    cluster.cut_store("a")
+    cluster.kill("b")
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.comes_back("b")
+    cluster.clock.advance(LEADER_MAY_COME_S + 20)
+    assert cluster.record().leader == "b"
+    assert [body for body, _ in cluster.bodies()] == [b"one"]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_a_client_may_have_had_is_redelivered_after_all_were_stopped_in_order(
+    carrier: str,
+) -> None:
+    cluster = StoppedCluster(carrier)
+    cluster.publish(b"had", b"not had")
+    consumer = cluster["a"].connects()
+    consumer.opens_channel(1)
+    consumer.sends(commands.Basic.Qos, prefetch_count=1)
+    consumer.receives(commands.Basic.QosOk)
+    consumer.consumes("q")
+    cluster.clock.advance(1)
+    for name in cluster.nodes:
+        cluster[name].mirroring.stop_leading()
+    cluster.kill_all()
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    assert (b"had", True) in cluster.bodies()
+
+
+def test_a_mirror_that_is_stopped_writes_down_what_clients_may_have_had() -> None:
+    """What the leader has announced, though the mirror need not have heard that it was taken."""
+    cluster = StoppedCluster("log")
+    cluster.publish(b"one", b"two")
+    consumer = cluster["a"].connects()
+    consumer.opens_channel(1)
+    consumer.sends(commands.Basic.Qos, prefetch_count=1)
+    consumer.receives(commands.Basic.QosOk)
+    consumer.consumes("q")
+    cluster.clock.advance(0.1)
+    (copy,) = cluster["b"].mirroring.figures.copies_here()
+    level = copy.mirror.levels[0]
+    announced = level.handed_out_below + level.delta
+    assert level.backing.delivered_below < announced
+    cluster["b"].mirroring.stop_leading()
+    assert level.backing.delivered_below == min(announced, level.backing.next_position)
+
+
+def test_a_quorum_queue_goes_on_from_the_disks_of_a_majority_without_its_leader() -> None:
+    cluster = StoppedCluster("log")
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sends(commands.Queue.Delete, queue="q")
+    cluster.clock.advance(1)
+    client.receives(commands.Queue.DeleteOk)
+    quorum = {"x-queue-type": Field("S", b"quorum")}
+    client.sends(commands.Queue.Declare, queue="q", durable=True, arguments=quorum)
+    cluster.clock.advance(5)
+    client.receives(commands.Queue.DeclareOk)
+    leader = cluster.record().leader
+    assert sorted([leader, *cluster.record().in_sync]) == ["a", "b", "c"]
+    cluster.publish(b"one", b"two")
+    cluster.kill_all()
+    others = sorted({"a", "b", "c"} - {leader})
+    cluster.start_again(others[0])
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    assert cluster.record().leader == leader
+    cluster.start_again(others[1])
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    record = cluster.record()
+    assert sorted([record.leader, *record.in_sync]) == others
+    cluster.publish(b"three", node=others[0])
+    cluster.comes_back(leader)
+    cluster.clock.advance(10)
+    record = cluster.record()
+    assert sorted([record.leader, *record.in_sync]) == ["a", "b", "c"]
+    assert [body for body, _ in cluster.bodies()] == [b"one", b"two", b"three"]
+
+
+def test_of_copies_on_disk_the_one_that_has_most_leads_where_a_majority_confirms() -> None:
+    cluster = StoppedCluster("log", log_acks="majority", ha_promote_on_failure="when-synced")
+    cluster.publish(b"one")
+    cluster.stall("a", "b")
+    cluster.publish(b"two")
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+    cluster.kill_all()
+    cluster.start_again("b")
+    cluster.clock.advance(LEADER_MAY_COME_S + 20)
+    # It cannot know whether it has all that was confirmed.
+    assert cluster.record().leader == "a"
+    cluster.start_again("c")
+    cluster.clock.advance(LEADER_MAY_COME_S + 20)
+    assert (cluster.record().leader, cluster.record().in_sync) == ("c", ["b"])
+    assert [body for body, _ in cluster.bodies()] == [b"one", b"two"]

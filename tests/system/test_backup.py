@@ -1,0 +1,140 @@
+"""Backups beside a node under load, and nodes that start from them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pika
+
+from warren.backup.archive import Archive
+from warren.backup.restore import restore
+from warren.compat_tests.raw_client import RawClient
+from warren.persist.check import check
+from warren.persist.filesystem import RealFileSystem
+
+Start = Callable[..., Any]
+Connect = Callable[..., RawClient]
+
+SMALL = "msg_store_file_size_limit = 65536\n"
+"""Log files are combined and go all the time."""
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+BACKUPS = 6
+
+
+class Load:
+    """Publishes each number to queue `first`, and when that is confirmed to `second`; and consumes
+    most of what is in a third queue as fast as it comes."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.confirmed = -1
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._publish),
+            threading.Thread(target=self._churn),
+        ]
+        self._started = threading.Barrier(3)
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        self._started.wait(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _publish(self) -> None:
+        with pika.BlockingConnection(pika.URLParameters(self._url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            for queue in ("first", "second"):
+                channel.queue_declare(queue, durable=True)
+            self._started.wait(30)
+            number = 0
+            while not self._stop.is_set():
+                for queue in ("first", "second"):
+                    body = b"%d " % number + bytes(300)
+                    channel.basic_publish("", queue, body, PERSISTENT)
+                self.confirmed = number
+                number += 1
+
+    def _churn(self) -> None:
+        with pika.BlockingConnection(pika.URLParameters(self._url)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("churned", durable=True)
+            self._started.wait(30)
+            while not self._stop.is_set():
+                for _ in range(50):
+                    channel.basic_publish("", "churned", bytes(2000), PERSISTENT)
+                for method, _, _ in channel.consume("churned", inactivity_timeout=0.1):
+                    if method is None:
+                        break
+                    channel.basic_ack(method.delivery_tag)
+                channel.cancel()
+
+
+def numbers(client: RawClient, queue: str) -> list[int]:
+    channel = client.channel()
+    found = []
+    while (message := channel.get(queue)) is not None:
+        found.append(int(message.body.split(b" ")[0]))
+    return found
+
+
+def test_a_backup_has_one_moment_of_a_node_under_load(
+    start_server: Start, connect: Connect, tmp_path: Path
+) -> None:
+    server = start_server(data_dir=tmp_path / "data", config=SMALL)
+    archive = Archive.open(tmp_path / "backups", create=True)
+    before = []
+    with Load(server.url) as load:
+        for _ in range(BACKUPS):
+            before.append(load.confirmed)
+            archive.create(tmp_path / "data")
+    server.kill()
+
+    made = archive.backups()
+    assert len(made) == BACKUPS and made[-1].new_bytes < made[-1].size
+    for number, (backup, confirmed) in enumerate(zip(made, before, strict=True)):
+        directory = tmp_path / f"restored-{number}"
+        restore(archive, backup, directory)
+        report = check(RealFileSystem(), directory, pause=lambda seconds: None)
+        assert not report.damage, report
+        if number not in (0, BACKUPS - 1):
+            continue
+        client = connect(start_server("--node-name", "another@host", data_dir=directory))
+        first, second = numbers(client, "first"), numbers(client, "second")
+        assert first == list(range(len(first))) and second == list(range(len(second)))
+        # Everything that was confirmed is there, and of the last one perhaps the first half.
+        assert len(second) > confirmed
+        assert len(second) <= len(first) <= len(second) + 1
+
+
+def test_a_node_that_has_stopped_is_backed_up_as_it_is(
+    start_server: Start, connect: Connect, tmp_path: Path
+) -> None:
+    server = start_server(data_dir=tmp_path / "data")
+    channel = connect(server).channel()
+    channel.declare("q", durable=True)
+    channel.call("confirm.select")
+    channel.publish(b"0 ", "q", delivery_mode=2)
+    assert channel.confirms(1) == [("ack", 1)]
+    server.terminate()
+    archive = Archive.open(tmp_path / "backups", create=True)
+    restore(archive, archive.create(tmp_path / "data"), tmp_path / "restored")
+    assert json.loads((tmp_path / "restored/identity.json").read_text()) == json.loads(
+        (tmp_path / "data/identity.json").read_text()
+    )
+    client = connect(start_server(data_dir=tmp_path / "restored"))
+    message = client.channel().get("q")
+    # It stopped in order: nobody had it.
+    assert message is not None and not message["redelivered"]

@@ -1,0 +1,25 @@
+"""What to type when a package is missing that only part of Warren needs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, requires
+
+OF_EXTRA = re.compile(r"(?P<package>[^;]+);.*extra == [\"'](?P<extra>[^\"']+)[\"']")
+
+
+def install_command(extra: str) -> str:
+    """The command that installs the packages of an extra where this Python finds them."""
+    try:
+        declared = requires("warren") or []
+    except PackageNotFoundError:
+        declared = []
+    packages = [
+        found["package"].strip()
+        for found in map(OF_EXTRA.match, declared)
+        if found is not None and found["extra"] == extra
+    ]
+    # Without a record of what is installed, there is the repository that this was taken from.
+    wanted = " ".join(f"'{package}'" for package in packages) or f"'.[{extra}]'"
+    return f"{sys.executable} -m pip install {wanted}"
