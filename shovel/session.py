@@ -191,7 +191,9 @@ class Session:
         for event in events:
             match event:
                 case Delivered():
-                    self._transfer.deliver(event)
+                    # Of a session that is over, what comes goes back to the source.
+                    if not self._is_over:
+                        self._transfer.deliver(event)
                 case Confirmed():
                     acks += self._transfer.confirmed(event.tags)
                 case Refused():
@@ -206,6 +208,10 @@ class Session:
 
     def writable(self, connection: Connection) -> None:
         self._pump()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._over is not None and self._over.done()
 
     def _fail(self, reason: str) -> None:
         over = self._over
