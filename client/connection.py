@@ -296,7 +296,10 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if hasattr(self, "_transport"):
             # What was written last, a close-ok, goes out before the socket ends.
-            self._transport.close() if failure.code else self._transport.abort()
+            if failure.code:
+                self._transport.close()
+            else:
+                self._transport.abort()
         opened = self._opened.done()
         if not opened:
             self._opened.set_exception(failure)
