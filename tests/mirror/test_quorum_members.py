@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
@@ -322,3 +323,43 @@ def test_a_member_that_comes_later_has_counts_and_what_was_returned(cluster: Quo
     while (message := got(client, "one")) is not None:
         found.append((bytes(message.body), message.headers["x-delivery-count"].value))
     assert found == [(b"0", 1), (b"2", 0), (b"3", 0)]
+
+
+@pytest.mark.parametrize("was", ["declared with one", "shrunk", "from before there were members"])
+def test_a_queue_with_one_member_does_not_wait_for_a_second_one_that_has_not_all(
+    cluster: QuorumCluster, was: str
+) -> None:
+    key = ("queue", "/", "one")
+    size = 3 if was == "shrunk" else 1
+    declared(cluster, "one", x_quorum_initial_group_size=long(size))
+    queue_id = cluster.record("one").queue_id
+    members = cluster["a"].mirroring.quorum_members
+    for node in ("b", "c"):
+        run(members.remove(key, queue_id, node), lambda result: result())
+        cluster.clock.advance(5)
+    if was == "from before there were members":
+        cluster["a"].mirroring._definitions.write_record(
+            key,
+            queue_id,
+            lambda record: msgspec.structs.replace(record, members=[], acks=0),
+            lambda: None,
+            lambda: None,
+        )
+    publisher = cluster.publisher()
+    publisher.publishes("one", b"one")
+    cluster.clock.advance(1)
+    cluster.stall("a", "b")
+    run(members.add(key, queue_id, "b"), lambda result: result())
+    cluster.clock.advance(2)
+    publisher.publishes("one", b"two")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 2
+    cluster.unstall("a", "b")
+    cluster.clock.advance(10)
+    record = cluster.record("one")
+    assert (record.members, record.in_sync, record.acks) == (["a", "b"], ["b"], 2)
+    # From now on it does.
+    cluster.stall("a", "b")
+    publisher.publishes("one", b"three")
+    cluster.clock.advance(1)
+    assert not confirmed(publisher)
