@@ -19,6 +19,7 @@ from pipe import Client, Content
 from warren.core.field import Field, long, longstr
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
+from warren.mgmt.definitions.importer import Importer
 from warren.mirror.replication.replicas import Wanted
 
 ORDINARY = Wanted.of_members
@@ -270,6 +271,29 @@ def test_a_new_queue_needs_a_majority_of_its_members(cluster: QuorumCluster) -> 
     client.sends(commands.Queue.Declare, queue="three", durable=True, arguments=QUORUM)
     assert "Cannot declare quorum" in client.receives_connection_close(541).reply_text
     declared(cluster, "alone", x_quorum_initial_group_size=long(1))
+
+
+def test_a_queue_that_is_imported_waits_for_its_members(cluster: QuorumCluster) -> None:
+    """A node that starts first would not start otherwise, and so would no other."""
+    cluster.loses("b")
+    cluster.loses("c")
+    item = {
+        "vhost": "/",
+        "name": "imported",
+        "durable": True,
+        "arguments": {"x-queue-type": "quorum"},
+    }
+    Importer(cluster["a"].node, {}, None, None).of("queues")(item)
+    cluster.clock.advance(5)
+    assert len(cluster.record("imported").members) == 3
+    publisher = cluster.publisher()
+    publisher.publishes("imported", b"one")
+    cluster.clock.advance(5)
+    assert not confirmed(publisher)
+    cluster.comes_back("b")
+    cluster.clock.advance(20)
+    assert confirmed(publisher) == 1
+    assert cluster.record("imported").in_sync == ["b"]
 
 
 def test_a_kept_dead_letter_stays_dead_when_another_member_leads(cluster: QuorumCluster) -> None:
