@@ -20,6 +20,8 @@ HOUSES = [
     "backup",
     "mirror",
     "mgmt",
+    "client",
+    "shovel",
     "spark_export",
     "compat_tests",
 ]
@@ -71,7 +73,7 @@ for name in COMMANDS:
 BROKER_HOUSES = """
 import pkgutil
 from importlib import import_module
-for house in ("amqp", "core", "persist", "backup", "mirror", "mgmt"):
+for house in ("amqp", "core", "persist", "backup", "mirror", "mgmt", "client", "shovel"):
     package = import_module(f"warren.{house}")
     for found in pkgutil.walk_packages(package.__path__, f"warren.{house}."):
         import_module(found.name)

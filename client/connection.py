@@ -1,0 +1,335 @@
+"""The shell around `ClientProtocol`: a socket of asyncio, a timer, and answers as awaitables.
+
+Back-pressure goes both ways: `writable` is False while the socket owes the broker much, and its
+user stops publishing then; `pause_reading` leaves what the broker sends in the kernel's buffers.
+What is written in one turn of the loop goes out together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
+
+from pamqp import base, commands
+
+from warren.client.events import (
+    Answered,
+    ChannelClosed,
+    ConnectionEnded,
+    Event,
+    Opened,
+)
+from warren.client.protocol import ClientProtocol, Login, Tuning
+
+WRITE_BUFFER_HIGH = 1 << 20
+"""Octets a socket may owe the broker before `writable` is False; a few of the largest frames."""
+
+CLOSE_S = 5.0
+"""How long a broker may take to say goodbye."""
+
+
+class ConnectionFailed(Exception):
+    """There is no connection, or none any more. `code` is the broker's, 0 where it gave none."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class ChannelFailed(Exception):
+    """The broker closed the channel instead of doing what was asked."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+Dial: TypeAlias = Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
+"""Connects a protocol with a socket; the transport it returns is of no use."""
+
+
+class Target(NamedTuple):
+    """A broker, and how to be let in there. `shown` names it without secrets."""
+
+    shown: str
+    dial: Dial
+    login: Login
+    tuning: Tuning = Tuning()
+    timeout_s: float = 60.0
+
+
+def network(host: str, port: int, tls: ssl.SSLContext | None, server_name: str | None) -> Dial:
+    """Dial a host. With `tls`, `server_name` is who the certificate has to be of."""
+
+    def dial(new: Callable[[], asyncio.Protocol]) -> Awaitable[object]:
+        loop = asyncio.get_running_loop()
+        if tls is None:
+            return loop.create_connection(new, host, port)
+        return loop.create_connection(new, host, port, ssl=tls, server_hostname=server_name)
+
+    return dial
+
+
+class User(Protocol):
+    """Who uses a connection."""
+
+    def received(self, connection: Connection, events: Sequence[Event]) -> None:
+        """What the broker sent of its own accord: messages, confirms, ends."""
+        ...
+
+    def writable(self, connection: Connection) -> None:
+        """Publishes may go on."""
+        ...
+
+
+async def open_any(targets: Sequence[Target], user: User) -> tuple[Connection, Target]:
+    """Open a connection to the first of these that lets us in. Raises `ConnectionFailed`."""
+    failures = []
+    for target in targets:
+        try:
+            return await Connection.open(target, user), target
+        except ConnectionFailed as failure:
+            failures.append((target, failure))
+    if not failures:
+        raise ConnectionFailed(0, "no broker is named")
+    text = "; ".join(f"{target.shown}: {failure.text}" for target, failure in failures)
+    raise ConnectionFailed(failures[-1][1].code, text)
+
+
+class Connection(asyncio.Protocol):
+    """One socket."""
+
+    def __init__(self, target: Target, user: User) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._protocol = ClientProtocol(target.login, target.tuning, self._loop.time())
+        self._user = user
+        self._transport: asyncio.Transport
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._answers: defaultdict[int, deque[asyncio.Future[base.Frame]]] = defaultdict(deque)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: float | None = None
+        self._flush_due = False
+        self._writable = True
+        self.failure: ConnectionFailed | None = None
+        """Why it has ended; None as long as it has not."""
+
+    @classmethod
+    async def open(cls, target: Target, user: User) -> Self:
+        """Connect and log in. Raises `ConnectionFailed`."""
+        connection = cls(target, user)
+        try:
+            async with asyncio.timeout(target.timeout_s):
+                await target.dial(lambda: connection)
+                await connection._opened
+        except TimeoutError:
+            connection.abort()
+            raise ConnectionFailed(0, f"not connected within {target.timeout_s:g} s") from None
+        except OSError as error:
+            # ssl.SSLError is one of these.
+            connection.abort()
+            raise ConnectionFailed(0, str(error) or type(error).__name__) from error
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    # Asking and sending
+
+    async def ask(self, channel: int, kind: type[base.Frame], **arguments: Any) -> Any:
+        """Send a method and return its answer.
+
+        Raises `ChannelFailed`, `ConnectionFailed`, and ValueError for what does not fit the wire.
+        """
+        self._expect_open()
+        self._protocol.ask(channel, kind, self._loop.time(), **arguments)
+        answer: asyncio.Future[base.Frame] = self._loop.create_future()
+        self._answers[channel].append(answer)
+        self.flush_soon()
+        self._set_timer()
+        return await answer
+
+    async def open_channel(self, channel: int, *, confirms: bool = False) -> None:
+        await self.ask(channel, commands.Channel.Open)
+        if confirms:
+            await self.ask(channel, commands.Confirm.Select)
+
+    def publish(
+        self,
+        channel: int,
+        exchange: bytes,
+        routing_key: bytes,
+        header: bytes,
+        body: bytes,
+        *,
+        mandatory: bool,
+    ) -> int:
+        """Returns the tag. Raises ValueError for what does not fit a frame."""
+        tag = self._protocol.publish(
+            channel, exchange, routing_key, header, body, mandatory=mandatory
+        )
+        self.flush_soon()
+        return tag
+
+    def ack(self, channel: int, delivery_tag: int, *, multiple: bool) -> None:
+        self._protocol.ack(channel, delivery_tag, multiple=multiple)
+        self.flush_soon()
+
+    @property
+    def is_open(self) -> bool:
+        return self.failure is None and self._opened.done()
+
+    @property
+    def may_publish(self) -> bool:
+        """Whether the socket takes more, and the broker wants more."""
+        return self.is_open and self._writable and self._protocol.blocked is None
+
+    @property
+    def blocked(self) -> str | None:
+        """Why the broker wants no publishes; None when it does."""
+        return self._protocol.blocked
+
+    def pause_reading(self) -> None:
+        if self.failure is None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.failure is None:
+            self._transport.resume_reading()
+
+    async def close(self) -> None:
+        """Say goodbye and end the socket."""
+        if self.failure is None and self._opened.done():
+            self.resume_reading()
+            self._protocol.close(self._loop.time())
+            self.flush()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await asyncio.shield(self._ended)
+        self.abort()
+
+    def abort(self) -> None:
+        """End the socket at once."""
+        self._end(ConnectionFailed(0, "the connection was given up"))
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self.failure is not None:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        self.flush()
+        self._set_timer()
+
+    def data_received(self, data: bytes) -> None:
+        self._take(self._protocol.receive_data(data, self._loop.time()))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = str(error) if error is not None else "the broker closed the socket"
+        self._take(self._protocol.receive_eof(reason))
+        self._end(ConnectionFailed(0, reason))
+
+    def pause_writing(self) -> None:
+        self._writable = False
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        if self.is_open:
+            self._user.writable(self)
+
+    # Within
+
+    def _take(self, events: list[Event]) -> None:
+        """Answers go to who asked; the user gets the rest, in order."""
+        if self.failure is not None:
+            return
+        others: list[Event] = []
+        ended: ConnectionEnded | None = None
+        for event in events:
+            if isinstance(event, Answered):
+                answer = self._answers[event.channel].popleft()
+                if not answer.done():
+                    answer.set_result(event.method)
+            elif isinstance(event, Opened):
+                self._opened.set_result(None)
+            elif isinstance(event, ConnectionEnded):
+                ended = event
+            else:
+                if isinstance(event, ChannelClosed):
+                    self._fail_answers(event.channel, ChannelFailed(event.code, event.text))
+                others.append(event)
+        if others:
+            self._user.received(self, others)
+        self.flush()
+        if ended is not None:
+            self._end(ConnectionFailed(ended.code, ended.text))
+        else:
+            self._set_timer()
+
+    def _end(self, failure: ConnectionFailed) -> None:
+        if self.failure is not None:
+            return
+        self.failure = failure
+        if self._timer is not None:
+            self._timer.cancel()
+        if hasattr(self, "_transport"):
+            # What was written last, a close-ok, goes out before the socket ends.
+            self._transport.close() if failure.code else self._transport.abort()
+        opened = self._opened.done()
+        if not opened:
+            self._opened.set_exception(failure)
+            # Whoever opens it may be gone.
+            self._opened.exception()
+        self._ended.set_result(None)
+        for channel in list(self._answers):
+            self._fail_answers(channel, failure)
+        if opened:
+            self._user.received(self, [ConnectionEnded(failure.code, failure.text)])
+
+    def _fail_answers(self, channel: int, failure: Exception) -> None:
+        for answer in self._answers.pop(channel, ()):
+            if not answer.done():
+                answer.set_exception(failure)
+                answer.exception()
+
+    def _expect_open(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def flush_soon(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Hand what is to be sent to the socket."""
+        self._flush_due = False
+        parts = self._protocol.data_to_send(self._loop.time())
+        if parts and self.failure is None:
+            self._transport.write(b"".join(parts))
+
+    def _set_timer(self) -> None:
+        at = self._protocol.deadline()
+        if self._timer is not None:
+            if at is not None and self._timer_at is not None and self._timer_at <= at:
+                # It goes off early at worst, and looks again then.
+                return
+            self._timer.cancel()
+        self._timer, self._timer_at = None, at
+        if at is not None:
+            self._timer = self._loop.call_at(at, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._take(self._protocol.tick(self._loop.time()))
