@@ -138,9 +138,7 @@ def migrate(
 
 
 def _all_moved(planned: Sequence[Listed], results: Sequence[QueueResult]) -> bool:
-    could = not any(
-        queue.unacked or (queue.left_because and queue.ready) for queue in planned
-    )
+    could = not any(queue.unacked or (queue.left_because and queue.ready) for queue in planned)
     return could and all(result.all_moved for result in results)
 
 

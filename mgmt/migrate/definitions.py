@@ -240,8 +240,15 @@ def _refusal(target: Side, section: str, items: Sequence[Item]) -> str | None:
     except Refused as refused:
         if refused.status != 400:
             raise
-        return " ".join(refused.text.split())
+        return _reason(refused)
     return None
+
+
+def _reason(refused: Refused) -> str:
+    """In one line; of a list, which starts with an atom, the sentence at its end."""
+    reason = refused.answer.get("reason")
+    text = reason[-1] if isinstance(reason, list) and reason else refused.text
+    return " ".join(str(text).split())
 
 
 def _compared(

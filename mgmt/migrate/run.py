@@ -48,6 +48,7 @@ class Options(NamedTuple):
     quiet_s: float = 10.0
     """After how long without a message `--follow` says that all queues are empty."""
     silence_s: float = SILENCE_S
+    statistics_s: int = STATISTICS_S
 
 
 @dataclass
@@ -209,7 +210,7 @@ class _Run:
 
     async def _look_for_unacked(self) -> None:
         """RabbitMQ's figures are up to 5 s old, and may count what this run had in its hands."""
-        for _ in range(STATISTICS_S):
+        for _ in range(self._options.statistics_s):
             if not any(result.unacked for result in self._results.values()):
                 return
             await asyncio.sleep(1)
