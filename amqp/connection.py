@@ -100,6 +100,9 @@ FAILURE_DELAY_S = 3.0
 CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
+FROM_WITHIN = ("EXTERNAL",)
+"""The login mechanism of who connects from within the node and is admitted already."""
+
 METHOD_US = 30
 """What a method costs, as `core/turns.py` counts it; what it changes comes on top."""
 
@@ -605,13 +608,18 @@ class Connection:
             return False
         self._note(log, logging.INFO, "connection_accepted", tls=self.peer.tls)
         self.state = State.AWAITING_START_OK
-        offered = sasl.offered(self.settings.mechanisms, self.peer.tls)
+        offered = self._mechanisms()
         greeting = self.node.greetings.get(offered)
         if greeting is None:
             greeting = self.node.greetings[offered] = frame(METHOD, 0, self._start(offered))
         self.output.append(greeting)
         self.request_flush()
         return True
+
+    def _mechanisms(self) -> tuple[str, ...]:
+        if self.peer.admitted is not None:
+            return FROM_WITHIN
+        return sasl.offered(self.settings.mechanisms, self.peer.tls)
 
     def _start(self, offered: tuple[str, ...]) -> bytes:
         """The payload of connection.start."""
@@ -654,7 +662,7 @@ class Connection:
                 name for name, flag in capabilities.value.items() if flag == Field("t", True)
             )
         mechanism = method.mechanism
-        if mechanism not in sasl.offered(self.settings.mechanisms, self.peer.tls):
+        if mechanism not in self._mechanisms():
             self._fail(f"mechanism {mechanism} is not offered")
             return
         self.mechanism = mechanism
@@ -672,7 +680,7 @@ class Connection:
                 self.state = State.AWAITING_SECURE_OK
                 self.send(0, make(commands.Connection.Secure, challenge=step.octets))
                 return
-            self.user = self.node.log_in(
+            self.user = self.peer.admitted or self.node.log_in(
                 step.user, step.password, self.peer.host, self.peer.loopback
             )
         except (sasl.SyntaxFault, TableError):

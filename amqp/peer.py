@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warren.amqp.tls_session import TlsSession
+from warren.core.access import User
 from warren.core.field import Table, to_text
 
 CAPABILITIES = (
@@ -24,7 +25,8 @@ CAPABILITIES = (
 @dataclass(frozen=True, slots=True)
 class Peer:
     """The addresses of a socket. `certificate_name` is the user its TLS certificate names,
-    `session` what TLS agreed on; None without TLS."""
+    `session` what TLS agreed on; None without TLS. `admitted` is who connects from within the
+    node, and needs no password."""
 
     host: str
     port: int
@@ -33,6 +35,7 @@ class Peer:
     tls: bool = False
     certificate_name: str | None = None
     session: TlsSession | None = None
+    admitted: User | None = None
 
     @property
     def name(self) -> str:

@@ -23,6 +23,7 @@ from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.proxy_preface import ProxyReader, read_preface
 from warren.amqp.state import BEFORE_RUNNING
 from warren.amqp.tls_session import TlsSession, tls_session
+from warren.core.access import User
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
 
@@ -47,6 +48,9 @@ FLUSHES_WHEN_QUIET = 10
 
 BACKLOG = 4096
 """Connections the kernel may hold while the loop is busy; thousands reconnect at once."""
+
+LOOPBACK = "127.0.0.1"
+"""What a client within the node is said to come from."""
 
 CERTIFICATE_CHECK_S = 30.0
 """How often certificate files are looked at for a renewal."""
@@ -75,6 +79,7 @@ class AmqpProtocol(asyncio.Protocol):
         "_connection",
         "_header",
         "_header_timer",
+        "_inner",
         "_listener",
         "_receiving",
         "_source",
@@ -83,12 +88,18 @@ class AmqpProtocol(asyncio.Protocol):
     )
 
     def __init__(
-        self, listener: Listener, tls: bool, source: tuple[str, int] | None = None
+        self,
+        listener: Listener,
+        tls: bool,
+        source: tuple[str, int] | None = None,
+        inner: Peer | None = None,
     ) -> None:
         self._listener = listener
         self._tls = tls
         # Where the client is, as the balancer said before TLS.
         self._source = source
+        # A client within this process.
+        self._inner = inner
         self._transport: asyncio.Transport
         self._connection: Connection | None = None
         self._header = b""
@@ -104,7 +115,10 @@ class AmqpProtocol(asyncio.Protocol):
 
     def _begin(self) -> None:
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
-        if not self._listener.admit(self):
+        if self._inner is not None:
+            self._listener.admit_inner(self)
+            self._start(self._inner)
+        elif not self._listener.admit(self):
             self._transport.abort()
         elif self._listener.read_proxy_header is None or self._tls:
             self._start(self._behind(self._source))
@@ -346,6 +360,25 @@ class Listener:
             raise
         return lambda: AmqpProtocol(self, True, source)
 
+    async def connect_within(
+        self, new_client: Callable[[], asyncio.Protocol], user: User | None
+    ) -> None:
+        """Connect a client in this process, through a pair of sockets and no network.
+
+        It is let in as `user`; where that is None, it has to log in with a password.
+        """
+        here, there = socket.socketpair()
+        inner = Peer(LOOPBACK, 0, LOOPBACK, 0, admitted=user)
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: AmqpProtocol(self, False, inner=inner), there
+            )
+        except BaseException:
+            here.close()
+            there.close()
+            raise
+        await self._loop.create_unix_connection(new_client, sock=here)
+
     @property
     def open_sockets(self) -> int:
         return len(self._protocols)
@@ -396,6 +429,10 @@ class Listener:
             return False
         self._protocols.add(protocol)
         return True
+
+    def admit_inner(self, protocol: AmqpProtocol) -> None:
+        """Count a socket of the node's own; limits are for others."""
+        self._protocols.add(protocol)
 
     def forget(self, protocol: AmqpProtocol) -> None:
         self._protocols.discard(protocol)

@@ -117,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._timer_at: float | None = None
         self._flush_due = False
         self._writable = True
+        self._reads = True
         self.failure: ConnectionFailed | None = None
         """Why it has ended; None as long as it has not."""
 
@@ -147,7 +148,10 @@ class Connection(asyncio.Protocol):
 
         Raises `ChannelFailed`, `ConnectionFailed`, and ValueError for what does not fit the wire.
         """
-        self._expect_open()
+        if self.failure is not None:
+            raise self.failure
+        if kind is not commands.Channel.Open and not self._protocol.has_channel(channel):
+            raise ChannelFailed(0, f"channel {channel} is closed")
         self._protocol.ask(channel, kind, self._loop.time(), **arguments)
         answer: asyncio.Future[base.Frame] = self._loop.create_future()
         self._answers[channel].append(answer)
@@ -196,23 +200,28 @@ class Connection(asyncio.Protocol):
         return self._protocol.blocked
 
     def pause_reading(self) -> None:
-        if self.failure is None:
+        if self.failure is None and self._reads:
+            self._reads = False
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self.failure is None:
+        if self.failure is None and not self._reads:
+            self._reads = True
+            self._protocol.did_not_listen(self._loop.time())
             self._transport.resume_reading()
 
     async def close(self) -> None:
         """Say goodbye and end the socket."""
-        if self.failure is None and self._opened.done():
-            self.resume_reading()
-            self._protocol.close(self._loop.time())
-            self.flush()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await asyncio.shield(self._ended)
-        self.abort()
+        try:
+            if self.failure is None and self._opened.done():
+                self.resume_reading()
+                self._protocol.close(self._loop.time())
+                self.flush()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(CLOSE_S):
+                        await asyncio.shield(self._ended)
+        finally:
+            self.abort()
 
     def abort(self) -> None:
         """End the socket at once."""
@@ -303,10 +312,6 @@ class Connection(asyncio.Protocol):
                 answer.set_exception(failure)
                 answer.exception()
 
-    def _expect_open(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
     def flush_soon(self) -> None:
         if not self._flush_due:
             self._flush_due = True
@@ -332,4 +337,6 @@ class Connection(asyncio.Protocol):
 
     def _due(self) -> None:
         self._timer = None
+        if not self._reads:
+            self._protocol.did_not_listen(self._loop.time())
         self._take(self._protocol.tick(self._loop.time()))

@@ -84,10 +84,7 @@ def header_fields(header: bytes) -> Fields:
     table = _spans(header).get("headers")
     if table is None:
         return Fields(())
-    try:
-        return Fields(tuple(_pairs(table, 4, len(table))))
-    except (IndexError, struct.error) as error:
-        raise MalformedContent(f"headers that are no table: {error}") from error
+    return _fields(table)
 
 
 def with_properties(header: bytes, changed: Mapping[str, bytes]) -> bytes:
@@ -152,7 +149,19 @@ def array_items(value: bytes) -> bytes | None:
     return value[5:] if value[:1] == b"A" else None
 
 
+def table_fields(value: bytes) -> Fields | None:
+    """The fields of a table that is a value; None for another type. Raises `MalformedContent`."""
+    return _fields(value[1:]) if value[:1] == b"F" else None
+
+
 # Reading
+
+
+def _fields(table: bytes) -> Fields:
+    try:
+        return Fields(tuple(_pairs(table, 4, len(table))))
+    except (IndexError, struct.error) as error:
+        raise MalformedContent(f"headers that are no table: {error}") from error
 
 
 def _spans(header: bytes) -> dict[str, bytes]:

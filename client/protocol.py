@@ -240,6 +240,9 @@ class ClientProtocol:
         frame_octets = nack_frame(channel, delivery_tag, multiple=multiple, requeue=requeue)
         self._to_send.append(frame_octets)
 
+    def has_channel(self, channel: int) -> bool:
+        return channel in self._channels
+
     def unconfirmed(self, channel: int) -> int:
         """How many publishes of the channel wait for a confirm."""
         found = self._channels.get(channel)
@@ -283,6 +286,10 @@ class ClientProtocol:
         if self._waits and now - self._asked_at >= ANSWER_S:
             self._end(0, f"the broker gave no answer for {ANSWER_S:g} s")
         return self._take_events()
+
+    def did_not_listen(self, now: float) -> None:
+        """Nothing was read until now, so that silence and missing answers say nothing."""
+        self._last_received = self._asked_at = now
 
     @property
     def _waits(self) -> bool:

@@ -96,7 +96,7 @@ class Node:
         self.new_token = new_token
         self.policies = Policies(metadata)
         self.vhost_limits = VhostLimits(metadata)
-        self.parameters = Parameters(metadata, self.vhost_limits, self.policies)
+        self.parameters = Parameters(metadata, self.vhost_limits, self.policies, name)
         self.global_parameters = GlobalParameters(metadata)
         self.vhosts: dict[str, VirtualHost] = {}
         self.local_queues = LocalQueues()

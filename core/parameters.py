@@ -1,26 +1,29 @@
 """Runtime parameters: values of a component in a virtual host, and global ones of the cluster.
 
 Answerable for policies_and_parameters.md section 2. A component has to be known, and says which
-values it takes. Policies and operator policies are parameters to RabbitMQ; here they have their
-own records, and these calls refuse the ones and pass the others on, as RabbitMQ's do.
+values it takes: those that other houses carry out register themselves (`Parameters.register`).
+Policies and operator policies are parameters to RabbitMQ; here they have their own records, and
+these calls refuse the ones and pass the others on, as RabbitMQ's do.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+from warren.core.access import User
 from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
 from warren.core.limits import COMPONENT as VHOST_LIMITS
 from warren.core.limits import NAME as VHOST_LIMITS_NAME
 from warren.core.limits import VhostLimits
 from warren.core.policy import Policies, Policy
-from warren.core.ports import Commit, Key, MetadataStore, Write
+from warren.core.ports import Commit, Key, MetadataStore, Precondition, Write
 from warren.core.records import GlobalParameterRecord, ParameterRecord
 from warren.core.validation import (
     NotThere,
     ValidationFailed,
+    expect_vhost,
     is_storable,
     term,
 )
@@ -39,22 +42,64 @@ class Parameter(NamedTuple):
     value: Any
 
 
-class Parameters:
-    """The runtime parameters of all virtual hosts, kept in the metadata store."""
+Check: TypeAlias = Callable[[str, Any, User | None], None]
+"""Raises `ValidationFailed` unless a parameter of this name may have this value, set by this user;
+None is an operator, who may do everything."""
 
-    def __init__(self, store: MetadataStore, limits: VhostLimits, policies: Policies) -> None:
+
+class Parameters:
+    """The runtime parameters of all virtual hosts, kept in the metadata store.
+
+    `node` carries out what parameters of registered components ask for, if it is the first to set
+    one.
+    """
+
+    def __init__(
+        self, store: MetadataStore, limits: VhostLimits, policies: Policies, node: str
+    ) -> None:
         self._store = store
         self._limits = limits
         self._policies = policies
+        self._node = node
+        self._components: dict[str, Check] = {}
 
-    def set(self, component: str, vhost: str, name: str, value: Any) -> Commit:
-        """Raises `ValidationFailed` or `NoSuchVhost`."""
+    def register(self, component: str, check: Check) -> None:
+        """Take parameters of this component from now on."""
+        self._components[component] = check
+
+    def set(
+        self, component: str, vhost: str, name: str, value: Any, user: User | None = None
+    ) -> Commit:
+        """Raises `ValidationFailed` or `NoSuchVhost`.
+
+        `user` is who sets it, None an operator. The commit is refused where another node changed
+        the parameter meanwhile, and may be tried again.
+        """
         if component == "operator_policy":
             return self._set_operator_policy(vhost, name, value)
+        check = self._components.get(component)
+        if check is not None:
+            expect_vhost(self._store, vhost)
+            _check_storable(value)
+            check(name, value, user)
+            return self._set_registered(component, vhost, name, value, user)
         _check_component(component)
         if name != VHOST_LIMITS_NAME:
             raise ValidationFailed(f"name of {component} should be {VHOST_LIMITS_NAME}, not {name}")
         return self._limits.replace(vhost, value)
+
+    def _set_registered(
+        self, component: str, vhost: str, name: str, value: Any, user: User | None
+    ) -> Commit:
+        key = _key(component, vhost, name)
+        stored = self._store.get(key)
+        node, version = self._node, 0
+        if stored is not None:
+            assert isinstance(stored.record, ParameterRecord)
+            # Another node may have it in hand, and goes on with it.
+            node, version = stored.record.node or node, stored.version
+        record = ParameterRecord(value, user.name if user is not None else "", node)
+        return self._store.transact([Write(key, record)], [Precondition(key, version)])
 
     def clear(self, component: str, vhost: str, name: str) -> Commit:
         """Raises `ValidationFailed`, or `NotThere` when there is no such parameter."""

@@ -111,7 +111,12 @@ class PolicyRecord(msgspec.Struct, frozen=True):
 
 
 class ParameterRecord(msgspec.Struct, frozen=True):
+    """`user` is who set it, whose rights count for what is done because of it; empty for an
+    operator, who may do everything. `node` is the node that carries out what it asks for."""
+
     value: Any
+    user: str = ""
+    node: str = ""
 
 
 class GlobalParameterRecord(msgspec.Struct, frozen=True):

@@ -603,7 +603,12 @@ class VirtualHost:
         self.topology.generation += 1
 
     def stop(self) -> None:
-        """The node stops; what is durable is to be found again."""
+        """The node stops; what is durable is to be found again.
+
+        What becomes of definitions later is for its next start.
+        """
+        for stop in self._stop_watching:
+            stop()
         for queue in self.queues.values():
             queue.stop()
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from warren.mgmt.peers import Peers
     from warren.mgmt.statistics.sampler import Statistics
     from warren.persist.storage import Storage
+    from warren.shovel.shovels import Shovels
 
 RABBITMQ_VERSION = "3.10.8"
 """Whose behaviour this is; clients choose features by it."""
@@ -57,6 +58,9 @@ class ManagedNode:
     open_sockets: Callable[[], int]
     """How many AMQP clients are connected, logged in or not."""
     """Accept no new clients (True), or accept them again."""
+
+    shovels: Shovels
+    """What moves messages on behalf of operators."""
 
     cluster: Cluster | None = None
     """The cluster the node is in; None for a node that is alone."""

@@ -117,6 +117,8 @@ class Cluster:
         self.maintenance = Maintenance(node_name, self.post)
         self.must_pause = asyncio.Event()
         self.pause_reason = ""
+        self.on_nodes_changed: Callable[[], None] = lambda: None
+        """Told when nodes have come or gone, and when this one has lost its lease."""
         self._joining_again: asyncio.Task[None] | None = None
         # Nodes whose presence has ended, until this node has tidied up after them or they are back.
         self._ended: set[str] = set()
@@ -266,7 +268,7 @@ class Cluster:
             SystemRandom(),
             self.running,
             card_files or NoCards(),
-            self._alive,
+            self.alive,
             self.maintenance.may_lead,
             self._config.sync_batch,
         )
@@ -373,7 +375,11 @@ class Cluster:
         etcd, this one and those it is linked with."""
         return () if self._config.partition_handling == "pause_minority" else self.running()
 
-    def _alive(self) -> set[str]:
+    def may_run(self) -> bool:
+        """Whether the others count this node as up, so that none takes over what it does."""
+        return self.membership.holds_lease()
+
+    def alive(self) -> set[str]:
         """The nodes that have a presence or go on without."""
         return {*self.membership.running(), *self._going_on()}
 
@@ -386,6 +392,7 @@ class Cluster:
         if name not in self._going_on():
             self._links.forget(name)
         self._tidy_up()
+        self.on_nodes_changed()
 
     def _look_for_ended(self) -> None:
         """Notice the nodes whose presence had ended before this node was there to see it."""
@@ -405,7 +412,7 @@ class Cluster:
             return
         is_up = self.membership.holds_lease()
         is_first = is_up and min(self.membership.running(), default="") == self._node_name
-        for name in sorted(self._ended - self._alive()):
+        for name in sorted(self._ended - self.alive()):
             self._links.forget(name)
             if not is_first:
                 # It stays among the ended: the first may die before it has done this.
@@ -453,6 +460,7 @@ class Cluster:
 
     def _lease_lost(self) -> None:
         """The others may count this node as down: pause, or go on by oneself and join again."""
+        self.on_nodes_changed()
         if not self._may_go_on():
             self._pause(LOST_ETCD)
             return

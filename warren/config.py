@@ -26,7 +26,7 @@ CertificateName: TypeAlias = Literal[
 
 LOG_CATEGORIES = (
     "alarm", "audit", "channel", "cluster", "connection", "definitions", "http", "node", "policy",
-    "queue", "storage", "vhost",
+    "queue", "shovel", "storage", "vhost",
 )  # fmt: skip
 """What follows `warren.` in the names of loggers; channel, connection and queue are RabbitMQ's."""
 

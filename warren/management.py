@@ -22,6 +22,7 @@ from warren.mgmt.managed_node import ManagedNode, OpenListener
 from warren.mgmt.statistics.sampler import Statistics
 from warren.open_files import descriptors
 from warren.persist.storage import Storage
+from warren.shovel.shovels import Shovels
 from warren.tls import server_context
 
 log = logging.getLogger("warren.http")
@@ -57,6 +58,7 @@ class Management:
         stop_app: Callable[[], None],
         suspend_listeners: Callable[[bool], None],
         open_sockets: Callable[[], int],
+        shovels: Shovels,
         cluster: Cluster | None = None,
     ) -> None:
         statistics = Statistics(node, config.stats_interval_ms / 1000)
@@ -73,6 +75,7 @@ class Management:
             suspend_listeners=suspend_listeners,
             open_sockets=open_sockets,
             cluster=cluster,
+            shovels=shovels,
             listeners=listeners,
         )
         statistics.managed = self.managed

@@ -59,6 +59,8 @@ from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
+from warren.shovel.shovels import COMPONENT as SHOVEL
+from warren.shovel.shovels import OnlyNode, Shovels
 from warren.tls import server_context
 
 if TYPE_CHECKING:
@@ -109,9 +111,11 @@ class RunningNode:
         memory: MemoryMonitor,
         disk: DiskMonitor | None,
         cluster: Cluster | None,
+        shovels: Shovels,
         faults: Faults,
     ) -> None:
         self.faults = faults
+        self.shovels = shovels
         self.node = node
         self.amqp_ports: list[int] = []
         self.tls_ports: list[int] = []
@@ -202,6 +206,7 @@ class RunningNode:
                 )
             await running._define(config)
             await running._listen(config, addresses)
+            running.shovels.start()
             await running._manage(config)
         except BaseException:
             if running is not None:
@@ -313,6 +318,19 @@ class RunningNode:
             sockets=_socket_options(config),
             tls_handshake_timeout_s=config.ssl_handshake_timeout_ms / 1000,
         )
+        shovels = Shovels(
+            name,
+            store=metadata,
+            access=node.access,
+            place=OnlyNode(name) if cluster is None else cluster,
+            connect_within=listener.connect_within,
+            cluster_name=lambda: node.cluster_name,
+            clock=clock,
+            random=SystemRandom(),
+        )
+        node.parameters.register(SHOVEL, shovels.check)
+        if cluster is not None:
+            cluster.on_nodes_changed = shovels.look_again
         memory.is_busy = listener.was_busy
         if messages is not None:
             is_deleted = None
@@ -324,7 +342,17 @@ class RunningNode:
         for monitor in monitors:
             monitor.start()
         return cls(
-            node, listener, monitors, metadata, directory, messages, memory, disk, cluster, faults
+            node,
+            listener,
+            monitors,
+            metadata,
+            directory,
+            messages,
+            memory,
+            disk,
+            cluster,
+            shovels,
+            faults,
         )
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
@@ -382,6 +410,7 @@ class RunningNode:
             suspend_listeners=self._listener.suspend,
             open_sockets=lambda: self._listener.open_sockets,
             cluster=self.cluster,
+            shovels=self.shovels,
         )
         self.management = management
         await management.start()
@@ -468,6 +497,7 @@ class RunningNode:
     async def _stop_in_order(self, reason: str) -> None:
         if self.management is not None:
             await self.management.stop()
+        await self.shovels.stop()
         if self.messages is not None:
             # What clients have published they are to be told of before they are sent away.
             self.node.alarms.set_flow(True)
@@ -479,6 +509,8 @@ class RunningNode:
         if self.cluster is not None:
             await self.cluster.stop_serving()
         self.node.stop()
+        if self.cluster is not None:
+            self.cluster.mirroring.stop()
         if self.messages is not None:
             self.messages.stop()
         if self._second_copy is not None:
@@ -505,6 +537,7 @@ class RunningNode:
 
     async def _give_up(self) -> None:
         """Stop as far as that goes when nothing is sure any more."""
+        await _try_to_stop(self.shovels.stop())
         await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))
         if self.management is not None:
             await _try_to_stop(self.management.stop())

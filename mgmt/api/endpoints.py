@@ -26,6 +26,7 @@ from warren.mgmt.api import (
     queues,
     quorum,
     session,
+    shovels,
     unclaimed,
     users,
     vhosts,
@@ -53,6 +54,7 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *connections.ENDPOINTS,
             *consumers.ENDPOINTS,
             *members.ENDPOINTS,
+            *shovels.ENDPOINTS,
         ],
     )
 
@@ -82,6 +84,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *quorum.ENDPOINTS,
         *unclaimed.ENDPOINTS,
         *members.ENDPOINTS,
+        *shovels.ENDPOINTS,
     ]
 
     async def describe(request: ApiRequest) -> Any:

@@ -15,6 +15,7 @@ from warren.mgmt.api.validation_texts import told_of_validation
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest, demanded
+from warren.mgmt.waiting import taken
 
 ADMINISTERED = frozenset({"operator_policy", VHOST_LIMITS})
 ADMINISTERED_GLOBALS = frozenset({CLUSTER_NAME, INTERNAL_CLUSTER_ID})
@@ -94,8 +95,9 @@ async def put_parameter(request: ApiRequest) -> Reply:
     if component == POLICY:
         # Refused in its own words, with nothing around them.
         parameters.set(component, vhost, name, value)
+    user = None if request.caller.local else request.caller.user
     with told_of_validation(escape=True):
-        parameters.set(component, vhost, name, value)
+        await taken(lambda: parameters.set(component, vhost, name, value, user))
     audit(request, "parameter_set", vhost=vhost, component=component, name=name)
     await durable(request)
     return reply

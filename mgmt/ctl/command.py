@@ -25,6 +25,7 @@ FAMILIES = {
     "policies": "Policies and parameters",
     "queues": "Queues and connections",
     "quorum": "Members of quorum queues",
+    "shovels": "Shovels",
     "node": "The node",
     "cluster": "The cluster",
     "definitions": "Definitions and feature flags",

@@ -29,6 +29,7 @@ T = TypeVar("T")
 PREFIX = "rabbitmq_"
 DETAILED_PREFIX = "rabbitmq_detailed_"
 CLUSTER_PREFIX = "rabbitmq_cluster_"
+OWN_PREFIX = "warren_"
 PROTOCOL = labels({"protocol": "amqp091"})
 STRATEGIES: Mapping[QueueType, tuple[str, ...]] = {
     QueueType.CLASSIC: ("at_most_once",),
@@ -60,6 +61,15 @@ class Collector:
             Rows(families.PERSISTER, [("", self._persister())]),
             Rows(families.AUTH, [(PROTOCOL, families.auth(managed))]),
         ]
+
+    def shovel_groups(self) -> list[Rows]:
+        """Of this node's shovels; the others count their own."""
+        shovels = self._managed.shovels
+        states: list[tuple[str, Values]] = [
+            (labels({"state": state}), (number,)) for state, number in shovels.counts().items()
+        ]
+        moved = shovels.messages_moved()
+        return [Rows(families.SHOVELS, states), Rows(families.SHOVEL_MESSAGES, [("", (moved,))])]
 
     def _persister(self) -> Values:
         storage = self._managed.storage
@@ -341,6 +351,8 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
         *collector.identity_groups(),
     ]
     async for piece in written(groups, PREFIX):
+        yield piece
+    async for piece in written(collector.shovel_groups(), OWN_PREFIX):
         yield piece
     async for piece in _of_cluster(managed, per_object=per_object):
         yield piece

@@ -50,6 +50,11 @@ def churn(managed: ManagedNode) -> Values:
     )
 
 
+SHOVELS = (_gauge("shovels", "Shovels that run here, by their state"),)
+SHOVEL_MESSAGES = (
+    _counter("shovel_messages_moved_total", "Messages that shovels of this node have moved"),
+)
+
 ALARMS = (
     _gauge("alarms_file_descriptor_limit", "1 while file descriptors run short"),
     _gauge("alarms_free_disk_space_watermark", "1 while the disk alarm is on"),

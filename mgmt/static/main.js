@@ -14,6 +14,7 @@ import { overviewPage } from "./page_overview.js";
 import { policiesPage } from "./page_policies.js";
 import { queuePage } from "./page_queue.js";
 import { queuesPage } from "./page_queues.js";
+import { shovelsPage } from "./page_shovels.js";
 import { userPage, usersPage } from "./page_users.js";
 import { vhostPage, vhostsPage } from "./page_vhosts.js";
 import { clearNotices, failed, reason } from "./notices.js";
@@ -37,6 +38,7 @@ const ROUTES = [
   ["vhosts", vhostsPage],
   ["vhosts/:name", vhostPage],
   ["policies", policiesPage],
+  ["shovels", shovelsPage],
   ["limits", limitsPage],
   ["definitions", definitionsPage],
   ["nodes", nodesPage],

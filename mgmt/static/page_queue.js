@@ -15,6 +15,7 @@ import { getMessages } from "./getting.js";
 import { History } from "./history.js";
 import { MirrorsPart } from "./mirrors.js";
 import { queueState } from "./page_queues.js";
+import { moveMessagesForm } from "./page_shovels.js";
 import { publishForm } from "./publishing.js";
 import { RangeChoice } from "./range.js";
 import { go } from "./router.js";
@@ -145,6 +146,13 @@ export function queuePage({ vhost, name }) {
       publishForm({ vhost, exchange: "", key: name, published: refresh }).element,
     ),
     folded("Get messages", getMessages(where, refresh)),
+    session.isPolicymaker
+      ? folded(
+          "Move messages",
+          el("p", { class: "hint" }, "A shovel moves what is ready now, and then ends."),
+          moveMessagesForm({ vhost, name }).element,
+        )
+      : null,
     el(
       "div",
       { class: "page-actions" },

@@ -24,6 +24,7 @@ const ADMIN_LINKS = [
   ["users", "Users", () => session.isAdministrator],
   ["vhosts", "Virtual hosts", () => session.isAdministrator],
   ["policies", "Policies", () => session.isPolicymaker],
+  ["shovels", "Shovels", () => session.isMonitor],
   ["limits", "Limits", () => session.isAdministrator],
   ["definitions", "Definitions", () => session.isAdministrator],
   ["nodes", "Nodes", () => session.isMonitor],

@@ -91,6 +91,11 @@ class FormerCopies:
             return None
         return Renumbering.told(card.first_epoch, card.steps)
 
+    def stop(self) -> None:
+        """The node stops; what is here is for its next start."""
+        for former, _ in self._formers.values():
+            former.stop()
+
     # Former copies
 
     def keep(self, queue_id: int, former: FormerCopy) -> None:

@@ -153,6 +153,11 @@ class FormerCopy:
         """Whether there may be anything at all."""
         return self.messages > 0 and (self._unasked is None or any(self._unasked))
 
+    def stop(self) -> None:
+        """The node stops; the copy is for its next start."""
+        for level in self.levels:
+            level.stop()
+
     def delete(self) -> None:
         for level in self.levels:
             level.delete()

@@ -249,6 +249,15 @@ class Mirroring:
                 level.is_about_to_stop()
             copy.member.leave()
 
+    def stop(self) -> None:
+        """The node has stopped: the storage is told which messages of copies count as delivered."""
+        for copy in self._copies.values():
+            for level in copy.mirror.levels:
+                level.backing.stop()
+            if copy.mirror.former is not None:
+                copy.mirror.former.stop()
+        self._formers.stop()
+
     def led(self, queue_id: int) -> LedQueue | None:
         """What is known of the mirrors of a queue of this node; None if it has none."""
         return self._led.get(queue_id)
@@ -403,6 +412,9 @@ class Mirroring:
         self._reconcile(queue)
         if queue.queue_id not in self._led:
             self._origins.pop(queue.queue_id, None)
+            known = self._formers.known_of_led(queue.queue_id, record.epoch)
+            if known is not None:
+                self._renumberings[queue.queue_id] = known
 
     def _promoted(self, queue: Queue, key: Key, record: QueueRecord, copy: CopyHere) -> None:
         """Our mirror leads now: its group, its positions and what it knew go on."""
@@ -610,8 +622,11 @@ class Mirroring:
         del self._led[queue.queue_id]
         self._origins.pop(queue.queue_id, None)
         self._forget(led)
-        self._formers.remove_card(led.storage_id)
         self._renumberings[queue.queue_id] = led.leader.renumbering
+        if not led.leader.renumbering.has_gaps:
+            # Otherwise a copy that is away may have what this node lacked when it took over, and
+            # has to be told which messages these are.
+            self._formers.remove_card(led.storage_id)
         for mirror in list(led.leader.mirrors):
             # The definition names it no more; this may be known before the leader is told.
             led.leader.remove_mirror(mirror)

@@ -67,6 +67,11 @@ class Renumbering:
         while len(self.steps) > STEPS_MAX:
             self.first_epoch = self.steps.pop(0).epoch
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether a leader took over that was not in sync."""
+        return any(step.firsts for step in self.steps)
+
     def next_after(self, epoch: int) -> Step | None:
         """How the leader of that epoch was succeeded; None if nobody knows."""
         if not self._is_known(epoch):

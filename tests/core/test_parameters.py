@@ -30,7 +30,7 @@ def policies(store: VolatileMetadataStore) -> Policies:
 
 @pytest.fixture
 def parameters(store: VolatileMetadataStore, policies: Policies) -> Parameters:
-    return Parameters(store, VhostLimits(store), policies)
+    return Parameters(store, VhostLimits(store), policies, "node@here")
 
 
 OPERATOR = {"pattern": "^q", "definition": {"max-length": 1}}

@@ -81,6 +81,31 @@ def test_totals_are_those_of_the_broker(broker: Broker) -> None:
     assert after["rabbitmq_connections_closed_total"] == 1
 
 
+def test_shovels_are_counted_by_state_and_with_what_they_moved(broker: Broker) -> None:
+    api = ApiClient(broker)
+    names = {state: f'warren_shovels{{state="{state}"}}' for state in ("starting", "running")}
+    before = scrape(broker)
+    assert [before[name] for name in names.values()] == [0, 0]
+    shovel = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b"}
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("a", durable=True)
+        for _ in range(3):
+            channel.basic_publish("", "a", b"x")
+        api.put("/parameters/shovel/%2F/s", {"value": shovel})
+        channel.queue_declare("b", durable=True)
+        moved = channel.consume("b", inactivity_timeout=30)
+        assert [next(moved)[2] for _ in range(3)] == [b"x"] * 3
+    values = scrape(broker)
+    while not values["warren_shovel_messages_moved_total"] == 3:
+        values = scrape(broker)
+    assert [values[name] for name in names.values()] == [0, 1]
+    api.delete("/shovels/vhost/%2F/s")
+    while (values := scrape(broker))[names["running"]]:
+        pass
+    assert values["warren_shovel_messages_moved_total"] == 3
+
+
 def test_series_the_dashboards_need_are_there(broker: Broker) -> None:
     names = {re.sub(r"\{.*", "", key) for key in scrape(broker)}
     for name in (

@@ -182,6 +182,23 @@ def test_what_a_mirror_lacked_that_leads_all_the_same_is_kept(cluster: Cluster) 
     assert bodies(cluster, "later") == [b"mirrors have it"]
 
 
+def test_what_a_mirror_lacked_is_kept_though_it_has_no_mirrors_any_more_and_was_started_anew(
+    cluster: Cluster,
+) -> None:
+    leads_without_all(cluster)
+    now = leader(cluster, "later")
+    cluster[now].node.policies.clear("/", "l")
+    cluster.clock.advance(15)
+    cluster.kill(now)
+    cluster.clock.advance(3)
+    cluster.comes_back(now)
+    cluster.clock.advance(15)
+    cluster.comes_back("a")
+    cluster.clock.advance(15)
+    assert kept(cluster) == [b"one", b"two"]
+    assert bodies(cluster, "later") == [b"mirrors have it"]
+
+
 @pytest.mark.parametrize("is_full", [True, False])
 def test_it_is_kept_once_however_often_the_node_is_started(cluster: Cluster, is_full: bool) -> None:
     leads_without_all(cluster)

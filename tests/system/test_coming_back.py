@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
 
+from warren.mirror.replication.copy_cards import is_copy
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
+from warren.persist.format import decode_clean
 
 QUEUE = "ha.back"
 
@@ -78,3 +80,26 @@ def test_what_a_leader_and_its_heir_had_is_found_when_both_are_back(
     wait_until(lambda: c.queue(LOST_AND_FOUND).get("messages", 0) >= len(wanted))
     found = take(c.connect().channel(), LOST_AND_FOUND, len(wanted))
     assert sorted(found) == sorted(wanted)
+
+
+def test_a_mirror_that_stops_remembers_what_clients_may_have_had(
+    running_cluster: RunningCluster,
+) -> None:
+    """It may have been about to lead: the definition that says so comes when it is gone."""
+    a, b, _ = running_cluster.nodes.values()
+    policy = {"pattern": "^ha", "definition": {"ha-mode": "all"}, "apply-to": "queues"}
+    a.changes("policies", "/", "ha", body=policy)
+    channel = a.connect().channel()
+    channel.confirm_delivery()
+    channel.queue_declare(QUEUE, durable=True)
+    wait_until(lambda: b.name in in_sync(a))
+    publish(channel, QUEUE, [b"1", b"2", b"3"])
+    held = a.connect().channel()
+    for body in (b"1", b"2"):
+        assert held.basic_get(QUEUE)[2] == body
+    wait_until(lambda: b.queue(QUEUE)["messages_unacknowledged"] == 2)
+    b.stop()
+    _, _, undelivered = decode_clean((b.data_directory / "store/clean").read_bytes())
+    (first,) = [at for storage_id, at in undelivered.items() if is_copy(storage_id)]
+    # The start of a node is in the upper bits.
+    assert first % (1 << 40) >= 2

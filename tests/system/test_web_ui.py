@@ -106,8 +106,12 @@ def test_a_lost_login_leads_back_to_the_form(browser: Browser, broker: Broker) -
     ("tag", "seen", "hidden"),
     [
         ("management", ["Queues"], ["Administration", "Nodes", "Users", "Policies", "Listeners"]),
-        ("policymaker", ["Policies"], ["Operator policies", "Nodes", "Users", "Limits"]),
-        ("monitoring", ["Nodes", "Listeners"], ["Users", "Policies", "Definitions"]),
+        (
+            "policymaker",
+            ["Policies"],
+            ["Operator policies", "Nodes", "Users", "Limits", "Shovels"],
+        ),
+        ("monitoring", ["Nodes", "Listeners", "Shovels"], ["Users", "Policies", "Definitions"]),
     ],
 )
 def test_a_user_sees_what_he_may_use_and_no_errors(
@@ -397,6 +401,60 @@ def test_a_policy_is_set_seen_applied_edited_and_deleted(ui: WebUi, channel: Any
     expect(page.get_by_text("No policies.")).to_be_visible()
 
 
+def test_a_shovel_is_set_seen_running_restarted_and_deleted(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    declare(channel, "shovel-from", 2)
+    page = ui.page
+    ui.open("shovels")
+    expect(page.get_by_text("No shovels.")).to_be_visible()
+    form = ui.unfold("Set a shovel")
+    form.get_by_label("Name", exact=True).fill("mover")
+    form.get_by_label("Source URI").fill("amqp://")
+    form.get_by_label("Name of the source").fill("shovel-from")
+    form.get_by_label("Destination URI").fill("amqp://")
+    form.get_by_label("Name of the destination").fill("shovel-to")
+    form.get_by_label("Delete after").fill("soon")
+    ui.check_form()
+    form.get_by_role("button", name="Set shovel").click()
+    expect(form.get_by_role("alert")).to_contain_text("src-delete-after should be")
+    ui.forget_refusal("/api/parameters")
+    form.get_by_label("Delete after").fill("never")
+    form.get_by_role("button", name="Set shovel").click()
+    ui.expect_notice("The shovel mover is set.")
+    row = page.locator("tbody").first
+    expect(row).to_contain_text("running", timeout=30_000)
+    expect(row).to_contain_text("shovel-from · amqp://")
+    expect(row).to_contain_text("shovel-to · amqp://")
+    ui.picture("shovels")
+    page.get_by_role("button", name="Restart shovel mover").click()
+    ui.expect_notice("The shovel mover is restarted.")
+    page.get_by_role("button", name="Delete shovel mover").click()
+    ui.confirm("Delete")
+    ui.expect_notice("The shovel mover is deleted.")
+    expect(page.get_by_text("No shovels.")).to_be_visible()
+    assert api(broker, "GET", "parameters/shovel") == []
+    for queue in ("shovel-from", "shovel-to"):
+        channel.queue_delete(queue)
+
+
+def test_messages_of_a_queue_are_moved_to_another(ui: WebUi, broker: Broker, channel: Any) -> None:
+    declare(channel, "wrong place", 3)
+    ui.open("queues", "/", "wrong place")
+    form = ui.unfold("Move messages")
+    form.get_by_label("To queue").fill("right place")
+    form.get_by_role("button", name="Move messages").click()
+    ui.expect_notice("What is in wrong place is being moved to right place.")
+    channel.queue_declare("right place", durable=True)
+    moved = channel.consume("right place", inactivity_timeout=30)
+    assert all(next(moved)[0] is not None for _ in range(3))
+    channel.cancel()
+    ui.open("shovels")
+    expect(ui.page.get_by_text("No shovels.")).to_be_visible(timeout=30_000)
+    for queue in ("wrong place", "right place"):
+        channel.queue_delete(queue)
+
+
 def test_keys_of_mirroring_are_offered_for_policies_alone(ui: WebUi, broker: Broker) -> None:
     ui.open("policies")
     form = ui.unfold("Set a policy")
@@ -533,6 +591,7 @@ PAGES = (
     ["vhosts"],
     ["vhosts", "/"],
     ["policies"],
+    ["shovels"],
     ["limits"],
     ["definitions"],
     ["nodes"],

@@ -1,0 +1,374 @@
+"""The shovels of a node: each is run by one node of the cluster, as its parameter says.
+
+A parameter of component `shovel` has in its record the node that runs it. The node that sets it
+first is that node. When that node is not up any more, another writes its own name there; the store
+takes such a claim only if the record is as it was read, so one of several claimants succeeds.
+
+A node runs a shovel while the record names it, and only as long as the others cannot count it as
+down (`Place.may_run`): so no two nodes ever run the same. A changed parameter restarts its shovel;
+one that is set again as it was does not. A shovel that has moved all it was to move deletes its
+parameter, unless the parameter was changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from warren.client.connection import ConnectionFailed, Dial, Target, network
+from warren.client.protocol import Login
+from warren.core.access import AccessControl, LoginRefused, User
+from warren.core.log_line import log_event, log_fault
+from warren.core.periodic import Periodic
+from warren.core.ports import Clock, Conflict, Key, MetadataStore, Precondition, Write
+from warren.core.records import ParameterRecord
+from warren.core.validation import ValidationFailed
+from warren.shovel import definition as definitions
+from warren.shovel.definition import Definition
+from warren.shovel.status import State, Status, row
+from warren.shovel.uri import DEFAULT_PASSWORD, DEFAULT_USER, Uri
+from warren.shovel.worker import Worker
+
+log = logging.getLogger("warren.shovel")
+
+COMPONENT = "shovel"
+LOOK_S = 1.0
+"""How often a node looks for shovels of nodes that are down."""
+
+OPERATOR = User("operator", frozenset(), unrestricted=True)
+"""Who connects to the node for shovels that an operator set."""
+IMPERSONATOR = "impersonator"
+
+
+class Place(Protocol):
+    """This node among the others."""
+
+    def alive(self) -> Collection[str]:
+        """The nodes that are up, this one included."""
+        ...
+
+    def may_run(self) -> bool:
+        """Whether the others count this node as up."""
+        ...
+
+
+class OnlyNode(NamedTuple):
+    """The place of a node that is alone."""
+
+    name: str
+
+    def alive(self) -> Collection[str]:
+        return (self.name,)
+
+    def may_run(self) -> bool:
+        return True
+
+
+class ConnectWithin(Protocol):
+    def __call__(
+        self, new_client: Callable[[], asyncio.Protocol], user: User | None
+    ) -> Any:  # An awaitable.
+        """Connect a client with this node; without a user it logs in with a password."""
+        ...
+
+
+@dataclass
+class _Running:
+    record: ParameterRecord
+    worker: Worker
+
+
+class Shovels:
+    """The shovels that this node runs, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        store: MetadataStore,
+        access: AccessControl,
+        place: Place,
+        connect_within: ConnectWithin,
+        cluster_name: Callable[[], str],
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._node = node
+        self._store = store
+        self._access = access
+        self._place = place
+        self._connect_within = connect_within
+        self._cluster_name = cluster_name
+        self._clock = clock
+        self._random = random
+        self._running: dict[Key, _Running] = {}
+        # Workers that are saying goodbye, by what they ran: the next one waits for them.
+        self._stopping: dict[Key, asyncio.Task[None]] = {}
+        self._periodic = Periodic(clock, self._look)
+        self._unwatch: Callable[[], None] | None = None
+        self.moved = 0
+        """Messages moved by shovels of this node that do not run any more."""
+
+    def start(self) -> None:
+        self._unwatch = self._store.watch(("parameter", COMPONENT), self._changed)
+        self._periodic.start()
+
+    async def stop(self) -> None:
+        """Say goodbye to all brokers; what is not acked stays at its source."""
+        if self._unwatch is None:
+            return
+        self._unwatch()
+        self._unwatch = None
+        self._periodic.stop()
+        for key in list(self._running):
+            self._end(key)
+        if self._stopping:
+            await asyncio.wait(self._stopping.values())
+
+    def look_again(self) -> None:
+        """Nodes have come or gone, or this node has lost its place."""
+        if self._unwatch is not None:
+            self._periodic.start()
+
+    # What parameters may be
+
+    def check(self, name: str, value: Any, user: User | None) -> None:
+        """Raises `ValidationFailed` with every problem of a parameter that the user sets."""
+        definitions.check(name, value)
+        if user is None:
+            return
+        for uri in definitions.uris(value):
+            if uri.host is None and not self._access.vhost_allowed(user, uri.vhost):
+                raise ValidationFailed(f'user "{user.name}" may not connect to vhost "{uri.vhost}"')
+
+    # What is shown and done
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The shovels that are to run here, as the HTTP API shows them."""
+        return [self._row(key, one) for key, one in self._records() if one.node == self._node]
+
+    def all_rows(self) -> list[dict[str, Any]]:
+        """The shovels of all nodes; of those of other nodes it is not known how they are."""
+        return [self._row(key, record) for key, record in self._records()]
+
+    def node_of(self, vhost: str, name: str) -> str | None:
+        """The node that runs the shovel; None where there is no such shovel."""
+        stored = self._store.get(_key(vhost, name))
+        if stored is None:
+            return None
+        assert isinstance(stored.record, ParameterRecord)
+        return stored.record.node
+
+    def restart(self, vhost: str, name: str) -> bool:
+        """Begin anew with a shovel of this node; False where it has none of this name."""
+        key = _key(vhost, name)
+        found = self._running.get(key)
+        if found is None:
+            return False
+        self._end(key)
+        self._look(self._clock.now())
+        return True
+
+    def counts(self) -> dict[str, int]:
+        """How many shovels of this node are in which state."""
+        counts = {state.value: 0 for state in State}
+        for running in self._running.values():
+            counts[running.worker.status.state.value] += 1
+        return counts
+
+    def messages_moved(self) -> int:
+        """Messages that shovels of this node have moved since it started."""
+        return self.moved + sum(one.worker.status.moved for one in self._running.values())
+
+    def _row(self, key: Key, record: ParameterRecord) -> dict[str, Any]:
+        running = self._running.get(key)
+        if running is not None:
+            worker = running.worker
+            return row(key[3], key[2], record.node, worker.status, worker.definition)
+        status = Status(State.STARTING, self._clock.wall_time())
+        if record.node != self._node:
+            status.reason = f"node {record.node} has not answered"
+        return row(key[3], key[2], record.node, status, None)
+
+    # Following the parameters
+
+    def _changed(self, key: Key, record: object | None) -> None:
+        self._follow(key, record)
+
+    def _look(self, _now: float) -> float:
+        """See that each shovel runs where it has to; again after so many seconds."""
+        for key in [key for key in self._running if self._store.get(key) is None]:
+            self._end(key)
+        for key, record in list(self._records()):
+            self._follow(key, record)
+        return LOOK_S
+
+    def _follow(self, key: Key, record: object | None) -> None:
+        running = self._running.get(key)
+        mine = (
+            isinstance(record, ParameterRecord)
+            and record.node == self._node
+            and self._place.may_run()
+        )
+        if running is not None and not (mine and _same(running.record, record)):
+            self._end(key)
+            running = None
+        if not isinstance(record, ParameterRecord):
+            return
+        if mine:
+            if running is None and key not in self._stopping:
+                self._begin(key, record)
+        elif self._place.may_run() and record.node not in self._place.alive():
+            self._claim(key, record)
+
+    def _claim(self, key: Key, record: ParameterRecord) -> None:
+        """Take over a shovel of a node that is down, unless another node is faster."""
+        stored = self._store.get(key)
+        if stored is None or stored.record != record:
+            return
+        claimed = msgspec.structs.replace(record, node=self._node)
+        log_event(
+            log,
+            logging.INFO,
+            "shovel_claimed",
+            shovel=key[3],
+            vhost=key[2],
+            former_node=record.node,
+        )
+        with suppress(Conflict):
+            self._store.transact([Write(key, claimed)], [Precondition(key, stored.version)])
+
+    def _begin(self, key: Key, record: ParameterRecord) -> None:
+        try:
+            definition = _parsed(record)
+        except Exception:
+            # It was checked by a node of another version, or is damaged.
+            log_fault(log, "shovel_not_understood", shovel=key[3], vhost=key[2])
+            return
+        for uri in (*definition.source.uris, *definition.destination.uris):
+            if uri.tls is not None and not uri.tls.verify:
+                log_event(
+                    log, logging.WARNING, "shovel_peer_not_verified", shovel=key[3], uri=uri.shown
+                )
+        worker = Worker(
+            key[3],
+            key[2],
+            definition,
+            target=lambda uri: self._target(uri, key[3], record.user, definition),
+            cluster_name=self._cluster_name,
+            clock=self._clock,
+            random=self._random,
+            finished=lambda: self._finished(key, record),
+        )
+        self._running[key] = _Running(record, worker)
+        worker.start()
+
+    def _end(self, key: Key) -> None:
+        worker = self._running.pop(key).worker
+        stopping = asyncio.get_running_loop().create_task(self._stop_worker(key, worker))
+        self._stopping[key] = stopping
+
+    async def _stop_worker(self, key: Key, worker: Worker) -> None:
+        await worker.stop()
+        self.moved += worker.status.moved
+        del self._stopping[key]
+        stored = self._store.get(key)
+        if stored is not None and self._unwatch is not None:
+            self._follow(key, stored.record)
+
+    def _finished(self, key: Key, record: ParameterRecord) -> None:
+        """All is moved: the parameter goes, and with it the shovel."""
+        stored = self._store.get(key)
+        if stored is None or not _same(record, stored.record):
+            return
+        with suppress(Conflict):
+            commit = self._store.transact([Write(key, None)], [Precondition(key, stored.version)])
+            # Another node was faster: look again whether the shovel is another one now.
+            commit.then(lambda: self._finished(key, record) if commit.refused else None)
+
+    def _records(self) -> Iterator[tuple[Key, ParameterRecord]]:
+        for key, record, _ in self._store.records(("parameter", COMPONENT)):
+            assert isinstance(record, ParameterRecord)
+            yield key, record
+
+    # Reaching brokers
+
+    def _target(self, uri: Uri, name: str, user: str, definition: Definition) -> Target:
+        login = Login(
+            DEFAULT_USER if uri.username is None else uri.username,
+            DEFAULT_PASSWORD if uri.password is None else uri.password,
+            uri.vhost,
+            f"Shovel {name}",
+            uri.mechanism,
+        )
+        if uri.host is None:
+            dial = self._dial_within(uri, user, definition)
+            if uri.username is None:
+                login = login._replace(mechanism="EXTERNAL")
+        else:
+            dial = _dial(uri)
+        return Target(uri.shown, dial, login, uri.tuning, uri.timeout_s)
+
+    def _dial_within(self, uri: Uri, user: str, definition: Definition) -> Dial:
+        async def dial(new_client: Callable[[], asyncio.Protocol]) -> None:
+            admitted = None
+            if uri.username is None:
+                admitted = self._admitted(user, definition)
+            await self._connect_within(new_client, admitted)
+
+        return dial
+
+    def _admitted(self, name: str, definition: Definition) -> User:
+        """The user who set the shovel, as he is today. Raises `ConnectionFailed`.
+
+        Messages that stay within the cluster keep their `user_id`: it was checked when they were
+        published.
+        """
+        user = OPERATOR
+        if name:
+            try:
+                user = self._access.authenticate_by_certificate(name, from_loopback=True)
+            except LoginRefused as refusal:
+                raise ConnectionFailed(403, f"user '{name}': {refusal.reason}") from None
+        within = all(uri.host is None for uri in definition.source.uris)
+        tags = user.tags
+        if within and "user_id" not in definition.destination.properties:
+            tags |= {IMPERSONATOR}
+        return User(user.name, tags, user.unrestricted)
+
+
+def _dial(uri: Uri) -> Dial:
+    async def dial(new_client: Callable[[], asyncio.Protocol]) -> None:
+        assert uri.host is not None
+        tls, name = None, None
+        if uri.tls is not None:
+            # The files may have been renewed since the last time.
+            tls, name = uri.tls.context(), uri.tls.server_name
+        await network(uri.host, uri.port, tls, name)(new_client)
+
+    return dial
+
+
+def _key(vhost: str, name: str) -> Key:
+    return ("parameter", COMPONENT, vhost, name)
+
+
+def _same(one: ParameterRecord, other: object) -> bool:
+    """Whether both ask for the same shovel with the same rights."""
+    return (
+        isinstance(other, ParameterRecord)
+        and one.value == other.value
+        and one.user == other.user
+        and one.node == other.node
+    )
+
+
+def _parsed(record: ParameterRecord) -> Definition:
+    return definitions.parse(record.value)

@@ -1,0 +1,80 @@
+"""What a shovel says of itself, without secrets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from warren.shovel.definition import PROTOCOL, Definition
+
+
+class State(Enum):
+    """STARTING: the shovel connects. RUNNING: it moves what comes. TERMINATED: it failed, and
+    waits before it tries again."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    TERMINATED = "terminated"
+
+
+@dataclass
+class Status:
+    """The present state of one shovel. `since` is in seconds since 1970.
+
+    `reason` is what went wrong last, and empty while it runs. `waiting_for` is why a shovel that
+    runs moves nothing: an alarm of the destination, or messages that it refuses.
+    """
+
+    state: State
+    since: float
+    reason: str = ""
+    source_uri: str = ""
+    dest_uri: str = ""
+    moved: int = 0
+    pending: int = 0
+    waiting_for: str = ""
+
+    def become(self, state: State, now: float, reason: str = "") -> None:
+        if state is not self.state:
+            self.since = now
+        self.state = state
+        self.reason = reason
+
+
+def row(
+    name: str, vhost: str, node: str, status: Status, definition: Definition | None
+) -> dict[str, Any]:
+    """A shovel as the HTTP API shows it; one that runs has its definition."""
+    shown: dict[str, Any] = {
+        "node": node,
+        "timestamp": datetime.fromtimestamp(status.since, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "name": name,
+        "vhost": vhost,
+        "type": "dynamic",
+        "state": status.state.value,
+        "messages_moved": status.moved,
+        "messages_pending": status.pending,
+    }
+    if status.reason:
+        shown["reason"] = status.reason
+    if status.waiting_for:
+        shown["waiting_for"] = status.waiting_for
+    if status.state is State.RUNNING:
+        assert definition is not None
+        source, destination = definition.source, definition.destination
+        said = {
+            "src_uri": status.source_uri,
+            "src_protocol": PROTOCOL,
+            "src_queue": source.queue,
+            "src_exchange": source.exchange,
+            "src_exchange_key": None if source.exchange is None else source.exchange_key,
+            "dest_uri": status.dest_uri,
+            "dest_protocol": PROTOCOL,
+            "dest_queue": destination.queue,
+            "dest_exchange": destination.exchange,
+            "dest_exchange_key": destination.exchange_key,
+        }
+        shown |= {key: value for key, value in said.items() if value is not None}
+    return shown

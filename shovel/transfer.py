@@ -1,0 +1,155 @@
+"""What becomes of the messages of one shovel, from delivery to ack; without a socket or a clock.
+
+    delivered -> waiting -> in flight -> moved, and acked at the source
+                    ^           |
+                    |           v
+                    +------- refused, until the pause is over
+
+A message is acked at the source when the destination has confirmed it (`on-confirm`), when it was
+published (`on-publish`), or never (`no-ack`). A message that the destination refused, by a nack or
+since no queue is there for it, stays unacked and so in the source. It does not count as moved, and
+is published again after a pause.
+
+To a queue, order is kept: after a refusal nothing is published before the refused messages are. To
+an exchange, each message may have another fate, so the others go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from warren.client.events import Delivered
+from warren.shovel.definition import AckMode
+
+HELD_OCTETS_MAX = 16 << 20
+"""Octets of messages that a shovel holds before it reads no more of the source."""
+
+HELD_MAX = 20_000
+"""The same for their number: small messages cost memory too."""
+
+
+class Ack(NamedTuple):
+    """What to tell the source."""
+
+    delivery_tag: int
+    multiple: bool
+
+
+class Transfer:
+    """The messages between one source and one destination. `limit`: so many are moved, then it is
+    over; None is no limit."""
+
+    def __init__(self, mode: AckMode, *, in_order: bool, limit: int | None) -> None:
+        self.moved = 0
+        self._mode = mode
+        self._in_order = in_order
+        self._limit = limit
+        self._waiting: deque[Delivered] = deque()
+        self._in_flight: dict[int, Delivered] = {}
+        self._refused: list[Delivered] = []
+        self._pause_over = False
+        # Whether it is settled at the destination, by delivery tag at the source.
+        self._unacked: dict[int, bool] = {}
+        self._held_octets = 0
+
+    @property
+    def done(self) -> bool:
+        return self._limit is not None and self.moved >= self._limit
+
+    @property
+    def pending(self) -> int:
+        """Messages delivered by the source and not moved."""
+        return len(self._waiting) + len(self._in_flight) + len(self._refused)
+
+    @property
+    def refused_count(self) -> int:
+        """Messages that wait until they are published again."""
+        return len(self._refused)
+
+    @property
+    def holds_much(self) -> bool:
+        """Whether no more should come from the source."""
+        return self._held_octets > HELD_OCTETS_MAX or self.pending > HELD_MAX
+
+    @property
+    def needs_pause(self) -> bool:
+        """Whether messages were refused, and a pause has to be measured."""
+        return bool(self._refused) and not self._pause_over
+
+    def deliver(self, message: Delivered) -> None:
+        """A message came from the source."""
+        self._waiting.append(message)
+        self._held_octets += _octets(message)
+        if self._mode is not AckMode.NO_ACK:
+            self._unacked[message.delivery_tag] = False
+
+    def next(self) -> Delivered | None:
+        """The message to publish now; `published` follows. None when there is none."""
+        if self._refused:
+            if self._pause_over and not (self._in_order and self._in_flight):
+                self._try_again()
+            elif self._in_order:
+                return None
+        if not self._waiting or (self._limit is not None and self._begun >= self._limit):
+            return None
+        return self._waiting.popleft()
+
+    @property
+    def _begun(self) -> int:
+        return self.moved + len(self._in_flight) + len(self._refused)
+
+    def published(self, message: Delivered, tag: int) -> list[Ack]:
+        """The message is on its way under this tag; 0 where nothing will be confirmed."""
+        if self._mode is AckMode.ON_CONFIRM:
+            self._in_flight[tag] = message
+            return []
+        return self._settled([message])
+
+    def confirmed(self, tags: Iterable[int]) -> list[Ack]:
+        """The destination answers for these."""
+        return self._settled([self._in_flight.pop(tag) for tag in tags])
+
+    def refused(self, tag: int) -> None:
+        """The destination did not take this one."""
+        self._refused.append(self._in_flight.pop(tag))
+        self._pause_over = False
+
+    def pause_is_over(self) -> None:
+        """What was refused may be published again."""
+        self._pause_over = True
+
+    def _try_again(self) -> None:
+        again = sorted(self._refused, key=lambda message: message.delivery_tag)
+        self._waiting.extendleft(reversed(again))
+        self._refused.clear()
+        self._pause_over = False
+
+    def _settled(self, messages: list[Delivered]) -> list[Ack]:
+        self.moved += len(messages)
+        self._held_octets -= sum(map(_octets, messages))
+        if self._mode is AckMode.NO_ACK:
+            return []
+        unacked = self._unacked
+        for message in messages:
+            unacked[message.delivery_tag] = True
+        acks = []
+        first: list[int] = []
+        for tag, settled in unacked.items():
+            if not settled:
+                break
+            first.append(tag)
+        if first:
+            acks.append(Ack(first[-1], multiple=True))
+            for tag in first:
+                del unacked[tag]
+        for message in messages:
+            # Something in front of it is not settled yet, and may not be for long.
+            if unacked.pop(message.delivery_tag, False):
+                acks.append(Ack(message.delivery_tag, multiple=False))
+        return acks
+
+
+def _octets(message: Delivered) -> int:
+    return len(message.header) + len(message.body)
