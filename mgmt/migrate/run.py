@@ -134,10 +134,10 @@ def list_queues(source: Side, options: Options) -> list[Listed]:
 def _listed(row: Mapping[str, Any]) -> Listed:
     unacked = row.get("messages_unacknowledged") or 0
     ready = max(0, (row.get("messages") or 0) - unacked)
-    return Listed(row["vhost"], row["name"], ready, unacked, _left_because(row))
+    return Listed(row["vhost"], row["name"], ready, unacked, left_because(row))
 
 
-def _left_because(row: Mapping[str, Any]) -> str:
+def left_because(row: Mapping[str, Any]) -> str:
     arguments = row.get("arguments") or {}
     if row.get("type") == "stream" or arguments.get("x-queue-type") == "stream":
         return "a stream: reading does not empty it"
