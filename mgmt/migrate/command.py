@@ -105,13 +105,14 @@ def migrate(
     try:
         source = side("source", source_url, source_amqp, ca_file=ca_file, insecure=insecure)
         target = side("target", target_url, target_amqp, ca_file=ca_file, insecure=insecure)
-    except WrongAddress as error:
-        raise click.UsageError(str(error)) from error
+    except WrongAddress as wrong:
+        raise click.UsageError(str(wrong)) from wrong
     options = Options(vhost, pattern, rate, follow, quiet_s)
     say = _say_nothing if json_wanted else click.echo
     outcomes: list[Outcome] | None = None
     planned: list[Listed] | None = None
     results: list[QueueResult] | None = None
+    error: str | None = None
     try:
         if not messages_only:
             outcomes = move_definitions(source, target, vhost=vhost, dry_run=dry_run)
@@ -127,11 +128,13 @@ def migrate(
             results = asyncio.run(_move(source, target, options, shown))
             for line in messages_text(results, time.monotonic() - began):
                 say(line)
-    except (CtlError, MigrateError) as error:
-        raise click.ClickException(str(error)) from error
-    complete = all_taken(outcomes or ()) and _all_moved(planned or (), results or ())
+    except (CtlError, MigrateError) as failure:
+        error = str(failure)
+        click.echo(f"Error: {error}", err=True)
+    done = all_taken(outcomes or ()) and _all_moved(planned or (), results or ())
+    complete = done and error is None
     if json_wanted:
-        click.echo(json.dumps(as_json(outcomes, planned, results, complete=complete)))
+        click.echo(json.dumps(as_json(outcomes, planned, results, complete=complete, error=error)))
     elif not complete:
         click.echo("not everything can be moved" if dry_run else "not everything was moved")
     sys.exit(0 if complete else NOT_ALL)

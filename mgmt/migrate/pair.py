@@ -28,8 +28,10 @@ class SideFailed(Exception):
 
     def __init__(self, role: str, failure: ConnectionFailed | ChannelFailed) -> None:
         super().__init__(f"the {role}: {failure.text}")
+        self.role = role
         self.text = str(self)
         self.unreachable = isinstance(failure, ConnectionFailed) and failure.code == 0
+        """It said no word: it may have been killed."""
 
 
 class Inbox:

@@ -72,13 +72,13 @@ class Terms(NamedTuple):
 async def move_queue(pair: Pair, queue: str, count: int, terms: Terms) -> Moved:
     """Move the first `count` messages of a queue. Never raises for what a broker does."""
     move = _Move(pair, queue, count, terms)
-    reason = ""
+    failed: SideFailed | None = None
     try:
         await move.begin()
         await move.carry_on()
     except SideFailed as failure:
-        reason = failure.text
-    return await move.finish(reason)
+        failed = failure
+    return await move.finish(failed)
 
 
 class _Move:
@@ -136,10 +136,10 @@ class _Move:
         await self._stop_consuming()
         await self._make_sure()
 
-    async def finish(self, reason: str) -> Moved:
+    async def finish(self, failed: SideFailed | None) -> Moved:
         """Acknowledge what can be, and give the rest back."""
         pair = self._pair
-        if reason:
+        if failed is not None:
             self._hear_last_confirms()
         try:
             if pair.source.is_open:
@@ -147,16 +147,18 @@ class _Move:
                 await self._make_sure()
                 await pair.close_channel(pair.source, MESSAGES)
         except SideFailed as failure:
-            reason = reason or failure.text
-        doubtful = self._window.doubtful()
+            failed = failed or failure
+        killed = failed is not None and failed.role == "source" and failed.unreachable
+        doubtful = self._window.doubtful(source_forgets=killed)
         try:
             if pair.target.is_open:
                 if self._detour is not None:
                     await self._delete_detour()
                 await pair.close_channel(pair.target, MESSAGES)
         except SideFailed as failure:
-            reason = reason or failure.text
-        return Moved(self._moved, reason or self._in_the_way, doubtful)
+            failed = failed or failure
+        reason = self._in_the_way if failed is None else failed.text
+        return Moved(self._moved, reason, doubtful)
 
     # What is heard
 

@@ -75,9 +75,12 @@ def as_json(
     results: Sequence[QueueResult] | None,
     *,
     complete: bool,
+    error: str | None = None,
 ) -> dict[str, Any]:
     """None is for what was not looked at."""
     document: dict[str, Any] = {"complete": complete}
+    if error is not None:
+        document["error"] = error
     if outcomes is not None:
         document["definitions"] = [
             {

@@ -27,8 +27,8 @@ COLUMNS = (
 
 CAME_MEANWHILE = "they came meanwhile, or came back from a client"
 
-IDS_MAX = 1000
-"""Message ids that are told of a queue; their number is always told."""
+IDS_MAX = 100_000
+"""Message ids that are told of a queue; how many messages there are is always told."""
 
 ROUND_S = 1.0
 """Between two rounds of `--follow` that found nothing to move."""

@@ -8,11 +8,19 @@ question that was asked on the same channel after the acknowledgement: a channel
 Deliveries are published in the order of their tags, so one acknowledgement can stand for all up to
 the first that is not confirmed. After a refusal each is acknowledged by itself: what was refused
 stays at the source.
+
+A source that is killed may have forgotten acknowledgements that it has read: RabbitMQ writes them
+to disk when it has time, or has 32,768 of them. So the last that are gone are remembered, more than
+that many.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import NamedTuple
+
+GONE_MAX = 65_536
+"""How many messages that are gone are remembered: twice what RabbitMQ keeps unwritten."""
 
 
 class Published(NamedTuple):
@@ -31,6 +39,7 @@ class Window:
         self._unconfirmed: dict[int, Published] = {}
         self._confirmed: dict[int, Published] = {}
         self._acked: list[Published] = []
+        self._gone: deque[Published] = deque(maxlen=GONE_MAX)
         self._refused = False
         self.unconfirmed_octets = 0
 
@@ -67,15 +76,17 @@ class Window:
 
     def gone(self, count: int) -> None:
         """The source answered a question that was asked when so many were acknowledged."""
+        self._gone += self._acked[:count]
         del self._acked[:count]
 
     @property
     def awaits_confirms(self) -> bool:
         return bool(self._unconfirmed)
 
-    def doubtful(self) -> list[Published]:
-        """All that may be at both brokers if a connection ended now."""
-        return [*self._acked, *self._confirmed.values(), *self._unconfirmed.values()]
+    def doubtful(self, *, source_forgets: bool = False) -> list[Published]:
+        """All that may be at both brokers if a connection ended now, or the source was killed."""
+        gone = self._gone if source_forgets else ()
+        return [*gone, *self._acked, *self._confirmed.values(), *self._unconfirmed.values()]
 
     def _settled(self, publish_tag: int) -> Published:
         message = self._unconfirmed.pop(publish_tag)

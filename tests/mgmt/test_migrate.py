@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pika
 import pytest
@@ -385,6 +385,13 @@ def test_broker_that_is_gone_is_told(pair: tuple[Broker, Broker]) -> None:
     result = run(management(source), nowhere)
     assert result.exit_code == 1
     assert "unable to reach the node" in result.output
+    report = json.loads(run(management(source), nowhere, "--json").stdout)
+    assert report["complete"] is False
+    assert "unable to reach the node" in report["error"]
+    no_amqp = run(management(source), management(pair[1]), "--target-amqp", "amqp://127.0.0.1:1")
+    assert no_amqp.exit_code == 1
+    assert "/ q: 0 moved" in no_amqp.output
+    assert "left: the target: [Errno 111]" in no_amqp.output
     assert "secret" not in result.output
     assert run("ftp://x", nowhere).exit_code == 2
 
@@ -397,7 +404,7 @@ def test_killed_source_is_told_and_nothing_is_lost(
     source = start(tmp_path)
     with channel_at(source.url) as channel:
         channel.queue_declare("q", durable=True)
-    publish(source.url, "q", *numbered(800))
+    publish(source.url, "q", *numbered(700))
     there = side("target", management(target))
     listener = AfterMessages(100, source.kill)
     result = move(side("source", http_url(source)), there, listener=listener)["q"]
@@ -407,8 +414,9 @@ def test_killed_source_is_told_and_nothing_is_lost(
     again = start(tmp_path, source)
     assert move(side("source", http_url(again)), there)["q"].all_moved
     again.kill()
-    arrived = bodies(target.url, "q")
-    assert set(arrived) == {b"%d" % n for n in range(800)}
+    ids = [str(properties.message_id) for _, properties in drain(target.url, "q")]
+    assert set(ids) == {f"id-{n}" for n in range(700)}
+    assert {one for one in ids if ids.count(one) > 1} <= set(result.doubtful_ids)
 
 
 def test_killed_target_may_double_only_what_was_told(
@@ -419,14 +427,14 @@ def test_killed_target_may_double_only_what_was_told(
     target = start(tmp_path)
     with channel_at(target.url) as channel:
         channel.queue_declare("q", durable=True)
-    publish(source.url, "q", *numbered(800))
+    publish(source.url, "q", *numbered(700))
     here = side("source", management(source))
     listener = AfterMessages(100, target.kill)
     result = move(here, side("target", http_url(target)), listener=listener)["q"]
     assert listener.done
     assert result.reason.startswith("the target: ")
-    assert 100 <= result.moved < 800
-    assert result.source_after == 800 - result.moved
+    assert 100 <= result.moved < 700
+    assert result.source_after == 700 - result.moved
     assert len(result.doubtful_ids) == result.doubtful
     again = start(tmp_path, target)
     second = move(here, side("target", http_url(again)))["q"]
@@ -434,9 +442,51 @@ def test_killed_target_may_double_only_what_was_told(
     arrived = drain(again.url, "q")
     again.kill()
     ids = [properties.message_id for _, properties in arrived]
-    assert set(ids) == {f"id-{n}" for n in range(800)}
+    assert set(ids) == {f"id-{n}" for n in range(700)}
     doubled = {one for one in ids if ids.count(one) > 1}
     assert doubled <= set(result.doubtful_ids)
+
+
+def test_following_goes_on_when_the_target_is_back(
+    tmp_path: Path, pair: tuple[Broker, Broker]
+) -> None:
+    source, _ = pair
+    declare(source, queue="q")
+    target = start(tmp_path)
+    with channel_at(target.url) as channel:
+        channel.queue_declare("q", durable=True)
+    publish(source.url, "q", *numbered(5))
+
+    class Following(Listener):
+        troubles: ClassVar[list[str]] = []
+        targets: ClassVar[list[ServerProcess]] = [target]
+
+        def quiet(self) -> None:
+            if len(self.targets) == 1 and not self.troubles:
+                target.kill()
+                publish(source.url, "q", (b"late", pika.BasicProperties(delivery_mode=2)))
+            else:
+                self.stop.set()
+
+        def trouble(self, text: str) -> None:
+            if not self.troubles:
+                self.targets.append(start(tmp_path, target))
+            self.troubles.append(text)
+
+        def let(self, stop: asyncio.Event) -> None:
+            self.stop = stop
+
+    listener = Following()
+    there = side("target", http_url(target))
+    here = side("source", management(source))
+    result = move(here, there, follow=True, quiet_s=0.0, listener=listener, stop_when=listener.let)[
+        "q"
+    ]
+    assert listener.troubles[0].startswith("the target: ")
+    assert (result.moved, result.source_after, result.doubtful) == (6, 0, 0)
+    again = listener.targets[-1]
+    assert bodies(again.url, "q") == [*(b"%d" % n for n in range(5)), b"late"]
+    again.kill()
 
 
 def start(directory: Path, before: ServerProcess | None = None) -> ServerProcess:

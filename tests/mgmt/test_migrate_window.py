@@ -50,6 +50,16 @@ def test_message_is_doubtful_until_the_source_has_read_its_acknowledgement() -> 
     assert doubtful(found) == [2, 3]
 
 
+def test_source_that_is_killed_may_bring_back_what_was_gone() -> None:
+    found = window(1, 2)
+    found.confirmed([1])
+    found.take_acks()
+    found.gone(1)
+    assert doubtful(found) == [2]
+    killed = found.doubtful(source_forgets=True)
+    assert [message.delivery_tag for message in killed] == [1, 2]
+
+
 def test_refused_message_is_not_doubtful() -> None:
     found = window(1)
     found.refused(1)
