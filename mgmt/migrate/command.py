@@ -26,8 +26,8 @@ from warren.mgmt.migrate.report import (
     progress_text,
 )
 from warren.mgmt.migrate.run import (
+    Audience,
     Listed,
-    Listener,
     Options,
     Progress,
     QueueResult,
@@ -157,7 +157,7 @@ async def _move(source: Side, target: Side, options: Options, shown: bool) -> li
     return await move_messages(source, target, options, stop, Teller(options, shown))
 
 
-class Teller(Listener):
+class Teller(Audience):
     """Tells on stderr how it goes on."""
 
     def __init__(self, options: Options, shown: bool) -> None:

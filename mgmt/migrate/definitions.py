@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.migrate.errors import MigrateError
 from warren.mgmt.migrate.side import Side
 
 Item: TypeAlias = Mapping[str, Any]
@@ -79,7 +80,7 @@ class Outcome(NamedTuple):
         return " ".join(f"'{part}'" for part in self.identity)
 
 
-class Target(NamedTuple):
+class TargetFacts(NamedTuple):
     """What has to be known of the target before anything is sent."""
 
     username: str
@@ -90,11 +91,15 @@ class Target(NamedTuple):
 def move_definitions(
     source: Side, target: Side, *, vhost: str | None = None, dry_run: bool = False
 ) -> list[Outcome]:
-    """Raises `CtlError` when either of the two cannot be asked."""
+    """Raises `CtlError` when either of the two cannot be asked, and `MigrateError`."""
     definitions = _wanted(_definitions(source), vhost)
+    if vhost is not None and not definitions["vhosts"]:
+        raise MigrateError(f"the source has no virtual host '{vhost}'")
     there = _definitions(target)
     overview = target.get("overview")
-    facts = Target(target.username, frozenset(kind["name"] for kind in overview["exchange_types"]))
+    facts = TargetFacts(
+        target.username, frozenset(kind["name"] for kind in overview["exchange_types"])
+    )
     outcomes = []
     for section, items in definitions.items():
         to_send, settled = sort_out(section, items, _by_identity(section, there[section]), facts)
@@ -107,7 +112,7 @@ def move_definitions(
 
 
 def sort_out(
-    section: str, items: Iterable[Item], there: Mapping[Identity, Item], target: Target
+    section: str, items: Iterable[Item], there: Mapping[Identity, Item], target: TargetFacts
 ) -> tuple[list[Item], list[Outcome]]:
     """The items that have to be sent, and the others with what became of them."""
     to_send = []
@@ -142,7 +147,7 @@ def unknown_keys(reason: str, definition: Mapping[str, Any]) -> list[str]:
     return [key for key in definition if f'"{key}"' in reason]
 
 
-def _left(section: str, item: Item, present: Item | None, target: Target) -> str | None:
+def _left(section: str, item: Item, present: Item | None, target: TargetFacts) -> str | None:
     if section == "global_parameters" and item["name"] in OF_CLUSTER:
         return "the target stays the cluster it is"
     if section == "users" and item["name"] == target.username and present is not None:
@@ -150,7 +155,7 @@ def _left(section: str, item: Item, present: Item | None, target: Target) -> str
     return None
 
 
-def _impossible(section: str, item: Item, present: Item | None, target: Target) -> str | None:
+def _impossible(section: str, item: Item, present: Item | None, target: TargetFacts) -> str | None:
     """Why the target cannot have this, as far as can be said without asking it."""
     if present is not None:
         if section not in UNCHANGEABLE:

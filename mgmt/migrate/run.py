@@ -84,7 +84,7 @@ class Progress(NamedTuple):
     """Messages that were ready when the round began and are not moved."""
 
 
-class Listener:
+class Audience:
     """Who hears how it goes on. This one keeps quiet."""
 
     def progress(self, progress: Progress) -> None:
@@ -113,13 +113,13 @@ async def move_messages(
     target: Side,
     options: Options,
     stop: asyncio.Event,
-    listener: Listener | None = None,
+    audience: Audience | None = None,
 ) -> list[QueueResult]:
     """Move until all queues had their turn, or, to follow, until `stop` is set.
 
     Raises `CtlError` and `MigrateError` when the first round cannot begin.
     """
-    run = _Run(source, target, options, stop, listener or Listener())
+    run = _Run(source, target, options, stop, audience or Audience())
     return await run.carry_on()
 
 
@@ -157,13 +157,13 @@ class _Run:
         target: Side,
         options: Options,
         stop: asyncio.Event,
-        listener: Listener,
+        audience: Audience,
     ) -> None:
         self._source = source
         self._target = target
         self._options = options
         self._stop = stop
-        self._listener = listener
+        self._audience = audience
         self._results: dict[tuple[str, str], QueueResult] = {}
         self._moved = 0
         self._left = 0
@@ -192,7 +192,7 @@ class _Run:
             except CtlError as error:
                 trouble = error.text
             if trouble:
-                self._listener.trouble(trouble)
+                self._audience.trouble(trouble)
             now = loop.time()
             if (
                 trouble
@@ -203,7 +203,7 @@ class _Run:
             elif quiet_since is None:
                 quiet_since = now
             if quiet_since is not None and not told and now - quiet_since >= self._options.quiet_s:
-                self._listener.quiet()
+                self._audience.quiet()
                 told = True
             if self._moved == before:
                 await self._pause(min(ROUND_S, self._options.quiet_s))
@@ -297,7 +297,7 @@ class _Run:
         result.moved += count
         self._moved += count
         self._left = max(0, self._left - count)
-        self._listener.progress(Progress(result.name, self._moved, self._left))
+        self._audience.progress(Progress(result.name, self._moved, self._left))
 
     def _result(self, queue: Listed) -> QueueResult:
         key = (queue.vhost, queue.name)

@@ -64,7 +64,7 @@ class Side:
     def find_amqp(self) -> AmqpAddress:
         """Where AMQP is spoken: as it was given, or as the management API says."""
         if self.amqp is None:
-            self.amqp = listener(self.url, self.get("overview"), self.role)
+            self.amqp = amqp_listener(self.url, self.get("overview"), self.role)
         return self.amqp
 
     def target(self, vhost: str) -> Target:
@@ -109,7 +109,7 @@ def side(
     return Side(role, bare, username, password, amqp, ca_file, insecure)
 
 
-def listener(url: str, overview: Mapping[str, Any], role: str) -> AmqpAddress:
+def amqp_listener(url: str, overview: Mapping[str, Any], role: str) -> AmqpAddress:
     """The AMQP listener of the node that gave this overview. Raises `MigrateError`.
 
     The host is the one of the management URL: the addresses of listeners are often `::`. With

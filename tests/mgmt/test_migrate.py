@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,22 +13,25 @@ from typing import Any, ClassVar
 
 import pika
 import pytest
+import trustme
 import uvloop
 from click.testing import CliRunner, Result
 from pika.adapters.blocking_connection import BlockingChannel
 from server_process import ServerProcess
 
 from warren import Broker
+from warren.config import Listener, SslOptions
 from warren.mgmt.migrate.command import migrate
+from warren.mgmt.migrate.pace import BURST_S
 from warren.mgmt.migrate.run import (
-    Listener,
+    Audience,
     Options,
     Progress,
     QueueResult,
     list_queues,
     move_messages,
 )
-from warren.mgmt.migrate.side import Side, side
+from warren.mgmt.migrate.side import AmqpAddress, Side, side
 
 Message = tuple[bytes, pika.BasicProperties]
 
@@ -100,7 +104,7 @@ def run(*arguments: str) -> Result:
 
 
 def move(source: Side, target: Side, **options: Any) -> dict[str, QueueResult]:
-    listener = options.pop("listener", None)
+    audience = options.pop("audience", None)
     stop_when = options.pop("stop_when", None)
 
     async def work() -> list[QueueResult]:
@@ -108,7 +112,7 @@ def move(source: Side, target: Side, **options: Any) -> dict[str, QueueResult]:
         if stop_when is not None:
             stop_when(stop)
         async with asyncio.timeout(60):
-            return await move_messages(source, target, Options(**options), stop, listener)
+            return await move_messages(source, target, Options(**options), stop, audience)
 
     return {result.name: result for result in uvloop.run(work())}
 
@@ -117,7 +121,7 @@ def sides(source: Broker, target: Broker) -> tuple[Side, Side]:
     return side("source", management(source)), side("target", management(target))
 
 
-class AfterMessages(Listener):
+class AfterMessages(Audience):
     """Does something once when so many messages were moved."""
 
     def __init__(self, count: int, do: Callable[[], None]) -> None:
@@ -309,6 +313,9 @@ def test_patterns_and_virtual_hosts_choose_and_a_dry_run_changes_nothing(
     assert "users" not in result.output
     assert bodies(target.url, "a1") == [b"0", b"1"]
     assert bodies(source.url, "b1") == [b"0", b"1"]
+    unknown = run(management(source), management(target), "--vhost", "x", "--definitions-only")
+    assert unknown.exit_code == 1
+    assert "the source has no virtual host 'x'" in unknown.output
 
 
 def test_queue_that_is_there_with_other_arguments_is_named(pair: tuple[Broker, Broker]) -> None:
@@ -342,7 +349,7 @@ def test_following_takes_what_arrives_and_tells_of_silence(pair: tuple[Broker, B
     declare(source, target, queue="q")
     publish(source.url, "q", *numbered(2))
 
-    class Following(Listener):
+    class Following(Audience):
         quiets = 0
 
         def quiet(self) -> None:
@@ -355,13 +362,47 @@ def test_following_takes_what_arrives_and_tells_of_silence(pair: tuple[Broker, B
         def let(self, stop: asyncio.Event) -> None:
             self.stop = stop
 
-    listener = Following()
+    audience = Following()
     results = move(
-        *sides(source, target), follow=True, quiet_s=0.0, listener=listener, stop_when=listener.let
+        *sides(source, target), follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let
     )
     assert results["q"].all_moved
     assert results["q"].moved == 3
     assert bodies(target.url, "q") == [b"0", b"1", b"late"]
+
+
+def test_https_finds_the_listener_with_tls_and_trusts_only_the_given_authority(
+    tmp_path: Path, pair: tuple[Broker, Broker]
+) -> None:
+    _, target = pair
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("localhost")
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    tls = SslOptions(certfile=tmp_path / "cert.pem", keyfile=tmp_path / "key.pem")
+    anywhere = (Listener("localhost", 0),)
+    options: dict[str, Any] = {"tls_listeners": anywhere, "http_tls_listeners": anywhere}
+    with Broker(ssl=tls, http_ssl=tls, http_port=0, **options) as source:
+        declare(source, target, queue="q")
+        publish(source.url, "q", *numbered(3))
+        management_server = source._running.management
+        assert management_server is not None
+        url = f"https://guest:guest@localhost:{management_server.https_ports[0]}"
+        here = side("source", url, ca_file=str(tmp_path / "ca.pem"))
+        assert here.find_amqp() == AmqpAddress("amqps", "localhost", source.tls_port)
+        assert move(here, sides(*pair)[1])["q"].all_moved
+        assert "certificate" in run(url, management(target), "--dry-run").stderr
+        assert run(url, management(target), "--insecure").exit_code == 0
+
+
+def test_rate_is_kept(pair: tuple[Broker, Broker]) -> None:
+    source, target = pair
+    declare(source, target, queue="q")
+    publish(source.url, "q", *numbered(300))
+    began = time.monotonic()
+    assert move(*sides(source, target), rate=1000.0)["q"].moved == 300
+    assert time.monotonic() - began >= 300 / 1000 - BURST_S
 
 
 def test_stop_leaves_the_rest_in_order(pair: tuple[Broker, Broker]) -> None:
@@ -369,8 +410,8 @@ def test_stop_leaves_the_rest_in_order(pair: tuple[Broker, Broker]) -> None:
     declare(source, target, queue="q")
     publish(source.url, "q", *numbered(2000))
     stops: list[asyncio.Event] = []
-    listener = AfterMessages(1, lambda: stops[0].set())
-    result = move(*sides(source, target), listener=listener, stop_when=stops.append)["q"]
+    audience = AfterMessages(1, lambda: stops[0].set())
+    result = move(*sides(source, target), audience=audience, stop_when=stops.append)["q"]
     assert result.reason == "stopped"
     assert result.doubtful == 0
     there, here = bodies(target.url, "q"), bodies(source.url, "q")
@@ -406,9 +447,9 @@ def test_killed_source_is_told_and_nothing_is_lost(
         channel.queue_declare("q", durable=True)
     publish(source.url, "q", *numbered(700))
     there = side("target", management(target))
-    listener = AfterMessages(100, source.kill)
-    result = move(side("source", http_url(source)), there, listener=listener)["q"]
-    assert listener.done
+    audience = AfterMessages(100, source.kill)
+    result = move(side("source", http_url(source)), there, audience=audience)["q"]
+    assert audience.done
     assert result.reason.startswith("the source: ")
     assert result.source_after is None
     again = start(tmp_path, source)
@@ -429,9 +470,9 @@ def test_killed_target_may_double_only_what_was_told(
         channel.queue_declare("q", durable=True)
     publish(source.url, "q", *numbered(700))
     here = side("source", management(source))
-    listener = AfterMessages(100, target.kill)
-    result = move(here, side("target", http_url(target)), listener=listener)["q"]
-    assert listener.done
+    audience = AfterMessages(100, target.kill)
+    result = move(here, side("target", http_url(target)), audience=audience)["q"]
+    assert audience.done
     assert result.reason.startswith("the target: ")
     assert 100 <= result.moved < 700
     assert result.source_after == 700 - result.moved
@@ -457,7 +498,7 @@ def test_following_goes_on_when_the_target_is_back(
         channel.queue_declare("q", durable=True)
     publish(source.url, "q", *numbered(5))
 
-    class Following(Listener):
+    class Following(Audience):
         troubles: ClassVar[list[str]] = []
         targets: ClassVar[list[ServerProcess]] = [target]
 
@@ -476,15 +517,15 @@ def test_following_goes_on_when_the_target_is_back(
         def let(self, stop: asyncio.Event) -> None:
             self.stop = stop
 
-    listener = Following()
+    audience = Following()
     there = side("target", http_url(target))
     here = side("source", management(source))
-    result = move(here, there, follow=True, quiet_s=0.0, listener=listener, stop_when=listener.let)[
+    result = move(here, there, follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let)[
         "q"
     ]
-    assert listener.troubles[0].startswith("the target: ")
+    assert audience.troubles[0].startswith("the target: ")
     assert (result.moved, result.source_after, result.doubtful) == (6, 0, 0)
-    again = listener.targets[-1]
+    again = audience.targets[-1]
     assert bodies(again.url, "q") == [*(b"%d" % n for n in range(5)), b"late"]
     again.kill()
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from definitions_node import exchange_item, policy_item, queue_item
 
-from warren.mgmt.migrate.definitions import Fate, Target, identity, sort_out, unknown_keys
+from warren.mgmt.migrate.definitions import Fate, TargetFacts, identity, sort_out, unknown_keys
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress
 from warren.mgmt.migrate.run import left_because
-from warren.mgmt.migrate.side import AmqpAddress, listener, side
+from warren.mgmt.migrate.side import AmqpAddress, amqp_listener, side
 
-TARGET = Target("admin", frozenset({"direct", "topic"}))
+TARGET = TargetFacts("admin", frozenset({"direct", "topic"}))
 
 
 def sorted_out(
@@ -89,10 +89,10 @@ OVERVIEW = {
 
 
 def test_amqp_address_is_that_of_the_node_that_was_asked() -> None:
-    assert listener("http://h:15672", OVERVIEW, "source") == AmqpAddress("amqp", "h", 3)
-    assert listener("https://h:15671", OVERVIEW, "source") == AmqpAddress("amqps", "h", 4)
+    assert amqp_listener("http://h:15672", OVERVIEW, "source") == AmqpAddress("amqp", "h", 3)
+    assert amqp_listener("https://h:15671", OVERVIEW, "source") == AmqpAddress("amqps", "h", 4)
     with pytest.raises(MigrateError, match="give --target-amqp"):
-        listener("http://h:15672", {"node": "a@host", "listeners": []}, "target")
+        amqp_listener("http://h:15672", {"node": "a@host", "listeners": []}, "target")
 
 
 def test_urls_are_taken_apart_and_a_wrong_one_is_not_shown() -> None:
