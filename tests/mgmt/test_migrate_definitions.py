@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from definitions_node import exchange_item, policy_item, queue_item
+from definitions_node import binding_item, exchange_item, policy_item, queue_item
 
-from warren.mgmt.migrate.definitions import Fate, TargetFacts, identity, sort_out, unknown_keys
+from warren.mgmt.ctl.errors import Refused
+from warren.mgmt.migrate.definitions import (
+    Fate,
+    TargetFacts,
+    identity,
+    move_definitions,
+    sort_out,
+    unknown_keys,
+)
 from warren.mgmt.migrate.errors import MigrateError, WrongAddress
 from warren.mgmt.migrate.run import left_because
-from warren.mgmt.migrate.side import AmqpAddress, amqp_listener, side
+from warren.mgmt.migrate.side import AmqpAddress, Side, amqp_listener, side
 
 TARGET = TargetFacts("admin", frozenset({"direct", "topic"}))
 
@@ -106,3 +115,105 @@ def test_urls_are_taken_apart_and_a_wrong_one_is_not_shown() -> None:
         assert "secret" not in str(failure.value)
     with pytest.raises(WrongAddress, match="belongs into the management URL"):
         side("source", "http://h:15672", "amqp://user:secret@h")
+
+
+class FakeSide(Side):
+    """A broker that keeps what it is sent, except what it refuses or passes over."""
+
+    def __init__(
+        self,
+        definitions: dict[str, list[dict[str, Any]]],
+        *,
+        refusals: Callable[[str, dict[str, Any]], str | None] = lambda section, item: None,
+        passed_over: Collection[str] = (),
+    ) -> None:
+        super().__init__("target", "http://there", "admin", "secret")
+        self.definitions = definitions
+        self.requests = 0
+        self._refusals = refusals
+        self._passed_over = passed_over
+
+    def get(self, *path: str, **query: str) -> Any:
+        if path == ("definitions",):
+            return self.definitions
+        if path == ("vhosts",):
+            return [{"name": item["name"]} for item in self.definitions.get("vhosts", [])]
+        assert path == ("overview",)
+        return {"exchange_types": [{"name": "direct"}, {"name": "topic"}]}
+
+    def post(self, *path: str, body: Any) -> Any:
+        self.requests += 1
+        for section, items in body.items():
+            for item in items if isinstance(items, list) else ():
+                reason = self._refusals(section, item)
+                if reason is not None:
+                    raise Refused(400, {"reason": ["atom", reason]}, "")
+                if item["name" if "name" in item else "routing_key"] not in self._passed_over:
+                    self.definitions.setdefault(section, []).append(item)
+
+
+def move(source: FakeSide, target: FakeSide) -> dict[tuple[str, ...], tuple[Fate, str]]:
+    return {
+        (one.section, *one.identity): (one.fate, one.reason)
+        for one in move_definitions(source, target)
+    }
+
+
+def test_refused_items_are_found_among_thousands_and_the_others_taken() -> None:
+    queues = [queue_item(f"q{number}") for number in range(2500)]
+    bad = {"q7": "too short", "q2400": "too long"}
+    target = FakeSide({}, refusals=lambda section, item: bad.get(item["name"]))
+    outcomes = move(FakeSide({"queues": queues}), target)
+    refused = {key[2]: said for key, said in outcomes.items() if said[0] is not Fate.TAKEN}
+    assert refused == {name: (Fate.REFUSED, reason) for name, reason in bad.items()}
+    assert {item["name"] for item in target.definitions["queues"]} == {
+        item["name"] for item in queues
+    } - {*bad}
+    assert target.requests < 60
+
+
+def test_policy_is_taken_without_the_keys_that_the_target_does_not_know() -> None:
+    def refusal(section: str, item: dict[str, Any]) -> str | None:
+        # One at a time, as a validation may end at the first.
+        unknown = [key for key in item["definition"] if key.startswith("log-")]
+        return f'[{{<<"{unknown[0]}">>,1}}] are not recognised policy settings' if unknown else None
+
+    definition = {"ha-mode": "all", "log-acks": 1, "log-flush": 2}
+    target = FakeSide({}, refusals=refusal)
+    outcomes = move(FakeSide({"policies": [policy_item(definition=definition)]}), target)
+    (said,) = outcomes.values()
+    text = "taken without what the target does not know: log-acks, log-flush"
+    assert said == (Fate.REFUSED, text)
+    assert target.definitions["policies"][0]["definition"] == {"ha-mode": "all"}
+
+
+def test_policy_that_is_refused_for_its_values_is_not_taken_in_part() -> None:
+    target = FakeSide({}, refusals=lambda section, item: '"max-length" is no number')
+    outcomes = move(FakeSide({"policies": [policy_item()]}), target)
+    assert [*outcomes.values()] == [(Fate.REFUSED, '"max-length" is no number')]
+    assert "policies" not in target.definitions
+
+
+def test_what_the_target_passed_over_is_named() -> None:
+    source = FakeSide(
+        {
+            "exchanges": [exchange_item("e", "x-strange"), exchange_item("f")],
+            "queues": [queue_item("q")],
+            "bindings": [
+                binding_item("e", "q", routing_key="lost"),
+                binding_item("f", "q", routing_key="lost too"),
+                binding_item("f", "q", routing_key="kept"),
+            ],
+        }
+    )
+    outcomes = move(source, FakeSide({}, passed_over={"lost", "lost too", "q"}))
+    said = {key[2] if key[0] != "bindings" else key[5]: value for key, value in outcomes.items()}
+    silent = (Fate.REFUSED, "the target passed over it and did not say why")
+    assert said == {
+        "e": (Fate.REFUSED, "the target has no exchanges of the type x-strange"),
+        "f": (Fate.TAKEN, ""),
+        "q": silent,
+        "lost": (Fate.REFUSED, "exchange 'e' was not taken"),
+        "lost too": silent,
+        "kept": (Fate.TAKEN, ""),
+    }
