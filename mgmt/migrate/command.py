@@ -165,8 +165,10 @@ class Teller(Audience):
         self._shown = shown
         self._began = time.monotonic()
         self._told_at = self._began
+        self._trouble = ""
 
     def progress(self, progress: Progress) -> None:
+        self._trouble = ""
         now = time.monotonic()
         if self._shown and now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
@@ -176,4 +178,6 @@ class Teller(Audience):
         click.echo(f"all queues were empty for {self._options.quiet_s:g} s", err=True)
 
     def trouble(self, text: str) -> None:
-        click.echo(f"{text}; trying again", err=True)
+        if text != self._trouble:
+            self._trouble = text
+            click.echo(f"{text}; trying again", err=True)

@@ -108,6 +108,15 @@ class Listed(NamedTuple):
     """Why it is not to be moved; empty when it is."""
 
 
+class Round(NamedTuple):
+    """How a turn of all queues ended."""
+
+    trouble: str
+    """Which of the two brokers cannot be reached, so that the round ended early."""
+    empty: bool
+    """Every queue that is not left as a rule is empty, and no client holds a message of it."""
+
+
 async def move_messages(
     source: Side,
     target: Side,
@@ -165,6 +174,8 @@ class _Run:
         self._stop = stop
         self._audience = audience
         self._results: dict[tuple[str, str], QueueResult] = {}
+        self._pairs: dict[str, Pair] = {}
+        """Connections that the next round uses again, by virtual host."""
         self._moved = 0
         self._left = 0
         self._pace = Pace(options.rate, asyncio.get_running_loop().time())
@@ -175,9 +186,13 @@ class _Run:
         self._impersonates = IMPERSONATOR in (tags.split(",") if isinstance(tags, str) else tags)
         await asyncio.to_thread(self._source.find_amqp)
         await asyncio.to_thread(self._target.find_amqp)
-        await self._round()
-        if self._options.follow:
-            await self._follow()
+        try:
+            await self._round()
+            if self._options.follow:
+                await self._follow()
+        finally:
+            for pair in self._pairs.values():
+                await pair.close()
         await self._look_for_unacked()
         return list(self._results.values())
 
@@ -188,17 +203,13 @@ class _Run:
         while not self._stop.is_set():
             before = self._moved
             try:
-                trouble = await self._round()
+                done = await self._round()
             except CtlError as error:
-                trouble = error.text
-            if trouble:
-                self._audience.trouble(trouble)
+                done = Round(error.text, empty=False)
+            if done.trouble:
+                self._audience.trouble(done.trouble)
             now = loop.time()
-            if (
-                trouble
-                or self._moved > before
-                or any(result.source_after for result in self._results.values())
-            ):
+            if not done.empty or self._moved > before:
                 quiet_since, told = None, False
             elif quiet_since is None:
                 quiet_since = now
@@ -228,18 +239,31 @@ class _Run:
         except TimeoutError:
             return
 
-    async def _round(self) -> str:
-        """Each queue has its turn; returns why the round ended early, if it did."""
+    async def _round(self) -> Round:
+        """Each queue has its turn."""
         listed = await asyncio.to_thread(list_queues, self._source, self._options)
         self._left = sum(one.ready for one in listed if not one.left_because)
+        self._forget_deleted(listed)
         trouble = ""
         for vhost, queues in groupby(listed, key=lambda one: one.vhost):
             trouble = await self._move_vhost(vhost, [*queues], trouble)
-        return trouble
+        full = any(
+            result.source_after or result.source_after is None or result.unacked
+            for result in map(self._result, listed)
+            if not result.left_as_rule
+        )
+        return Round(trouble, empty=not (trouble or full))
+
+    def _forget_deleted(self, listed: list[Listed]) -> None:
+        """Queues that are no longer at the source have nothing left there."""
+        there = {(queue.vhost, queue.name) for queue in listed}
+        for key, result in self._results.items():
+            if key not in there:
+                result.source_after, result.unacked, result.reason = None, 0, ""
 
     async def _move_vhost(self, vhost: str, queues: list[Listed], trouble: str) -> str:
         """Returns what makes it useless to go on: one of the two brokers cannot be reached."""
-        pair: Pair | None = None
+        pair = self._pairs.pop(vhost, None)
         for queue in queues:
             result = self._result(queue)
             result.reason = queue.left_because or trouble
@@ -258,7 +282,9 @@ class _Run:
                 result.reason = failure.text
                 if failure.unreachable:
                     trouble = failure.text
-        if pair is not None:
+        if pair is not None and self._options.follow:
+            self._pairs[vhost] = pair
+        elif pair is not None:
             await pair.close()
         return trouble
 
@@ -267,7 +293,10 @@ class _Run:
         there = await pair.count(pair.target, queue.name)
         if result.source_before is None:
             result.source_before, result.target_before = ready, there
-        if ready and not self._stop.is_set():
+        result.source_after, result.target_after = ready, there
+        if not ready:
+            return
+        if not self._stop.is_set():
             self._left += ready - queue.ready
             terms = Terms(
                 self._pace,
@@ -280,7 +309,7 @@ class _Run:
             moved = await move_queue(pair, queue.name, ready, terms)
             result.reason = moved.reason
             _note_doubtful(result, moved.doubtful)
-        elif ready:
+        else:
             result.reason = "stopped before its turn"
         result.source_after = await self._count(pair, "source", queue.name)
         result.target_after = await self._count(pair, "target", queue.name)

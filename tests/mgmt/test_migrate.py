@@ -31,7 +31,7 @@ from warren.mgmt.migrate.run import (
     list_queues,
     move_messages,
 )
-from warren.mgmt.migrate.side import AmqpAddress, Side, side
+from warren.mgmt.migrate.side import CONNECTION_NAME, AmqpAddress, Side, side
 
 Message = tuple[bytes, pika.BasicProperties]
 
@@ -349,11 +349,21 @@ def test_following_takes_what_arrives_and_tells_of_silence(pair: tuple[Broker, B
     declare(source, target, queue="q")
     publish(source.url, "q", *numbered(2))
 
+    here, there = sides(source, target)
+
     class Following(Audience):
         quiets = 0
+        connections: ClassVar[list[list[str]]] = []
 
         def quiet(self) -> None:
             self.quiets += 1
+            self.connections.append(
+                sorted(
+                    one["name"]
+                    for one in here.get("connections")
+                    if one["client_properties"].get("connection_name") == CONNECTION_NAME
+                )
+            )
             if self.quiets == 1:
                 publish(source.url, "q", (b"late", pika.BasicProperties()))
             else:
@@ -363,12 +373,49 @@ def test_following_takes_what_arrives_and_tells_of_silence(pair: tuple[Broker, B
             self.stop = stop
 
     audience = Following()
+    with channel_at(source.url) as channel:
+        # Its messages do not keep the others from being quiet.
+        channel.queue_declare("mine", exclusive=True)
+        channel.basic_publish("", "mine", b"stays")
+        channel.queue_declare("mine", passive=True)
+        results = move(
+            here, there, follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let
+        )
+    assert results["q"].all_moved
+    assert results["q"].moved == 3
+    assert not results["mine"].all_moved
+    first, second = audience.connections
+    assert first == second
+    assert len(first) == 1
+    assert bodies(target.url, "q") == [b"0", b"1", b"late"]
+
+
+def test_queue_that_is_deleted_meanwhile_leaves_nothing_behind(
+    pair: tuple[Broker, Broker],
+) -> None:
+    source, target = pair
+    declare(source, queue="only here")
+    declare(source, target, queue="q")
+    for queue in ("only here", "q"):
+        publish(source.url, queue, *numbered(1))
+
+    class Deleting(Audience):
+        def progress(self, progress: Progress) -> None:
+            with channel_at(source.url) as channel:
+                channel.queue_delete("only here")
+
+        def quiet(self) -> None:
+            self.stop.set()
+
+        def let(self, stop: asyncio.Event) -> None:
+            self.stop = stop
+
+    audience = Deleting()
     results = move(
         *sides(source, target), follow=True, quiet_s=0.0, audience=audience, stop_when=audience.let
     )
-    assert results["q"].all_moved
-    assert results["q"].moved == 3
-    assert bodies(target.url, "q") == [b"0", b"1", b"late"]
+    assert results["only here"].all_moved
+    assert results["q"].moved == 1
 
 
 def test_https_finds_the_listener_with_tls_and_trusts_only_the_given_authority(
