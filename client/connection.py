@@ -118,6 +118,7 @@ class Connection(asyncio.Protocol):
         self._flush_due = False
         self._writable = True
         self._reads = True
+        self._closing = False
         self.failure: ConnectionFailed | None = None
         """Why it has ended; None as long as it has not."""
 
@@ -187,7 +188,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        return self.failure is None and self._opened.done()
+        return self.failure is None and self._opened.done() and not self._closing
 
     @property
     def may_publish(self) -> bool:
@@ -214,6 +215,7 @@ class Connection(asyncio.Protocol):
         """Say goodbye and end the socket."""
         try:
             if self.failure is None and self._opened.done():
+                self._closing = True
                 self.resume_reading()
                 self._protocol.close(self._loop.time())
                 self.flush()
@@ -294,7 +296,10 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if hasattr(self, "_transport"):
             # What was written last, a close-ok, goes out before the socket ends.
-            self._transport.close() if failure.code else self._transport.abort()
+            if failure.code:
+                self._transport.close()
+            else:
+                self._transport.abort()
         opened = self._opened.done()
         if not opened:
             self._opened.set_exception(failure)

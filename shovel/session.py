@@ -7,6 +7,7 @@ are there. What becomes of a message is `transfer.py`'s; here it is put on the w
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -22,9 +23,12 @@ from warren.client.events import (
     Event,
     Refused,
 )
+from warren.core.log_line import log_fault
 from warren.shovel.definition import QUEUE_LENGTH, AckMode, Definition, Source
 from warren.shovel.marking import Marking
 from warren.shovel.transfer import Ack, Transfer
+
+log = logging.getLogger("warren.shovel")
 
 CHANNEL = 1
 NOT_FOUND = 404
@@ -187,11 +191,27 @@ class Session:
 
     def received(self, connection: Connection, events: Sequence[Event]) -> None:
         """Messages of the source, and what the destination did with those it got."""
+        self._carefully(lambda: self._receive(events))
+
+    def writable(self, connection: Connection) -> None:
+        self._carefully(self._pump)
+
+    def _carefully(self, work: Callable[[], None]) -> None:
+        """A fault of ours ends this session, and not the node."""
+        try:
+            work()
+        except Exception:
+            log_fault(log, "shovel_fault")
+            self._fail("internal error")
+
+    def _receive(self, events: Sequence[Event]) -> None:
         acks: list[Ack] = []
         for event in events:
             match event:
                 case Delivered():
-                    self._transfer.deliver(event)
+                    # Of a session that is over, what comes goes back to the source.
+                    if not self._is_over:
+                        self._transfer.deliver(event)
                 case Confirmed():
                     acks += self._transfer.confirmed(event.tags)
                 case Refused():
@@ -204,8 +224,9 @@ class Session:
         self._acknowledge(acks)
         self._pump()
 
-    def writable(self, connection: Connection) -> None:
-        self._pump()
+    @property
+    def _is_over(self) -> bool:
+        return self._over is not None and self._over.done()
 
     def _fail(self, reason: str) -> None:
         over = self._over
@@ -271,7 +292,7 @@ class Session:
     def _pause_over(self) -> None:
         self._pause = None
         self._transfer.pause_is_over()
-        self._pump()
+        self._carefully(self._pump)
 
     def _throttle(self) -> None:
         """Read no more of the source than the destination takes."""

@@ -25,7 +25,7 @@ import msgspec
 from warren.client.connection import ConnectionFailed, Dial, Target, network
 from warren.client.protocol import Login
 from warren.core.access import AccessControl, LoginRefused, User
-from warren.core.log_line import log_event, log_fault
+from warren.core.log_line import log_event
 from warren.core.periodic import Periodic
 from warren.core.ports import Clock, Conflict, Key, MetadataStore, Precondition, Write
 from warren.core.records import ParameterRecord
@@ -168,12 +168,12 @@ class Shovels:
 
     def restart(self, vhost: str, name: str) -> bool:
         """Begin anew with a shovel of this node; False where it has none of this name."""
-        key = _key(vhost, name)
-        found = self._running.get(key)
-        if found is None:
+        if self.node_of(vhost, name) != self._node:
             return False
-        self._end(key)
-        self._look(self._clock.now())
+        key = _key(vhost, name)
+        if key in self._running:
+            # The next one begins when this one has ended.
+            self._end(key)
         return True
 
     def counts(self) -> dict[str, int]:
@@ -248,9 +248,9 @@ class Shovels:
     def _begin(self, key: Key, record: ParameterRecord) -> None:
         try:
             definition = _parsed(record)
-        except Exception:
-            # It was checked by a node of another version, or is damaged.
-            log_fault(log, "shovel_not_understood", shovel=key[3], vhost=key[2])
+        except (ValueError, LookupError, TypeError, AttributeError):
+            # A node of another version has checked it. The error may name a URI with its password.
+            log_event(log, logging.ERROR, "shovel_not_understood", shovel=key[3], vhost=key[2])
             return
         for uri in (*definition.source.uris, *definition.destination.uris):
             if uri.tls is not None and not uri.tls.verify:

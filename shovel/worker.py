@@ -23,7 +23,7 @@ from warren.shovel.uri import Uri
 log = logging.getLogger("warren.shovel")
 
 STOP_S = 2.0
-"""How long a shovel that stops may take to say goodbye to its brokers."""
+"""How long a shovel that stops may take to say goodbye to one of its brokers."""
 
 
 class Worker:
@@ -63,11 +63,10 @@ class Worker:
         task, self._task = self._task, None
         if task is None:
             return
-        task.cancel()
-        if not (await asyncio.wait((task,), timeout=STOP_S))[0]:
-            # It waits for a broker that does not answer.
+        while not task.done():
+            # Again where one of the brokers does not answer.
             task.cancel()
-            await asyncio.wait((task,))
+            await asyncio.wait((task,), timeout=STOP_S)
 
     # What the session says
 

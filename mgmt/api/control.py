@@ -57,6 +57,8 @@ PLUGINS = (
     "rabbitmq_management_agent",
     "rabbitmq_prometheus",
     "rabbitmq_random_exchange",
+    "rabbitmq_shovel",
+    "rabbitmq_shovel_management",
 )
 """RabbitMQ's plugins whose work is built in here."""
 

@@ -221,7 +221,12 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
             {"name": "rabbit", "description": "RabbitMQ", "version": RABBITMQ_VERSION},
         ],
         "contexts": contexts(managed),
-        "enabled_plugins": ["rabbitmq_management", "rabbitmq_prometheus"],
+        "enabled_plugins": [
+            "rabbitmq_management",
+            "rabbitmq_prometheus",
+            "rabbitmq_shovel",
+            "rabbitmq_shovel_management",
+        ],
         "log_files": [str(managed.config.log_file or "<stderr>")],
         "config_files": config_files(managed),
         "db_dir": str(managed.data_directory) if managed.data_directory is not None else "",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pamqp import base, commands, frame, header
 
 from warren.client.events import (
@@ -418,6 +421,33 @@ def test_nonsense_ends_the_connection_and_never_raises(data: bytes) -> None:
     assert protocol.receive_data(b"more", 0) == []
 
 
+@settings(max_examples=300)
+@given(st.integers(0, 1 << 32), st.integers(1, 6))
+def test_damaged_frames_never_raise(seed: int, changes: int) -> None:
+    random = Random(seed)
+    protocol = with_channel()
+    for _ in range(3):
+        publish(protocol, "q", b"x")
+    declared = (commands.Queue.DeclareOk("q", 3, 1), 1)
+    protocol.ask(1, commands.Queue.Declare, 0, queue="q")
+    data = bytearray(
+        octets((commands.Basic.Deliver("c", 1, False, "x", "k"), 1))
+        + content(PERSISTENT, b"body")
+        + ack(1)
+        + returned("q", b"x")
+        + nack(3, multiple=True)
+        + octets(declared, (commands.Connection.Blocked("r"), 0), (commands.Basic.Cancel("c"), 1))
+        + octets((commands.Channel.Close(404, "t", 0, 0), 1))
+    )
+    for _ in range(changes):
+        data[random.randrange(len(data))] = random.randrange(256)
+    half = random.randrange(len(data))
+    protocol.receive_data(bytes(data[:half]), 0)
+    protocol.receive_data(bytes(data[half:]), 0)
+    protocol.receive_eof("over")
+    assert protocol.phase is Phase.CLOSED
+
+
 # Time
 
 
@@ -435,6 +465,14 @@ def test_silence_ends_the_connection() -> None:
     (ended,) = protocol.tick(SILENCES_MAX * 10)
     assert isinstance(ended, ConnectionEnded)
     assert ended.text.startswith("heartbeat timeout")
+
+
+def test_silence_says_nothing_while_nobody_listened() -> None:
+    protocol = opened(heartbeat_s=10)
+    protocol.did_not_listen(SILENCES_MAX * 10)
+    assert protocol.tick(SILENCES_MAX * 10) == []
+    (ended,) = protocol.tick(2 * SILENCES_MAX * 10)
+    assert isinstance(ended, ConnectionEnded)
 
 
 def test_answer_that_does_not_come_ends_the_connection() -> None:

@@ -122,6 +122,11 @@ TABLE = """
 /global-parameters/{name} GET P
 /global-parameters/{name} PUT P
 /global-parameters/{name} DELETE P
+/shovels GET M
+/shovels/{vhost} GET M M
+/shovels/vhost/{vhost}/{name} GET M M
+/shovels/vhost/{vhost}/{name} DELETE P A
+/shovels/vhost/{vhost}/{name}/restart DELETE P A
 /vhost-limits GET U
 /vhost-limits/{vhost} GET U M
 /vhost-limits/{vhost}/{name} PUT A

@@ -10,6 +10,8 @@ from api_client import ApiClient, reason
 from moving import End, until
 
 from warren import Broker
+from warren.core.alarms import Resource
+from warren.shovel.transfer import Transfer
 
 WITHIN = {
     "src-uri": "amqp://",
@@ -106,6 +108,42 @@ def test_without_its_user_a_shovel_moves_nothing(end: End, broker: Broker) -> No
     end.publish("a", "x")
     assert end.bodies("a", 1) == ["x"]
     assert row is not None
+
+
+@pytest.mark.parametrize(("count", "size"), [(3, 1), (40, 1_000_000)], ids=["small", "large"])
+def test_alarm_holds_messages_back_until_it_is_over(
+    end: End, broker: Broker, count: int, size: int
+) -> None:
+    end.declare("a")
+    bodies = [f"{number:02}" * (size // 2 or 1) for number in range(count)]
+    end.publish("a", *bodies)
+    broker.call(lambda node: node.alarms.report(Resource.MEMORY, True))
+    try:
+        put(end.api, src_prefetch_count=0)
+        row = until(lambda: (row := end.row("s")).get("waiting_for") and row)
+        assert (row["state"], row["waiting_for"]) == ("running", "low on memory")
+        assert row["messages_moved"] == 0
+        # No more than 16 MiB and what was read at once is held.
+        assert row["messages_pending"] * size < 20_000_000
+    finally:
+        broker.call(lambda node: node.alarms.report(Resource.MEMORY, False))
+    assert end.bodies("b", count) == bodies
+
+
+def test_fault_of_the_shovel_ends_its_session_and_nothing_else(
+    end: End, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    end.declare("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(Transfer, "deliver", fail)
+        put(end.api)
+        end.publish("a", "x")
+        row = end.until_state("s", "terminated")
+        assert row["reason"] == "internal error"
+    assert end.bodies("b", 1) == ["x"]
 
 
 # Control over HTTP
