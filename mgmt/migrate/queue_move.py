@@ -121,6 +121,7 @@ class _Move:
                 if self._waited_long_for_confirms():
                     break
             await self._publish()
+            self._throttle()
             self._acknowledge()
             if self._window.acked >= ACKED_MAX:
                 await self._make_sure()
@@ -131,7 +132,6 @@ class _Move:
             if not self._arrived and not self._window.awaits_confirms:
                 if not self._consuming or await self._is_empty():
                     break
-            self._throttle()
             await self._pair.inbox.wait(self._wait_s())
         await self._stop_consuming()
         await self._make_sure()

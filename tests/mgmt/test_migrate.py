@@ -20,7 +20,10 @@ from pika.adapters.blocking_connection import BlockingChannel
 from server_process import ServerProcess
 
 from warren import Broker
+from warren.client.connection import Connection
 from warren.config import Listener, SslOptions
+from warren.core.alarms import Resource
+from warren.mgmt.migrate import queue_move
 from warren.mgmt.migrate.command import migrate
 from warren.mgmt.migrate.pace import BURST_S
 from warren.mgmt.migrate.run import (
@@ -464,6 +467,49 @@ def test_stop_leaves_the_rest_in_order(pair: tuple[Broker, Broker]) -> None:
     there, here = bodies(target.url, "q"), bodies(source.url, "q")
     assert 0 < len(there) < 2000
     assert there + here == [b"%d" % n for n in range(2000)]
+
+
+def test_more_than_there_is_room_for_is_left_in_the_socket(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = pair
+    declare(source, target, queue="q")
+    publish(source.url, "q", *numbered(200))
+    pauses = []
+    pause = Connection.pause_reading
+
+    def noted(connection: Connection) -> None:
+        pauses.append(connection)
+        pause(connection)
+
+    monkeypatch.setattr(Connection, "pause_reading", noted)
+    monkeypatch.setattr(queue_move, "OCTETS_MAX", 10)
+    assert move(*sides(source, target))["q"].all_moved
+    assert pauses
+    assert bodies(target.url, "q") == [b"%d" % n for n in range(200)]
+
+
+def test_stop_does_not_wait_for_a_target_in_alarm_and_tells_what_it_may_have(
+    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = pair
+    declare(source, target, queue="q")
+    publish(source.url, "q", *numbered(50))
+    target.call(lambda node: node.alarms.report(Resource.MEMORY, True))
+    stops: list[asyncio.Event] = []
+    first = Connection.publish
+
+    def publish_and_stop(connection: Connection, *message: Any, **options: Any) -> int:
+        stops[0].set()
+        return first(connection, *message, **options)
+
+    monkeypatch.setattr(Connection, "publish", publish_and_stop)
+    result = move(*sides(source, target), stop_when=stops.append, silence_s=0.01)["q"]
+    assert (result.reason, result.moved, result.source_after) == ("stopped", 0, 50)
+    assert result.doubtful == len(result.doubtful_ids) > 0
+    target.call(lambda node: node.alarms.report(Resource.MEMORY, False))
+    arrived = {f"id-{int(body)}" for body in bodies(target.url, "q")}
+    assert arrived <= set(result.doubtful_ids)
 
 
 def test_broker_that_is_gone_is_told(pair: tuple[Broker, Broker]) -> None:
