@@ -18,6 +18,7 @@ COMMANDS = {
     "ctl": "warren.mgmt.ctl.command:ctl",
     "dev-cluster": "warren.mgmt.dev_cluster_command:dev_cluster",
     "export": "warren.spark_export.cli:export",
+    "migrate": "warren.mgmt.migrate.command:migrate",
     "perf": "warren.mgmt.perf.command:perf",
     "restore": "warren.mgmt.backup_command:restore",
     "server": "warren.mgmt.server_command:server",

@@ -1,0 +1,121 @@
+"""What became of everything, as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from warren.mgmt.migrate.definitions import Fate, Outcome
+from warren.mgmt.migrate.run import Listed, Progress, QueueResult
+
+IDS_SHOWN = 10
+
+
+def all_taken(outcomes: Iterable[Outcome]) -> bool:
+    return all(one.fate is not Fate.REFUSED for one in outcomes)
+
+
+def definitions_text(outcomes: Sequence[Outcome], *, dry_run: bool) -> list[str]:
+    """A line of counts for each section, and one for each item that is not taken."""
+    lines = []
+    for section in dict.fromkeys(one.section for one in outcomes):
+        fates = Counter(one.fate for one in outcomes if one.section == section)
+        said = [
+            f"{fates[Fate.TAKEN]} {'to be taken' if dry_run else 'taken'}",
+            f"{fates[Fate.SAME]} there already",
+        ]
+        said += [f"{fates[fate]} {fate.value}" for fate in (Fate.LEFT, Fate.REFUSED) if fates[fate]]
+        lines.append(f"{section.replace('_', ' ')}: {', '.join(said)}")
+    for one in outcomes:
+        if one.reason:
+            lines.append(f"{one.fate.value}: {one.section} {one.shown}: {one.reason}")
+    return lines
+
+
+def plan_text(queues: Sequence[Listed]) -> list[str]:
+    """What a run would do with the queues."""
+    moved = [queue for queue in queues if not queue.left_because]
+    lines = [
+        f"messages: {sum(queue.ready for queue in moved):,} in {len(moved):,} queues to be moved"
+    ]
+    lines += [f"  {queue.vhost} {queue.name}: {queue.ready:,}" for queue in moved if queue.ready]
+    for queue in queues:
+        if queue.left_because:
+            text = f"{queue.ready:,} messages, {queue.left_because}"
+            lines.append(f"left: queue '{queue.vhost}' '{queue.name}': {text}")
+        elif queue.unacked:
+            text = f"{queue.unacked:,} messages that clients have not acknowledged"
+            lines.append(f"left: queue '{queue.vhost}' '{queue.name}': {text}")
+    return lines
+
+
+def messages_text(results: Sequence[QueueResult], elapsed_s: float) -> list[str]:
+    """The counts of each queue with messages, and what is to be said of others."""
+    moved = sum(result.moved for result in results)
+    lines = [f"messages: {moved:,} moved in {elapsed_s:.1f} s, from {len(results):,} queues"]
+    for result in results:
+        if result.source_before or result.moved or result.reason or not result.all_moved:
+            lines.append(_queue_text(result))
+    return lines
+
+
+def progress_text(progress: Progress, elapsed_s: float) -> str:
+    per_s = progress.moved / elapsed_s if elapsed_s else 0.0
+    left = f"{progress.left / per_s:.0f} s left" if per_s else "no time known"
+    return (
+        f"{progress.moved:,} messages moved, {per_s:,.0f}/s, {progress.left:,} to go, {left}:"
+        f" {progress.queue}"
+    )
+
+
+def as_json(
+    outcomes: Sequence[Outcome] | None,
+    planned: Sequence[Listed] | None,
+    results: Sequence[QueueResult] | None,
+    *,
+    complete: bool,
+    error: str | None = None,
+) -> dict[str, Any]:
+    """None is for what was not looked at."""
+    document: dict[str, Any] = {"complete": complete}
+    if error is not None:
+        document["error"] = error
+    if outcomes is not None:
+        document["definitions"] = [
+            {
+                "section": one.section,
+                "identity": list(one.identity),
+                "fate": one.fate.value,
+                "reason": one.reason,
+            }
+            for one in outcomes
+        ]
+    if planned is not None:
+        document["planned"] = [queue._asdict() for queue in planned]
+    if results is not None:
+        document["queues"] = [{**vars(result), "all_moved": result.all_moved} for result in results]
+    return document
+
+
+def _queue_text(result: QueueResult) -> str:
+    text = (
+        f"  {result.vhost} {result.name}: {result.moved:,} moved;"
+        f" source {_count(result.source_before)} -> {_count(result.source_after)},"
+        f" target {_count(result.target_before)} -> {_count(result.target_after)}"
+    )
+    if result.unacked:
+        text += f"; {result.unacked:,} with clients of the source, not acknowledged"
+    if result.reason:
+        text += f"; left: {result.reason}"
+    if result.doubtful:
+        text += f"; {result.doubtful:,} may be at both brokers"
+        ids = result.doubtful_ids
+        if ids:
+            more = ", ..." if len(ids) > IDS_SHOWN or len(ids) < result.doubtful else ""
+            text += f" (ids {', '.join(ids[:IDS_SHOWN])}{more})"
+    return text
+
+
+def _count(count: int | None) -> str:
+    return "unknown" if count is None else f"{count:,}"

@@ -1,0 +1,347 @@
+"""Goes through the queues of the source: once, or again and again until it is stopped.
+
+Queues are moved one after the other, each up to the number of messages it had when its turn came:
+a queue that is published to all the time does not keep the others waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from warren.mgmt.ctl.errors import CtlError
+from warren.mgmt.migrate.pace import Pace
+from warren.mgmt.migrate.pair import Pair, SideFailed
+from warren.mgmt.migrate.queue_move import SILENCE_S, Terms, message_property, move_queue
+from warren.mgmt.migrate.side import Side
+from warren.mgmt.migrate.window import Published
+
+COLUMNS = (
+    "vhost,name,type,durable,auto_delete,exclusive,arguments,consumers,messages,"
+    "messages_unacknowledged"
+)
+
+CAME_MEANWHILE = "they came meanwhile, or came back from a client"
+
+IDS_MAX = 100_000
+"""Message ids that are told of a queue; how many messages there are is always told."""
+
+ROUND_S = 1.0
+"""Between two rounds of `--follow` that found nothing to move."""
+
+STATISTICS_S = 6
+"""How old the statistics of a broker may be, in seconds."""
+
+IMPERSONATOR = "impersonator"
+
+
+class Options(NamedTuple):
+    vhost: str | None = None
+    pattern: str = "*"
+    """Which queues: `*` and `?` as in a shell."""
+    rate: float | None = None
+    follow: bool = False
+    quiet_s: float = 10.0
+    """After how long without a message `--follow` says that all queues are empty."""
+    silence_s: float = SILENCE_S
+    statistics_s: int = STATISTICS_S
+
+
+@dataclass
+class QueueResult:
+    """What was found and done; a count is None where nobody could be asked."""
+
+    vhost: str
+    name: str
+    source_before: int | None = None
+    target_before: int | None = None
+    source_after: int | None = None
+    target_after: int | None = None
+    unacked: int = 0
+    """Messages at the source that its clients have and have not acknowledged."""
+    moved: int = 0
+    reason: str = ""
+    left_as_rule: bool = False
+    """Queues of this kind are left, also when they are empty."""
+    doubtful: int = 0
+    doubtful_ids: list[str] = field(default_factory=list)
+
+    @property
+    def all_moved(self) -> bool:
+        """An empty queue that is left as a rule leaves nothing behind."""
+        in_the_way = self.reason and not self.left_as_rule
+        return not (in_the_way or self.unacked or self.source_after or self.doubtful)
+
+
+class Progress(NamedTuple):
+    queue: str
+    moved: int
+    left: int
+    """Messages that were ready when the round began and are not moved."""
+
+
+class Audience:
+    """Who hears how it goes on. This one keeps quiet."""
+
+    def progress(self, progress: Progress) -> None:
+        """A message or more were moved."""
+
+    def quiet(self) -> None:
+        """With `--follow`: all queues have been empty for a while."""
+
+    def trouble(self, text: str) -> None:
+        """With `--follow`: a round ended early, and is tried again."""
+
+
+class Listed(NamedTuple):
+    """A queue as the management API of the source tells of it."""
+
+    vhost: str
+    name: str
+    ready: int
+    unacked: int
+    left_because: str
+    """Why it is not to be moved; empty when it is."""
+
+
+class Round(NamedTuple):
+    """How a turn of all queues ended."""
+
+    trouble: str
+    """Which of the two brokers cannot be reached, so that the round ended early."""
+    empty: bool
+    """Every queue that is not left as a rule is empty, and no client holds a message of it."""
+
+
+async def move_messages(
+    source: Side,
+    target: Side,
+    options: Options,
+    stop: asyncio.Event,
+    audience: Audience | None = None,
+) -> list[QueueResult]:
+    """Move until all queues had their turn, or, to follow, until `stop` is set.
+
+    Raises `CtlError` and `MigrateError` when the first round cannot begin.
+    """
+    run = _Run(source, target, options, stop, audience or Audience())
+    return await run.carry_on()
+
+
+def list_queues(source: Side, options: Options) -> list[Listed]:
+    """The queues that are meant, by virtual host and name."""
+    path = ("queues",) if options.vhost is None else ("queues", options.vhost)
+    rows: Iterable[Mapping[str, Any]] = source.get(*path, columns=COLUMNS)
+    found = [_listed(row) for row in rows if fnmatchcase(row["name"], options.pattern)]
+    return sorted(found)
+
+
+def _listed(row: Mapping[str, Any]) -> Listed:
+    unacked = row.get("messages_unacknowledged") or 0
+    ready = max(0, (row.get("messages") or 0) - unacked)
+    return Listed(row["vhost"], row["name"], ready, unacked, left_because(row))
+
+
+def left_because(row: Mapping[str, Any]) -> str:
+    arguments = row.get("arguments") or {}
+    if row.get("type") == "stream" or arguments.get("x-queue-type") == "stream":
+        return "a stream: reading does not empty it"
+    if row.get("exclusive"):
+        return "exclusive: it belongs to a connection, and ends with it"
+    if row.get("auto_delete"):
+        clients = row.get("consumers") or 0
+        who = f"{clients} consumers have it" if clients else "no consumer has it"
+        return f"auto-delete: it would end with the last consumer, and {who}"
+    return ""
+
+
+class _Run:
+    def __init__(
+        self,
+        source: Side,
+        target: Side,
+        options: Options,
+        stop: asyncio.Event,
+        audience: Audience,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._options = options
+        self._stop = stop
+        self._audience = audience
+        self._results: dict[tuple[str, str], QueueResult] = {}
+        self._pairs: dict[str, Pair] = {}
+        """Connections that the next round uses again, by virtual host."""
+        self._moved = 0
+        self._left = 0
+        self._pace = Pace(options.rate, asyncio.get_running_loop().time())
+        self._impersonates = False
+
+    async def carry_on(self) -> list[QueueResult]:
+        tags = (await asyncio.to_thread(self._target.get, "whoami"))["tags"]
+        self._impersonates = IMPERSONATOR in (tags.split(",") if isinstance(tags, str) else tags)
+        await asyncio.to_thread(self._source.find_amqp)
+        await asyncio.to_thread(self._target.find_amqp)
+        try:
+            await self._round()
+            if self._options.follow:
+                await self._follow()
+        finally:
+            for pair in self._pairs.values():
+                await pair.close()
+        await self._look_for_unacked()
+        return list(self._results.values())
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        quiet_since: float | None = None
+        told = False
+        while not self._stop.is_set():
+            before = self._moved
+            try:
+                done = await self._round()
+            except CtlError as error:
+                done = Round(error.text, empty=False)
+            if done.trouble:
+                self._audience.trouble(done.trouble)
+            now = loop.time()
+            if not done.empty or self._moved > before:
+                quiet_since, told = None, False
+            elif quiet_since is None:
+                quiet_since = now
+            if quiet_since is not None and not told and now - quiet_since >= self._options.quiet_s:
+                self._audience.quiet()
+                told = True
+            if self._moved == before:
+                await self._pause(min(ROUND_S, self._options.quiet_s))
+
+    async def _look_for_unacked(self) -> None:
+        """RabbitMQ's figures are up to 5 s old, and may count what this run had in its hands."""
+        for _ in range(self._options.statistics_s):
+            if not any(result.unacked for result in self._results.values()):
+                return
+            await asyncio.sleep(1)
+            try:
+                listed = await asyncio.to_thread(list_queues, self._source, self._options)
+            except CtlError:
+                return
+            for queue in listed:
+                self._result(queue)
+
+    async def _pause(self, pause_s: float) -> None:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+
+    async def _round(self) -> Round:
+        """Each queue has its turn."""
+        listed = await asyncio.to_thread(list_queues, self._source, self._options)
+        self._left = sum(one.ready for one in listed if not one.left_because)
+        self._forget_deleted(listed)
+        trouble = ""
+        for vhost, queues in groupby(listed, key=lambda one: one.vhost):
+            trouble = await self._move_vhost(vhost, [*queues], trouble)
+        full = any(
+            result.source_after or result.source_after is None or result.unacked
+            for result in map(self._result, listed)
+            if not result.left_as_rule
+        )
+        return Round(trouble, empty=not (trouble or full))
+
+    def _forget_deleted(self, listed: list[Listed]) -> None:
+        """Queues that are no longer at the source have nothing left there."""
+        there = {(queue.vhost, queue.name) for queue in listed}
+        for key, result in self._results.items():
+            if key not in there:
+                result.source_after, result.unacked, result.reason = None, 0, ""
+
+    async def _move_vhost(self, vhost: str, queues: list[Listed], trouble: str) -> str:
+        """Returns what makes it useless to go on: one of the two brokers cannot be reached."""
+        pair = self._pairs.pop(vhost, None)
+        for queue in queues:
+            result = self._result(queue)
+            result.reason = queue.left_because or trouble
+            result.left_as_rule = bool(queue.left_because)
+            if result.reason:
+                result.source_after = queue.ready
+                continue
+            try:
+                if pair is None or not pair.is_whole:
+                    if pair is not None:
+                        await pair.close()
+                        pair = None
+                    pair = await Pair.connect(self._source, self._target, vhost)
+                await self._move(pair, queue, result)
+            except SideFailed as failure:
+                result.reason = failure.text
+                if failure.unreachable:
+                    trouble = failure.text
+        if pair is not None and self._options.follow:
+            self._pairs[vhost] = pair
+        elif pair is not None:
+            await pair.close()
+        return trouble
+
+    async def _move(self, pair: Pair, queue: Listed, result: QueueResult) -> None:
+        ready = await pair.count(pair.source, queue.name)
+        there = await pair.count(pair.target, queue.name)
+        if result.source_before is None:
+            result.source_before, result.target_before = ready, there
+        result.source_after, result.target_after = ready, there
+        if not ready:
+            return
+        if not self._stop.is_set():
+            self._left += ready - queue.ready
+            terms = Terms(
+                self._pace,
+                self._stop,
+                lambda count: self._tell(result, count),
+                self._target.username,
+                self._impersonates,
+                self._options.silence_s,
+            )
+            moved = await move_queue(pair, queue.name, ready, terms)
+            result.reason = moved.reason
+            _note_doubtful(result, moved.doubtful)
+        else:
+            result.reason = "stopped before its turn"
+        result.source_after = await self._count(pair, "source", queue.name)
+        result.target_after = await self._count(pair, "target", queue.name)
+        if result.source_after and not result.reason:
+            result.reason = "stopped" if self._stop.is_set() else CAME_MEANWHILE
+
+    async def _count(self, pair: Pair, role: str, queue: str) -> int | None:
+        try:
+            return await pair.count(pair.source if role == "source" else pair.target, queue)
+        except SideFailed:
+            return None
+
+    def _tell(self, result: QueueResult, count: int) -> None:
+        result.moved += count
+        self._moved += count
+        self._left = max(0, self._left - count)
+        self._audience.progress(Progress(result.name, self._moved, self._left))
+
+    def _result(self, queue: Listed) -> QueueResult:
+        key = (queue.vhost, queue.name)
+        if key not in self._results:
+            self._results[key] = QueueResult(*key)
+            if queue.left_because:
+                self._results[key].source_before = queue.ready
+        result = self._results[key]
+        result.unacked = queue.unacked
+        return result
+
+
+def _note_doubtful(result: QueueResult, doubtful: list[Published]) -> None:
+    result.doubtful += len(doubtful)
+    for message in doubtful[: max(0, IDS_MAX - len(result.doubtful_ids))]:
+        message_id = message_property(message.header, "message_id")
+        if message_id is not None:
+            result.doubtful_ids.append(message_id)

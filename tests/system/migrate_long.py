@@ -1,0 +1,409 @@
+"""`warren migrate` from a real RabbitMQ 3.10.8 to Warren and back, step by step. Run by hand:
+
+    PYTHONPATH=. python tests/system/migrate_long.py [--server FILE]
+
+Starts a RabbitMQ of its own, with its data in a directory of its own and free ports, and a Warren
+beside it; as root, RabbitMQ runs as the user `rabbitmq`. Both are stopped at the end. Each step
+says what it found; the first that finds something else ends the script with an error. It takes
+about two minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
+from server_process import ServerProcess
+
+from warren.mgmt.ctl.errors import CtlError
+from warren.mgmt.migrate.side import Side, side
+
+SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+MESSAGES = 20_000
+PATIENCE_S = 90.0
+
+
+class Rabbitmq:
+    """A RabbitMQ of this script's own."""
+
+    def __init__(self, server: str, directory: Path, ports: list[int]) -> None:
+        self._server = server
+        self._directory = directory
+        self.port, self.http_port, dist, epmd = ports
+        self._name = f"migrate{os.getpid()}@localhost"
+        self._environment = {
+            **os.environ,
+            "HOME": str(directory / "home"),
+            "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(directory / "log"),
+            "RABBITMQ_NODENAME": self._name,
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(dist),
+            "ERL_EPMD_PORT": str(epmd),
+            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+            "RABBITMQ_PID_FILE": str(directory / "pid"),
+        }
+        for name in ("home", "mnesia", "log"):
+            (directory / name).mkdir()
+        (directory / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        (directory / "rabbitmq.conf").write_text(
+            f"listeners.tcp.default = 127.0.0.1:{self.port}\n"
+            "management.tcp.ip = 127.0.0.1\n"
+            f"management.tcp.port = {self.http_port}\n"
+        )
+        if os.geteuid() == 0:
+            for path in (directory, *directory.rglob("*")):
+                shutil.chown(path, "rabbitmq", "rabbitmq")
+        self.start()
+
+    @property
+    def management(self) -> str:
+        return f"http://guest:guest@127.0.0.1:{self.http_port}"
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
+
+    def start(self) -> None:
+        (self._directory / "pid").unlink(missing_ok=True)
+        command = ["bash", "-c", f"ulimit -Sn 20000; exec {self._server}"]
+        if os.geteuid() == 0:
+            command = ["runuser", "-u", "rabbitmq", "--", *command]
+        with (self._directory / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                command, cwd=self._directory, env=self._environment, stdout=output, stderr=output
+            )
+        eventually(lambda: bool(self._side().get("overview")["listeners"]))
+
+    def kill(self) -> None:
+        """End it as a power cut would, as far as the process goes."""
+        os.kill(int((self._directory / "pid").read_text()), signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            os.kill(int((self._directory / "pid").read_text()), signal.SIGTERM)
+            self._process.wait()
+        subprocess.run(["epmd", "-port", self._environment["ERL_EPMD_PORT"], "-kill"],
+                       capture_output=True, check=False)  # fmt: skip
+
+    def _side(self) -> Side:
+        return side("source", self.management)
+
+
+class Warren:
+    """A Warren whose data outlives it."""
+
+    def __init__(self, directory: Path, ports: list[int]) -> None:
+        self._directory = directory
+        self.port, self.http_port = ports
+        self.start()
+
+    @property
+    def management(self) -> str:
+        return f"http://guest:guest@127.0.0.1:{self.http_port}"
+
+    @property
+    def url(self) -> str:
+        return self._process.url
+
+    def start(self) -> None:
+        self._process = ServerProcess(
+            [
+                *("--data-dir", str(self._directory / "data")),
+                *("--amqp", f"127.0.0.1:{self.port}"),
+                *("--http", f"127.0.0.1:{self.http_port}"),
+            ],
+            self._directory,
+        )
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def eventually(found: Callable[[], bool]) -> None:
+    """Wait until it is so. What cannot be asked yet is not so."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        try:
+            if found():
+                return
+        except (CtlError, AMQPError, OSError):
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"not so after {PATIENCE_S:g} s")
+
+
+def free_ports(count: int) -> list[int]:
+    import socket
+
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def migrate(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "warren", "migrate", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def migrated(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """The exit code and the report."""
+    process = migrate(*arguments, "--json")
+    output, errors = process.communicate(timeout=PATIENCE_S)
+    assert output, errors
+    return process.returncode, json.loads(output)
+
+
+def queue(report: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [one for one in report["queues"] if one["name"] == name]
+    return dict(found)
+
+
+def refused(report: dict[str, Any]) -> dict[tuple[str, ...], str]:
+    return {
+        (one["section"], *one["identity"]): one["reason"]
+        for one in report["definitions"]
+        if one["fate"] == "refused"
+    }
+
+
+@contextmanager
+def channel_at(url: str) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    yield connection.channel()
+    connection.close()
+
+
+def publish(url: str, name: str, start: int, stop: int, **properties: Any) -> None:
+    with channel_at(url) as channel:
+        channel.tx_select()
+        for number in range(start, stop):
+            channel.basic_publish(
+                "",
+                name,
+                b"%d" % number,
+                pika.BasicProperties(
+                    message_id=f"id-{number}", delivery_mode=2, headers={"n": number}, **properties
+                ),
+            )
+        channel.tx_commit()
+
+
+def drain(url: str, name: str) -> list[tuple[bytes, pika.BasicProperties]]:
+    found: list[tuple[bytes, pika.BasicProperties]] = []
+    with channel_at(url) as channel:
+        count = channel.queue_declare(name, passive=True).method.message_count
+        if count:
+            for _, properties, body in channel.consume(name, auto_ack=True):
+                found.append((body, properties))
+                if len(found) == count:
+                    break
+            channel.cancel()
+    return found
+
+
+def numbers(url: str, name: str) -> list[int]:
+    return [int(body) for body, _ in drain(url, name)]
+
+
+def set_up(rabbitmq: Rabbitmq) -> None:
+    durable = {"durable": True, "auto_delete": False}
+    side("source", rabbitmq.management).post(
+        "definitions",
+        body={
+            "rabbit_version": "3.10.8",
+            "vhosts": [{"name": "shop"}],
+            "users": [{"name": "ann", "password": "secret", "tags": "monitoring"}],
+            "permissions": [
+                {"user": "ann", "vhost": "shop", "configure": "", "write": ".*", "read": ".*"}
+            ],
+            "policies": [
+                {"vhost": "/", "name": "ha", "pattern": "^plain", "apply-to": "queues",
+                 "definition": {"ha-mode": "all", "ha-sync-mode": "automatic"}, "priority": 1}
+            ],
+            "exchanges": [
+                {"vhost": "/", "name": "orders", "type": "topic", "internal": False,
+                 "arguments": {}, **durable}
+            ],
+            "queues": [
+                {"vhost": "/", "name": name, "arguments": arguments, **durable}
+                for name, arguments in (
+                    ("plain", {}),
+                    ("lazy", {"x-queue-mode": "lazy"}),
+                    ("quorum", {"x-queue-type": "quorum"}),
+                    ("stream", {"x-queue-type": "stream"}),
+                )
+            ],
+            "bindings": [
+                {"vhost": "/", "source": "orders", "destination": "plain", "arguments": {},
+                 "destination_type": "queue", "routing_key": "a.#"}
+            ],
+        },
+    )  # fmt: skip
+
+
+def step(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def try_it(rabbitmq: Rabbitmq, warren: Warren) -> None:
+    here, there = rabbitmq.management, warren.management
+    set_up(rabbitmq)
+    for name in ("plain", "lazy", "quorum"):
+        publish(rabbitmq.url, name, 0, MESSAGES, correlation_id="c", expiration="6000000")
+    eventually(
+        lambda: (
+            sum(one.get("messages", 0) for one in side("source", here).get("queues"))
+            == 3 * MESSAGES
+        )
+    )
+
+    code, report = migrated(here, there, "--dry-run")
+    assert code == 1
+    assert sum(one["ready"] for one in report["planned"]) == 3 * MESSAGES
+    assert [*refused(report)] == [("queues", "/", "stream")]
+    step(f"dry run: {len(report['definitions'])} definitions, {3 * MESSAGES} messages")
+
+    began = time.monotonic()
+    code, report = migrated(here, there)
+    taken_s = time.monotonic() - began
+    assert code == 1, "the stream is left"
+    for name in ("plain", "lazy", "quorum"):
+        result = queue(report, name)
+        assert result["all_moved"], result
+        arrived = drain(warren.url, name)
+        assert [int(body) for body, _ in arrived] == [*range(MESSAGES)]
+        assert all(
+            (kept.correlation_id, kept.expiration, kept.delivery_mode, kept.headers["n"])
+            == ("c", "6000000", 2, int(body))
+            for body, kept in arrived
+        )
+    step(f"moved {3 * MESSAGES} messages in order, unchanged, in {taken_s:.1f} s with definitions")
+
+    publish(rabbitmq.url, "plain", 0, MESSAGES)
+    process = migrate(here, there, "--queue", "plain", "--messages-only", "--json")
+    eventually(lambda: count_at(warren, "plain") > MESSAGES // 10)
+    warren.kill()
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    first = queue(json.loads(output), "plain")
+    assert process.returncode == 1 and first["reason"].startswith("the target"), first
+    warren.start()
+    code, report = migrated(here, there, "--queue", "plain", "--messages-only")
+    assert code == 0, report
+    twice = check_doubles(numbers(warren.url, "plain"), first)
+    step(f"Warren killed after {first['moved']}: nothing lost, {twice} doubled of"
+         f" {first['doubtful']} that were told")  # fmt: skip
+
+    publish(rabbitmq.url, "plain", 0, MESSAGES)
+    process = migrate(here, there, "--queue", "plain", "--messages-only", "--json")
+    eventually(lambda: count_at(warren, "plain") > MESSAGES // 10)
+    rabbitmq.kill()
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    first = queue(json.loads(output), "plain")
+    assert process.returncode == 1 and first["reason"].startswith("the source"), first
+    rabbitmq.start()
+    code, report = migrated(here, there, "--queue", "plain", "--messages-only")
+    assert code == 0, report
+    twice = check_doubles(numbers(warren.url, "plain"), first)
+    step(f"RabbitMQ killed after {first['moved']}: nothing lost, {twice} doubled of"
+         f" {first['doubtful']} that were told")  # fmt: skip
+
+    process = migrate(here, there, "--follow", "--quiet-for", "1", "--messages-only", "--json")
+    for start in range(0, 1000, 100):
+        publish(rabbitmq.url, "lazy", start, start + 100)
+    eventually(lambda: count_at(warren, "lazy") == 1000)
+    assert process.stderr is not None
+    assert "all queues were empty for 1 s" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert queue(json.loads(output), "lazy")["all_moved"]
+    assert numbers(warren.url, "lazy") == [*range(1000)]
+    step("followed 1000 messages that came meanwhile, until it was stopped")
+
+    side("source", there).post(
+        "definitions",
+        body={
+            "policies": [
+                {"vhost": "/", "name": "log", "pattern": "^back", "apply-to": "queues",
+                 "definition": {"ha-mode": "all", "ha-replication": "log"}, "priority": 0}
+            ],
+            "exchanges": [
+                {"vhost": "/", "name": "any", "type": "x-random", "internal": False,
+                 "durable": True, "auto_delete": False, "arguments": {}}
+            ],
+        },
+    )  # fmt: skip
+    with channel_at(warren.url) as channel:
+        channel.queue_declare("back", durable=True)
+    for name in ("plain", "quorum", "back"):
+        publish(warren.url, name, 0, MESSAGES)
+    code, report = migrated(there, here)
+    assert code == 1
+    left_out = refused(report)
+    assert left_out == {
+        ("exchanges", "/", "any"): "the target has no exchanges of the type x-random",
+        ("policies", "/", "log"): "taken without what the target does not know: ha-replication",
+    }, left_out
+    for name in ("plain", "quorum", "back"):
+        assert queue(report, name)["all_moved"], queue(report, name)
+        assert numbers(rabbitmq.url, name) == [*range(MESSAGES)]
+    step(f"and back: {3 * MESSAGES} messages; what RabbitMQ does not know was named")
+
+
+def count_at(warren: Warren, name: str) -> int:
+    with channel_at(warren.url) as channel:
+        count: int = channel.queue_declare(name, passive=True).method.message_count
+        return count
+
+
+def check_doubles(arrived: list[int], told: dict[str, Any]) -> int:
+    counts = Counter(arrived)
+    assert set(counts) == {*range(MESSAGES)}
+    twice = {number for number, count in counts.items() if count > 1}
+    assert {f"id-{number}" for number in twice} <= set(told["doubtful_ids"])
+    return len(twice)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", default=SERVER)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="warren-migrate-") as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        for part in ("rabbitmq", "warren"):
+            (directory / part).mkdir()
+        ports = free_ports(6)
+        rabbitmq = Rabbitmq(options.server, directory / "rabbitmq", ports[:4])
+        try:
+            warren = Warren(directory / "warren", ports[4:])
+            try:
+                try_it(rabbitmq, warren)
+            finally:
+                warren.kill()
+        finally:
+            rabbitmq.stop()
+    step("all as it should be")
+
+
+if __name__ == "__main__":
+    main()
