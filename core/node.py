@@ -117,7 +117,7 @@ class Node:
         self._server_properties = server_properties
         for stored in metadata.records(("vhost",)):
             self._start_vhost(stored.key[1])
-        metadata.watch(("vhost",), self._vhost_changed)
+        self._stop_watching = metadata.watch(("vhost",), self._vhost_changed)
         metadata.watch(("global_parameter",), lambda key, record: self.greetings.clear())
         metadata.watch(("user",), self._user_changed)
         for kind in ("permission", "topic_permission"):
@@ -156,6 +156,15 @@ class Node:
         """The node is about to stop: what dies from now on is buried after its next start."""
         for vhost in self.vhosts.values():
             vhost.burials.hold()
+
+    def stop_following(self) -> None:
+        """The node is about to stop: what becomes of queues from now on is for its next start.
+
+        Else it could be given the lead of queues for which its storage is closed.
+        """
+        self._stop_watching()
+        for vhost in self.vhosts.values():
+            vhost.stop_following()
 
     def stop(self) -> None:
         """The node stops; its clients are gone already."""

@@ -608,14 +608,15 @@ class VirtualHost:
         self.topology.generation += 1
 
     def stop(self) -> None:
-        """The node stops; what is durable is to be found again.
-
-        What becomes of definitions later is for its next start.
-        """
-        for stop in self._stop_watching:
-            stop()
+        """The node stops; what is durable is to be found again."""
         for queue in self.queues.values():
             queue.stop()
+
+    def stop_following(self) -> None:
+        """What becomes of definitions from now on is for the node's next start."""
+        for stop in self._stop_watching:
+            stop()
+        self._stop_watching.clear()
 
     async def empty(self) -> None:
         """Delete most of what is in it, because all of it is to go."""
@@ -625,8 +626,7 @@ class VirtualHost:
     def end(self) -> None:
         """The virtual host is deleted: its queues end, and with them their consumers."""
         self._ended = True
-        for stop in self._stop_watching:
-            stop()
+        self.stop_following()
         self.count_past(self.past_channels)
         self.connection_ended(self.past_received, self.past_sent)
         for queue in list(self.queues.values()):

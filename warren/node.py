@@ -507,6 +507,7 @@ class RunningNode:
         if self.messages is not None:
             await self.messages.settle(STOP_GRACE_S, self._all_buried)
         if self.cluster is not None:
+            self.node.stop_following()
             await self.cluster.stop_serving()
         self.node.stop()
         if self.cluster is not None:

@@ -713,8 +713,11 @@ class Mirroring:
         if stored is None or not isinstance(stored.record, QueueRecord):
             return Wanted()
         record = stored.record
-        if record.members and list(record.members) != [record.leader]:
-            return Wanted.of_members(record.members, self._sync_batch)
+        if record.members:
+            wanted = Wanted.of_members(record.members, self._sync_batch)
+            # A member that is left alone wants no mirrors.
+            is_alone = list(record.members) == [record.leader]
+            return wanted._replace(mode=None) if is_alone else wanted
         _, vhost, name = key
         kind = type_of(from_plain(record.arguments))
         applied = self._node.policies.applied(vhost, name, "queue", kind)
@@ -1189,7 +1192,8 @@ class Mirroring:
     def _record_changed(self, key: Key, record: object | None) -> None:
         self._definitions.changed(key)
         queue_id = self._by_key.get(key)
-        if queue_id is None:
+        if queue_id is None or self._stopping:
+            # What is here is for the next start.
             return
         self._changed.add(queue_id)
         copy = self._copies.get(queue_id)
@@ -1211,9 +1215,6 @@ class Mirroring:
         if not isinstance(record, QueueRecord) or record.queue_id != copy.queue_id:
             self.drop_copy(copy, "the queue is deleted")
         elif record.leader == self._name:
-            return
-        elif self._stopping:
-            # What is here is for the next start.
             return
         elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
             self.drop_copy(copy, "another node leads, or leads on", keep=True)

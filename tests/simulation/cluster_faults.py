@@ -246,6 +246,7 @@ class Faults:
         if name in self.cluster.working and name not in self._stopping:
             self._stopping.add(name)
             self.seen["stopped in order"] += 1
+            self.cluster[name].node.stop_following()
             self.cluster[name].mirroring.stop_leading()
             self.after(self.random.choice((0.05, 0.3, 1.0)), lambda: self._stopped(name))
 
