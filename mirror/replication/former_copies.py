@@ -52,35 +52,29 @@ class FormerCopies:
         cards = sorted(self._cards.read().items(), key=lambda card: -card[1].epoch)
         for storage_id, card in cards:
             record = queues.get(card.queue_id)
-            if record is not None and record.leader == self._name:
-                if record.storage_id(self._name) == storage_id and record.epoch == card.epoch:
+            if record is None:
+                if is_leftover(storage_id):
+                    self._cards.remove(storage_id)
+                continue
+            leads = record.leader == self._name
+            if leads and record.storage_id(self._name) == storage_id:
+                if record.epoch == card.epoch:
                     self._led[card.queue_id] = card
                 continue
-            if record is None and not is_leftover(storage_id):
-                continue
-            superseded = card.queue_id in self._formers
-            if record is None or not record.durable or (superseded and not card.led):
-                self._cards.remove(storage_id)
-                continue
-            levels = [
-                cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
-                for level in range(len(card.deltas))
-            ]
-            former = FormerCopy(
-                storage_id,
-                card.epoch,
-                levels,
-                card.deltas,
-                safe_only=True,
-                led=card.led,
-                renumbering=Renumbering.told(card.first_epoch, card.steps),
-            )
+            former = _opened(storage_id, card, new_backing)
             # While the leader of its time leads, that one has all.
             may_lack = card.led or record.epoch > card.epoch
             former.to_be_searched = may_lack and not card.searched
-            if superseded:
+            superseded = card.queue_id in self._formers
+            if not record.durable or (superseded and not card.led):
+                former.to_be_searched = False
+                self.discard_copy(former)
+            elif superseded or leads:
                 former.is_wanted = False
-                self._unwanted.append((card.queue_id, former))
+                if former.to_be_searched:
+                    self._unwanted.append((card.queue_id, former))
+                else:
+                    self.discard_copy(former)
             else:
                 self.keep(card.queue_id, former)
 
@@ -190,3 +184,22 @@ class FormerCopies:
     def remove_card(self, storage_id: int) -> None:
         """The storage is deleted, or is no copy any more."""
         self._cards.remove(storage_id)
+
+
+def _opened(
+    storage_id: int, card: Card, new_backing: Callable[[BackingSpec], BackingQueue]
+) -> FormerCopy:
+    """What the disk has of a copy, as its card says."""
+    levels = [
+        cast(MirroredLevel, new_backing(BackingSpec(storage_id + level, True, LAZY_MODE)))
+        for level in range(len(card.deltas))
+    ]
+    return FormerCopy(
+        storage_id,
+        card.epoch,
+        levels,
+        card.deltas,
+        safe_only=True,
+        led=card.led,
+        renumbering=Renumbering.told(card.first_epoch, card.steps),
+    )

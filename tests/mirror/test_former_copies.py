@@ -10,11 +10,17 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
-from cluster import Cluster
+import msgspec
+from cluster import Cluster, FakeCardFiles
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 
+from warren.core.backing_queue import BackingSpec
+from warren.core.memory_queue import MemoryQueue
+from warren.core.message import Envelope
 from warren.core.records import QueueRecord
+from warren.mirror.replication.copy_cards import COPY_BIT, Card
+from warren.mirror.replication.former_copies import FormerCopies
 
 BODY = bytes(1000)
 
@@ -237,3 +243,33 @@ def test_a_queue_that_is_deleted_meanwhile_leaves_nothing(
     cluster.clock.advance(1)
     come_back(cluster, "b")
     assert not cluster.cards["b"] and not cluster.cards["a"]
+
+
+STORAGE, OTHER = COPY_BIT | 512, COPY_BIT | 768
+"""Ids of two copies that a node has of one queue, which it leads with the second."""
+
+
+@pytest.mark.parametrize("led", [False, True])
+def test_an_older_copy_of_a_queue_that_is_led_here_does_not_stay(led: bool) -> None:
+    """As when its node died after it had taken the lead, and before the older copy was removed."""
+    card = Card(256, 1, [0], 1, [], led)
+    stored = {STORAGE: msgspec.msgpack.encode(card)}
+    cluster = Cluster("a")
+    files = FakeCardFiles(stored, cluster["a"].clock, lambda: 0.0)  # type: ignore[arg-type]
+    formers = FormerCopies("a", files, cluster.clock)
+    record = QueueRecord(False, {}, 256, leader="a", epoch=2 if led else 1, stores={"a": OTHER})
+    opened: list[MemoryQueue] = []
+
+    def new_backing(_: BackingSpec) -> MemoryQueue:
+        opened.append(MemoryQueue())
+        opened[-1].publish(Envelope("", "q", b"", True, 0, None), BODY, None, None, 0)
+        return opened[-1]
+
+    formers.find([record], new_backing, lambda storage_id: False)
+    (searched,) = formers.to_search().get(256, [None])
+    if led:
+        # Others may lack what it has.
+        assert searched is not None and stored
+        formers.searched(searched)
+    cluster.settle()
+    assert not stored and not opened[0].length
