@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pika
 import pytest
@@ -22,6 +23,15 @@ def value(source: End, destination: End, **more: Any) -> dict[str, Any]:
         **{key.replace("_", "-"): item for key, item in more.items()},
     }
     return {key: item for key, item in keys.items() if item is not None}
+
+
+def connections_of_shovels(end: End) -> set[str]:
+    """Their names as the broker numbers them."""
+    return {
+        row["name"]
+        for row in end.api.get("/connections")[1]
+        if row["client_properties"].get("connection_name", "").startswith("Shovel ")
+    }
 
 
 @pytest.mark.parametrize("ack_mode", ["on-confirm", "on-publish", "no-ack"])
@@ -246,6 +256,22 @@ def test_a_number_of_messages_is_moved_and_no_more(source: End, destination: End
     assert destination.bodies("b", 4) == ["0", "1", "2", "3"]
     assert destination.is_empty("b")
     assert source.bodies("a", 6) == ["4", "5", "6", "7", "8", "9"]
+
+
+def test_a_number_of_messages_is_counted_over_reconnects(source: End, destination: End) -> None:
+    source.declare("a")
+    source.publish("a", "0", "1")
+    source.shovel("s", value(source, destination, src_delete_after=4))
+    until(lambda: source.row("s")["messages_moved"] == 2)
+    (former,) = connections_of_shovels(destination)
+    destination.api.delete(f"/connections/{quote(former, safe='')}")
+    until(lambda: connections_of_shovels(destination) - {former})
+    source.until_state("s", "running")
+    source.publish("a", *map(str, range(2, 8)))
+    source.until_gone("s")
+    assert destination.bodies("b", 4) == ["0", "1", "2", "3"]
+    assert destination.is_empty("b")
+    assert source.bodies("a", 4) == ["4", "5", "6", "7"]
 
 
 def test_zero_messages_are_moved_at_once(source: End, destination: End) -> None:

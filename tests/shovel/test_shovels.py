@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -13,7 +13,8 @@ import uvloop
 
 from warren.clock import LoopClock
 from warren.core.access import AccessControl
-from warren.core.ports import Commit, Write
+from warren.core.definition_table import CompletedCommit
+from warren.core.ports import Commit, Conflict, Precondition, Write
 from warren.core.records import ParameterRecord, VirtualHostRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.shovel.shovels import Shovels
@@ -35,11 +36,38 @@ class Place:
         return self.counts
 
 
+class SlowStore(VolatileMetadataStore):
+    """Definitions of a cluster: while `held` is a list, transactions are decided later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Callable[[], Commit]] | None = None
+
+    def transact(
+        self, writes: Sequence[Write], preconditions: Sequence[Precondition] = ()
+    ) -> Commit:
+        if self.held is None:
+            return super().transact(writes, preconditions)
+        self.held.append(lambda: super(SlowStore, self).transact(writes, preconditions))
+        return CompletedCommit()
+
+    def decide(self) -> int:
+        """Carry out what is held, in order; returns how many transactions were refused."""
+        held, self.held = self.held or [], None
+        refused = 0
+        for transaction in held:
+            try:
+                transaction()
+            except Conflict:
+                refused += 1
+        return refused
+
+
 class World:
     """Definitions that several nodes share, and the shovels of each node."""
 
     def __init__(self) -> None:
-        self.store = VolatileMetadataStore()
+        self.store = SlowStore()
         self.store.transact([Write(("vhost", "/"), VirtualHostRecord())])
         self.places: dict[str, Place] = {}
         self.nodes: dict[str, Shovels] = {}
@@ -118,6 +146,21 @@ def test_one_survivor_claims_the_shovel_of_a_node_that_is_down() -> None:
             world.nodes[name].look_again()
         assert world.record.node == "a"
         assert world.runs() == ["a"]
+
+    run(work)
+
+
+def test_of_two_claims_at_once_the_first_counts() -> None:
+    async def work(world: World) -> None:
+        for name in "ab":
+            world.node(name, "a", "b", "c")
+        world.set("c")
+        world.store.held = []
+        for name in "ab":
+            world.places[name].nodes.discard("c")
+            world.nodes[name].look_again()
+        assert world.store.decide() == 1
+        assert (world.record.node, world.runs()) == ("a", ["a"])
 
     run(work)
 
