@@ -198,6 +198,11 @@ class Archive:
 
         Raises `BackupRefused`, OSError.
         """
+        if self.path.resolve().is_relative_to(data_directory.resolve()):
+            raise BackupRefused(
+                f"{self.path} is inside of the data directory, and would go with it when the node"
+                " is reset; choose another place"
+            )
         with self.locked(), moment(data_directory, link=link) as files:
             node_id = read_identity(data_directory)
             assert node_id is not None
@@ -221,6 +226,8 @@ class Archive:
 
     def _expect_node(self, node_id: str) -> None:
         """Backups of two nodes in one directory would be taken for each other's."""
+        # Somebody else may have begun it since it was opened.
+        self._head = Archive.open(self.path, create=True)._head
         if self._head is None:
             self._head = Head(FORMAT, node_id)
             write_durably(self.path / ARCHIVE_FILE, msgspec.json.encode(self._head))
@@ -229,7 +236,11 @@ class Archive:
 
     def _known(self) -> dict[tuple[str, int, int], str]:
         """The hashes of files that the latest backup has, by path, size and time of change."""
-        backups = self.backups()
+        try:
+            backups = self.backups()
+        except BackupDamaged:
+            # Everything is read, then.
+            return {}
         files = backups[-1].files if backups else []
         return {(file.path, file.size, file.changed_ns): file.sha256 for file in files}
 
@@ -239,13 +250,17 @@ class Archive:
         """Have what is in a file; returns it, and whether it had to be copied."""
         sha256 = known.get((file.path, file.size, file.changed_ns))
         if sha256 is None or not (self.path / FILES / sha256[:2] / sha256).exists():
-            sha256, _ = _hashed(file.source, file.size)
+            sha256, size = _hashed(file.source, file.size)
+            if size != file.size:
+                raise BackupRefused(f"{file.source} has become shorter")
         stored = StoredFile(file.path, file.size, sha256, file.changed_ns)
         path = self.content(stored)
         if path.exists():
             return stored, False
         create_directory(path.parent)
-        copy_durably(file.source, path, file.size)
+        if copy_durably(file.source, path, file.size) != sha256:
+            path.unlink()
+            raise BackupRefused(f"{file.source} has changed while it was copied; try again")
         return stored, True
 
     def remove(self, backups: Sequence[Backup]) -> int:

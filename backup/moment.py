@@ -71,8 +71,12 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Raises FileNotFoundError, OSError."""
-    shutil.copy2(source, target)
+    """Copy a file that may be replaced or written to meanwhile; the copy is no newer than what is
+    in it. Raises FileNotFoundError, OSError."""
+    with source.open("rb") as read, target.open("wb") as written:
+        status = os.fstat(read.fileno())
+        shutil.copyfileobj(read, written)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 @contextmanager
@@ -217,7 +221,7 @@ def _linked(
 
 def _copy(directory: Path, path: Path, scratch: Path) -> TakenFile:
     target = scratch / path.name
-    shutil.copy2(directory / path, target)
+    copy(directory / path, target)
     return _taken(path.as_posix(), target)
 
 

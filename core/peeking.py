@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import nsmallest
 from itertools import islice
 
 from warren.core.backing_queue import Listed, Peeked
@@ -54,6 +55,23 @@ class Ahead:
                 break
         self._found.append((start, found))
         return found
+
+
+def first_positions(there: Collection[int], start: int, end: int, count: int) -> list[int]:
+    """The lowest positions of a set or dict from `start` on, up to `end`: so many at most.
+
+    Positions are mostly next to each other. So it tries one after the other, and only looks at all
+    of them when that has taken as many steps.
+    """
+    found: list[int] = []
+    for position in range(start, min(end, start + len(there))):
+        if position in there:
+            found.append(position)
+            if len(found) == count:
+                return found
+    if end <= start + len(there):
+        return found
+    return nsmallest(count, [position for position in there if start <= position < end])
 
 
 def peek(

@@ -19,10 +19,13 @@ class Placement(Protocol):
         """The node that is to have a queue which a client of this node declares."""
         ...
 
-    def members_of_new(self, described: str, settings: QueueSettings, leader: str) -> Sequence[str]:
+    def members_of_new(
+        self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
+    ) -> Sequence[str]:
         """The nodes that are to have a new quorum queue; none where there is but one node.
 
-        Raises `InternalFault` when too few of them are up; `described` is the queue in its text.
+        Raises `InternalFault` when too few of them are up, unless the queue `may_wait` for them;
+        `described` is the queue in its text.
         """
         ...
 
@@ -60,7 +63,9 @@ class OneNode:
     def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
         return ""
 
-    def members_of_new(self, described: str, settings: QueueSettings, leader: str) -> Sequence[str]:
+    def members_of_new(
+        self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
+    ) -> Sequence[str]:
         return ()
 
     def is_here(self, record: QueueRecord) -> bool:

@@ -38,7 +38,7 @@ from warren.core.backing_queue import (
     Peeked,
 )
 from warren.core.message import Envelope, Message
-from warren.core.peeking import list_positions, peek
+from warren.core.peeking import first_positions, list_positions, peek
 from warren.core.settlement import PublishConfirms
 
 WALK = 1000
@@ -97,6 +97,7 @@ class QuorumLevel:
     """Implements `MirroredLevel` around one."""
 
     __slots__ = (
+        "_back",
         "_entered",
         "_first",
         "_inner",
@@ -115,6 +116,8 @@ class QuorumLevel:
         self._lasting = lasting
         self._first: deque[Message] = deque()
         self._last: deque[_Behind] = deque()
+        # All of these, by position.
+        self._back: dict[int, Message] = {}
         self._returned_bytes = 0
         # Messages that became ready in the inner queue since the start, those found then included.
         self._entered = inner.length
@@ -231,6 +234,7 @@ class QuorumLevel:
 
     def _loaded(self, message: Message) -> list[Message]:
         """A returned message that is handed out again; nothing when its body is lost."""
+        del self._back[message.position]
         self._returned_bytes -= message.body_bytes
         loaded = self._inner.load((message,))
         if not loaded:
@@ -312,7 +316,7 @@ class QuorumLevel:
         counted."""
         messages = list(messages)
         self._first.extendleft(reversed(messages))
-        self._returned_bytes += sum([message.body_bytes for message in messages])
+        self._are_back(messages)
 
     def give_back(self, messages: Collection[Message], *, last: bool) -> None:
         """Count a return of each message, and make it ready again: behind the messages that were
@@ -322,6 +326,10 @@ class QuorumLevel:
             self._last.extend([_Behind(self._entered, message) for message in messages])
         else:
             self._first.extend(messages)
+        self._are_back(messages)
+
+    def _are_back(self, messages: Collection[Message]) -> None:
+        self._back.update([(message.position, message) for message in messages])
         self._returned_bytes += sum([message.body_bytes for message in messages])
 
     # Ending
@@ -352,33 +360,41 @@ class QuorumLevel:
 
     def returned(self) -> list[Message]:
         """Those that were returned and are ready."""
-        return [*self._first, *[behind.message for behind in self._last]]
+        return list(self._back.values())
 
     def _forget_returned(self) -> None:
         self._first.clear()
         self._last.clear()
+        self._back.clear()
         self._returned_bytes = 0
 
     # For copies at other nodes
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
         beyond = self._inner.undelivered_from
-        if start < beyond:
-            back = [(message.position, message) for message in self.returned()]
-            found = peek(back, (), start, beyond, count_max, bytes_max, self._with_body)
+        while start < beyond:
+            back, end = self._back_from(start, beyond, count_max)
+            found = peek(back, (), start, end, count_max, bytes_max, self._with_body)
             if found.messages:
                 return found
-        return self._inner.peek(max(start, beyond), count_max, bytes_max)
+            start = found.next_position
+        return self._inner.peek(start, count_max, bytes_max)
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
         beyond = self._inner.undelivered_from
         if start < beyond:
-            back = [(message.position, message) for message in self.returned()]
-            here = min(end, beyond)
+            back, here = self._back_from(start, min(end, beyond), count_max)
             found = list_positions(back, (), start, here, count_max, self.defers_confirms)
             if found.positions or here == end:
                 return found
         return self._inner.list_positions(max(start, beyond), end, count_max)
+
+    def _back_from(self, start: int, end: int, count: int) -> tuple[list[tuple[int, Message]], int]:
+        """The first so many returned messages from a position on, and up to which these are all."""
+        positions = first_positions(self._back, start, end, count + 1)
+        if len(positions) > count:
+            end = positions.pop()
+        return [(position, self._back[position]) for position in positions], end
 
     def _with_body(self, message: Message) -> Message | None:
         loaded = self._inner.load((message,))

@@ -334,8 +334,13 @@ class VirtualHost:
         exclusive_owner: object | None,
         auto_delete: bool,
         arguments: Table,
+        may_wait: bool = False,
     ) -> Commit:
-        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments."""
+        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments.
+
+        Raises `InternalFault` for a quorum queue of which too few members are up, unless it
+        `may_wait` for them.
+        """
         settings = self._settings(name, arguments)
         exclusive = exclusive_owner is not None
         queue_arguments.check_properties(
@@ -351,7 +356,7 @@ class VirtualHost:
         members: Sequence[str] = ()
         if settings.type is QUORUM:
             described = f"queue '{name}' in vhost '{self.name}'"
-            members = self._placement.members_of_new(described, settings, leader)
+            members = self._placement.members_of_new(described, settings, leader, may_wait=may_wait)
         record = QueueRecord(
             auto_delete,
             to_plain(arguments),

@@ -302,6 +302,8 @@ class Importer:
             exclusive_owner=None,
             auto_delete=auto_delete,
             arguments=arguments,
+            # The other nodes of a cluster may be about to start.
+            may_wait=True,
         )
 
     def _import_bindings(self, item: Item) -> Commit | None:

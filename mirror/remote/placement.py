@@ -65,7 +65,9 @@ class ClusterPlacement:
         # Among nodes with as few, the client's own.
         return min(nodes, key=lambda node: (self._led[node], node != self._node, node))
 
-    def members_of_new(self, described: str, settings: QueueSettings, leader: str) -> Sequence[str]:
+    def members_of_new(
+        self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
+    ) -> Sequence[str]:
         """Nodes that are up before others, by chance; the leader first (quorum_queues.md sections 1
         and 6)."""
         running = set(self._running())
@@ -74,7 +76,8 @@ class ClusterPlacement:
         others.sort(key=lambda node: node not in running)
         size = settings.quorum_initial_group_size or QUORUM_SIZE
         members = [leader, *others[: size - 1]]
-        if sum([node in running for node in members]) < majority_of(members):
+        has_majority = sum([node in running for node in members]) >= majority_of(members)
+        if not has_majority and not may_wait:
             raise InternalFault(
                 f"Cannot declare quorum {described} on node '{self._node}' with leader on node "
                 f"'{leader}': too few of the nodes {', '.join(members)} are up"

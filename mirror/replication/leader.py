@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from warren.core.message import Envelope
+from warren.core.peeking import first_positions
 from warren.core.ports import Clock
 from warren.core.settlement import PublishConfirms
 from warren.mirror.carriers.batch import Position
@@ -731,7 +732,9 @@ class Leader:
         copy.slice = head + script.take(self.epoch, 0)
         copy.slice_bytes = len(copy.slice)
         self._effects.send_slice(mirror, copy.slice)
-        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number])
+        # Behind the last message there may have been others, which are gone.
+        behind = level.next_position
+        self._script.control(Op.SLICE, mirror, self._slices, number, copy.sync[number], behind)
         copy.awaits_batch = copy.slice_batch = self._batch
         self.flush()
 
@@ -768,7 +771,8 @@ class Leader:
         peeked = level.peek(start, self._slice_count, SLICE_BYTES)
         end = peeked.next_position
         ready = {message.position: message for message in peeked.messages}
-        pending = [position for position in level.pending if start <= position < end]
+        pending, end = self._pending_between(level, start, end)
+        ready = {at: message for at, message in ready.items() if at < end}
         loaded = {m.position: m for m in level.load([level.pending[p] for p in pending])}
         positions = sorted((*ready, *loaded))
         for position in positions:
@@ -779,6 +783,17 @@ class Leader:
         self._write_notes(script, number, positions)
         copy.sent += len(ready) + len(loaded)
         return end
+
+    def _pending_between(self, level: LeaderLevel, start: int, end: int) -> tuple[list[int], int]:
+        """Positions of messages that are out for acknowledgement, as many as go into a slice; and
+        up to where these are all."""
+        positions = first_positions(level.pending, start, end, self._slice_count + 1)
+        octets = 0
+        for count, position in enumerate(positions):
+            if count == self._slice_count or octets >= SLICE_BYTES:
+                return positions[:count], position
+            octets += level.pending[position].body_bytes
+        return positions, end
 
     def _write_notes(self, script: Script, number: int, positions: Iterable[int]) -> None:
         for op, position, said in self.levels[number].notes(positions):

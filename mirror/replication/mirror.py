@@ -82,6 +82,8 @@ class Mirror:
         self._awaited_slice = 0
         self._sync_level: MirrorLevel
         self._sync_upto = NOWHERE
+        # The leader's next position when it wrote that marker.
+        self._sync_behind = 0
         self._in_slice = False
         self._whole_at = NOT_YET
 
@@ -253,8 +255,9 @@ class Mirror:
             self.began_in = (self.epoch, ballot)
         elif self.started:
             # Before that, it is for a former life of this mirror.
-            number, level_number, upto = rest
+            number, level_number, upto, behind = rest
             self._sync_level, self._sync_upto = self.levels[level_number], upto
+            self._sync_behind = behind
             if (self.epoch, number) in self._slices:
                 self._take_slice(number)
             else:
@@ -272,6 +275,7 @@ class Mirror:
         self._in_slice = False
         level.upto = self._sync_upto
         if level.upto == NOWHERE:
+            level.go_on_from(self._sync_behind)
             # Now the level is whole, which is said when all of it is on disk.
             self._whole_at = self._batch
         self._report_progress()

@@ -127,6 +127,13 @@ class MirrorLevel:
             self.pending[position] = messages.pop()
         self.backing.requeue(messages)
 
+    def go_on_from(self, position: int) -> None:
+        """What comes next has this position of the leader, or a later one: a mirror that led with
+        lower ones would give them to messages for which others have used them."""
+        own = position + self.delta
+        if own > self.backing.next_position:
+            self.backing.skip_to(own)
+
     def run(self, op: Op, start: int, count: int) -> None:
         """The leader fetched, forgot or put back what has these positions."""
         if self.again and op is Op.ACK:

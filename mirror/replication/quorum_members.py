@@ -61,7 +61,10 @@ class QuorumMembers:
             members = wanted(record)
             if members == list(record.members):
                 return None
-            return msgspec.structs.replace(record, members=members)
+            is_alone = len(members_of(record)) == 1 and not record.mirrors and not record.missing
+            # Its leader goes on confirming alone until the first mirror has everything.
+            acks = 1 if is_alone else record.acks
+            return msgspec.structs.replace(record, members=members, acks=acks)
 
         self._definitions.write_record(key, queue_id, change, done.happen, done.happen)
         await done

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from click.testing import CliRunner
 
-from warren.backup.archive import Archive
+from warren.backup.archive import Archive, StoredFile
 from warren.backup.errors import BackupDamaged, BackupRefused
-from warren.backup.moment import link_or_copy, moment
+from warren.backup.moment import copy, link_or_copy, moment
 from warren.backup.restore import restore
 from warren.mgmt.backup_command import backup as backup_command
 from warren.mgmt.backup_command import restore as restore_command
@@ -169,6 +172,76 @@ def test_backups_of_another_node_are_not_mixed(data: Path, archive: Archive) -> 
     identity.write_text('{"format": 1, "node_id": "%s"}' % ("1" * 32))
     with pytest.raises(BackupRefused, match="another node"):
         archive.create(data)
+
+
+def test_two_nodes_that_begin_at_once_are_not_mixed(
+    data: Path, archive: Archive, tmp_path: Path
+) -> None:
+    other = Archive.open(archive.path, create=True)
+    archive.create(data)
+    identity = data / "identity.json"
+    identity.write_text('{"format": 1, "node_id": "%s"}' % ("1" * 32))
+    with pytest.raises(BackupRefused, match="another node"):
+        other.create(data)
+
+
+def test_backups_do_not_stand_in_what_they_are_of(data: Path, tmp_path: Path) -> None:
+    """Resetting the node would remove them."""
+    (tmp_path / "link").symlink_to(data)
+    for inside in (data / "backups", tmp_path / "link" / "backups", data / "store/queues/b"):
+        with pytest.raises(BackupRefused, match="inside of the data directory"):
+            Archive.open(inside, create=True).create(data)
+        assert not inside.exists()
+
+
+def test_a_list_that_cannot_be_read_does_not_keep_the_next_backup_from_being_made(
+    data: Path, archive: Archive
+) -> None:
+    damaged = archive.create(data)
+    (archive.path / "backups" / f"{damaged.id}.json").write_text("{")
+    made = archive.create(data)
+    assert archive.verify(made) == []
+    with pytest.raises(BackupDamaged, match=damaged.id):
+        archive.backups()
+
+
+@pytest.mark.parametrize("octets", [b"y" * 1000, b"y" * 10])
+def test_what_changes_while_it_is_copied_is_no_backup(
+    data: Path, archive: Archive, octets: bytes
+) -> None:
+    changes = iter([True])
+
+    class Changing(Archive):
+        def content(self, file: StoredFile) -> Path:
+            if file.path.endswith("1.0.rdq") and next(changes, False):
+                # Between the reading for the hash and the copying.
+                (data / "store/log/00000001.0.rdq").write_bytes(octets)
+            return super().content(file)
+
+    changing = Changing.open(archive.path, create=True)
+    with pytest.raises(BackupRefused, match=r"changed|shorter"):
+        changing.create(data)
+    assert changing.backups() == []
+    assert archive.verify(archive.create(data)) == []
+
+
+def test_a_file_that_is_replaced_while_it_is_copied_is_not_taken_for_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target, new = (tmp_path / name for name in ("source", "target", "new"))
+    source.write_bytes(b"old")
+    new.write_bytes(b"new")
+    os.utime(new, (2e9, 2e9))
+    copy_all = shutil.copyfileobj
+
+    def replaced_after(read: BinaryIO, written: BinaryIO) -> None:
+        copy_all(read, written)
+        new.rename(source)
+
+    monkeypatch.setattr(shutil, "copyfileobj", replaced_after)
+    copy(source, target)
+    assert (source.read_bytes(), target.read_bytes()) == (b"new", b"old")
+    assert target.stat().st_mtime_ns != source.stat().st_mtime_ns
 
 
 def test_the_commands(data: Path, tmp_path: Path) -> None:

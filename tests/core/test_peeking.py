@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from random import Random
 
 import pytest
 
 from warren.core.message import Envelope, Message
-from warren.core.peeking import AHEAD_COUNT, FAR, Ahead, list_positions, peek
+from warren.core.peeking import (
+    AHEAD_COUNT,
+    FAR,
+    Ahead,
+    first_positions,
+    list_positions,
+    peek,
+)
 
 ENVELOPE = Envelope("", "key", b"", False, 0, None)
 
@@ -107,3 +115,29 @@ def test_large_bodies_are_not_held_in_number() -> None:
     ahead = Ahead()
     peek((), (run,), FAR + 10, 3 * FAR, 2, 1 << 30, ahead=ahead)
     assert len(ahead.known(run, FAR + 10)) == 4
+
+
+@pytest.mark.parametrize("gap", [1, 2, 50])
+def test_the_lowest_positions_are_found(gap: int) -> None:
+    positions = list(range(10, 10 + 100 * gap, gap))
+    there = dict.fromkeys(Random(1).sample(positions, len(positions)))
+    for start, end, count in ((0, 5000, 7), (10 + gap, 5000, 30), (50, 60, 30), (9000, 9500, 1)):
+        wanted = [position for position in positions if start <= position < end]
+        assert first_positions(there, start, end, count) == wanted[:count]
+
+
+def test_only_the_lowest_positions_are_looked_at_where_there_are_no_gaps() -> None:
+    class Looked(dict[int, None]):
+        looks = 0
+
+        def __contains__(self, key: object) -> bool:
+            self.looks += 1
+            return super().__contains__(key)
+
+        def __iter__(self) -> Iterator[int]:
+            self.looks += len(self)
+            return super().__iter__()
+
+    there = Looked.fromkeys(range(10_000))
+    assert first_positions(there, 5000, 10_000, 3) == [5000, 5001, 5002]
+    assert there.looks == 3

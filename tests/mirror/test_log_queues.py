@@ -401,3 +401,46 @@ def test_a_policy_says_what_is_wrong_with_it(more: dict[str, Any], refusal: str)
 )
 def test_acknowledgements_by_name_are_a_number_of_copies(acks: str | int, copies: int) -> None:
     assert Wanted.of({**LOG, "log-acks": acks}).acks_of(5) == copies
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_a_mirror_that_was_synchronised_leads_on_with_positions_nobody_has_used(
+    carrier: str,
+) -> None:
+    """Else the copies of others would have to be made anew: they had messages that were gone when
+    it was synchronised."""
+    disks: dict[str, Disk] = {}
+    cluster = LoggedCluster("a", "b", "c", new_backing=backings_on(disks))
+
+    def members(*nodes: str) -> None:
+        cluster.policy(
+            ha_mode="nodes", ha_params=[*nodes], ha_replication=carrier, ha_sync_mode="automatic"
+        )
+
+    members("a", "c")
+    client = cluster.publisher()
+    client.declares("q", durable=True)
+    cluster.clock.advance(5)
+    for number in range(5):
+        client.publishes("q", b"%d" % number, delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(client) == 5
+    client.sets_prefetch(10)
+    client.consumes("q")
+    cluster.clock.advance(1)
+    tags = [content.method.delivery_tag for content in client.receives_deliveries()]
+    for tag in tags[3:]:
+        client.acks(tag)
+    client.vanishes()
+    cluster.clock.advance(1)
+    members("a", "b", "c")
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+    members("b", "c")
+    cluster.clock.advance(5)
+    assert (cluster.record().leader, cluster.record().in_sync) == ("b", ["c"])
+    before = cluster.record().stores["c"]
+    publisher = cluster.publisher("b")
+    publisher.publishes("q", b"5", delivery_mode=2)
+    cluster.clock.advance(5)
+    assert confirmed(publisher) == 1
+    assert (cluster.record().in_sync, cluster.record().stores["c"]) == (["c"], before)

@@ -140,7 +140,7 @@ def test_a_piece_of_a_former_leader_is_not_taken_for_one_of_the_next(mirror: Mir
     second = Leading(mirror, 2)
     second.says(Op.EPOCH, [0], [0], [], FURTHER)
     second.says(Op.START, "m", [5], [5], *EMPTY)
-    second.says(Op.SLICE, "m", 1, 0, NOWHERE)
+    second.says(Op.SLICE, "m", 1, 0, NOWHERE, 0)
     assert mirror.awaits_slice
     assert bodies(mirror) == []
     second.sends_slice(1, 5, 6)
@@ -152,7 +152,7 @@ def test_a_piece_that_comes_too_late_is_thrown_away(mirror: Mirror) -> None:
     second.says(Op.EPOCH, [0], [0], [], FURTHER)
     first.sends_slice(1, 0, 1)
     second.says(Op.START, "m", [5], [5], *EMPTY)
-    second.says(Op.SLICE, "m", 1, 0, NOWHERE)
+    second.says(Op.SLICE, "m", 1, 0, NOWHERE, 0)
     assert bodies(mirror) == []
 
 
@@ -161,8 +161,8 @@ def test_a_mirror_goes_on_with_what_it_has_when_the_next_piece_died_with_the_lea
 ) -> None:
     first, second = Leading(mirror, 1), Leading(mirror, 2)
     first.sends_slice(1, 0, 1)
-    first.says(Op.SLICE, "m", 1, 0, 2)
-    first.says(Op.SLICE, "m", 2, 0, NOWHERE)
+    first.says(Op.SLICE, "m", 1, 0, 2, 0)
+    first.says(Op.SLICE, "m", 2, 0, NOWHERE, 0)
     first.says(Op.EPOCH, [0], [9], [], FURTHER)
     assert mirror.awaits_slice
     second.says(Op.EPOCH, [0], [9], [], FURTHER)
@@ -176,5 +176,5 @@ def test_pieces_of_a_synchronisation_that_was_cancelled_are_not_kept(mirror: Mir
     first.sends_slice(1, 0, 1)
     first.says(Op.START, "m", [9], [NOWHERE], 0, [], [], 1, 0)
     first.says(Op.START, "m", [0], [0], 0, [], [], 1, 0)
-    first.says(Op.SLICE, "m", 1, 0, NOWHERE)
+    first.says(Op.SLICE, "m", 1, 0, NOWHERE, 0)
     assert mirror.awaits_slice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from warren.core.message import Envelope, Message
 from warren.core.quorum_level import LastingEnvelopes, QuorumLevel, quorum_level
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.replication.instructions import Script, perform
-from warren.mirror.replication.leader import Leader
+from warren.mirror.replication.leader import SLICE_COUNT, Leader
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.quorum_levels import QuorumLeaderLevel, leader_level
 
@@ -129,3 +130,42 @@ def test_a_mirror_has_what_the_leader_has(seed: int) -> None:
     assert list(found.items()) == sorted(there.items())
     assert backing.counts == counts
     assert backing.dead_marks == marks
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_slice_is_small_however_many_messages_were_delivered(returned: bool) -> None:
+    """Those that are out for acknowledgement, and those that were returned in any order."""
+    pair = Pair(1)
+    pair.level.hand_outs.noted = 1 << 40
+    for number in range(1000):
+        pair.level.publish(ENVELOPE, b"%d" % number, None, None, 0)
+    pair.out += pair.level.fetch_many(1000)
+    pair.rng.shuffle(pair.out)
+    if returned:
+        pair.level.give_back(pair.out, last=True)
+    copy = SimpleNamespace(sent=0)
+    start, sent = 0, []
+    while start < pair.level.next_position:
+        before = copy.sent
+        start = pair.leader._write_messages(Script(), copy, 0, start)  # type: ignore[arg-type]
+        sent.append(copy.sent - before)
+    assert sum(sent) == 1000
+    assert max(sent) == SLICE_COUNT
+
+
+@pytest.mark.parametrize("lost", [range(5), range(10)])
+def test_returned_messages_whose_bodies_are_lost_do_not_hide_others(lost: range) -> None:
+    class Losing(MemoryQueue):
+        def load(self, messages: Iterable[Message]) -> list[Message]:
+            return [message for message in super().load(messages) if message.position not in lost]
+
+    level = quorum_level(Losing(), LastingEnvelopes())
+    for number in range(12):
+        level.publish(ENVELOPE, b"%d" % number, None, None, 0)
+    level.give_back(level.fetch_many(10), last=True)
+    found, start = [], 0
+    while start < level.next_position:
+        peeked = level.peek(start, 2, 1000)
+        found += [message.position for message in peeked.messages]
+        start = peeked.next_position
+    assert found == list(range(len(lost), 12))

@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
@@ -18,6 +19,7 @@ from pipe import Client, Content
 from warren.core.field import Field, long, longstr
 from warren.core.records import QueueRecord
 from warren.core.waiting import run
+from warren.mgmt.definitions.importer import Importer
 from warren.mirror.replication.replicas import Wanted
 
 ORDINARY = Wanted.of_members
@@ -271,6 +273,29 @@ def test_a_new_queue_needs_a_majority_of_its_members(cluster: QuorumCluster) -> 
     declared(cluster, "alone", x_quorum_initial_group_size=long(1))
 
 
+def test_a_queue_that_is_imported_waits_for_its_members(cluster: QuorumCluster) -> None:
+    """A node that starts first would not start otherwise, and so would no other."""
+    cluster.loses("b")
+    cluster.loses("c")
+    item = {
+        "vhost": "/",
+        "name": "imported",
+        "durable": True,
+        "arguments": {"x-queue-type": "quorum"},
+    }
+    Importer(cluster["a"].node, {}, None, None).of("queues")(item)
+    cluster.clock.advance(5)
+    assert len(cluster.record("imported").members) == 3
+    publisher = cluster.publisher()
+    publisher.publishes("imported", b"one")
+    cluster.clock.advance(5)
+    assert not confirmed(publisher)
+    cluster.comes_back("b")
+    cluster.clock.advance(20)
+    assert confirmed(publisher) == 1
+    assert cluster.record("imported").in_sync == ["b"]
+
+
 def test_a_kept_dead_letter_stays_dead_when_another_member_leads(cluster: QuorumCluster) -> None:
     declared(
         cluster,
@@ -322,3 +347,43 @@ def test_a_member_that_comes_later_has_counts_and_what_was_returned(cluster: Quo
     while (message := got(client, "one")) is not None:
         found.append((bytes(message.body), message.headers["x-delivery-count"].value))
     assert found == [(b"0", 1), (b"2", 0), (b"3", 0)]
+
+
+@pytest.mark.parametrize("was", ["declared with one", "shrunk", "from before there were members"])
+def test_a_queue_with_one_member_does_not_wait_for_a_second_one_that_has_not_all(
+    cluster: QuorumCluster, was: str
+) -> None:
+    key = ("queue", "/", "one")
+    size = 3 if was == "shrunk" else 1
+    declared(cluster, "one", x_quorum_initial_group_size=long(size))
+    queue_id = cluster.record("one").queue_id
+    members = cluster["a"].mirroring.quorum_members
+    for node in ("b", "c"):
+        run(members.remove(key, queue_id, node), lambda result: result())
+        cluster.clock.advance(5)
+    if was == "from before there were members":
+        cluster["a"].mirroring._definitions.write_record(
+            key,
+            queue_id,
+            lambda record: msgspec.structs.replace(record, members=[], acks=0),
+            lambda: None,
+            lambda: None,
+        )
+    publisher = cluster.publisher()
+    publisher.publishes("one", b"one")
+    cluster.clock.advance(1)
+    cluster.stall("a", "b")
+    run(members.add(key, queue_id, "b"), lambda result: result())
+    cluster.clock.advance(2)
+    publisher.publishes("one", b"two")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 2
+    cluster.unstall("a", "b")
+    cluster.clock.advance(10)
+    record = cluster.record("one")
+    assert (record.members, record.in_sync, record.acks) == (["a", "b"], ["b"], 2)
+    # From now on it does.
+    cluster.stall("a", "b")
+    publisher.publishes("one", b"three")
+    cluster.clock.advance(1)
+    assert not confirmed(publisher)
