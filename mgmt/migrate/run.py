@@ -70,6 +70,12 @@ class QueueResult:
     doubtful: int = 0
     doubtful_ids: list[str] = field(default_factory=list)
 
+    def found_by_listing(self, ready: int) -> None:
+        """The queue itself was not asked."""
+        if self.source_before is None:
+            self.source_before = ready
+        self.source_after = ready
+
     @property
     def all_moved(self) -> bool:
         """An empty queue that is left as a rule leaves nothing behind."""
@@ -264,12 +270,13 @@ class _Run:
     async def _move_vhost(self, vhost: str, queues: list[Listed], trouble: str) -> str:
         """Returns what makes it useless to go on: one of the two brokers cannot be reached."""
         pair = self._pairs.pop(vhost, None)
+        locked_out = ""
         for queue in queues:
             result = self._result(queue)
-            result.reason = queue.left_because or trouble
+            result.reason = queue.left_because or trouble or locked_out
             result.left_as_rule = bool(queue.left_because)
             if result.reason:
-                result.source_after = queue.ready
+                result.found_by_listing(queue.ready)
                 continue
             try:
                 if pair is None or not pair.is_whole:
@@ -280,8 +287,11 @@ class _Run:
                 await self._move(pair, queue, result)
             except SideFailed as failure:
                 result.reason = failure.text
+                result.found_by_listing(queue.ready)
                 if failure.unreachable:
                     trouble = failure.text
+                elif pair is None:
+                    locked_out = failure.text
         if pair is not None and self._options.follow:
             self._pairs[vhost] = pair
         elif pair is not None:
@@ -332,8 +342,6 @@ class _Run:
         key = (queue.vhost, queue.name)
         if key not in self._results:
             self._results[key] = QueueResult(*key)
-            if queue.left_because:
-                self._results[key].source_before = queue.ready
         result = self._results[key]
         result.unacked = queue.unacked
         return result

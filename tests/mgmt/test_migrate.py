@@ -469,6 +469,30 @@ def test_stop_leaves_the_rest_in_order(pair: tuple[Broker, Broker]) -> None:
     assert there + here == [b"%d" % n for n in range(2000)]
 
 
+def test_virtual_host_without_permission_is_named_and_the_others_are_moved(
+    pair: tuple[Broker, Broker],
+) -> None:
+    source, target = pair
+    source.add_user("limited", "l", ("administrator",))
+    source.set_permissions("limited")
+    source.add_vhost("a closed one")
+    closed = source.url_for(vhost="a closed one")
+    with channel_at(closed) as channel:
+        for queue in ("one", "two"):
+            channel.queue_declare(queue, durable=True)
+    declare(source, target, queue="q")
+    for url, queue in ((closed, "one"), (closed, "two"), (source.url, "q")):
+        publish(url, queue, *numbered(1))
+    limited = side("source", source.http_url.replace("//", "//limited:l@"))
+    results = move(limited, sides(*pair)[1])
+    for queue in ("one", "two"):
+        assert "access to vhost 'a closed one' refused" in results[queue].reason
+        assert (results[queue].source_before, results[queue].source_after) == (1, 1)
+        assert not results[queue].all_moved
+    assert results["q"].all_moved
+    source.delete_user("limited")
+
+
 def test_more_than_there_is_room_for_is_left_in_the_socket(
     pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
