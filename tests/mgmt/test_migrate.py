@@ -22,7 +22,6 @@ from server_process import ServerProcess
 from warren import Broker
 from warren.client.connection import Connection
 from warren.config import Listener, SslOptions
-from warren.core.alarms import Resource
 from warren.mgmt.migrate import queue_move
 from warren.mgmt.migrate.command import migrate
 from warren.mgmt.migrate.pace import BURST_S
@@ -511,29 +510,6 @@ def test_more_than_there_is_room_for_is_left_in_the_socket(
     assert move(*sides(source, target))["q"].all_moved
     assert pauses
     assert bodies(target.url, "q") == [b"%d" % n for n in range(200)]
-
-
-def test_stop_does_not_wait_for_a_target_in_alarm_and_tells_what_it_may_have(
-    pair: tuple[Broker, Broker], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, target = pair
-    declare(source, target, queue="q")
-    publish(source.url, "q", *numbered(50))
-    target.call(lambda node: node.alarms.report(Resource.MEMORY, True))
-    stops: list[asyncio.Event] = []
-    first = Connection.publish
-
-    def publish_and_stop(connection: Connection, *message: Any, **options: Any) -> int:
-        stops[0].set()
-        return first(connection, *message, **options)
-
-    monkeypatch.setattr(Connection, "publish", publish_and_stop)
-    result = move(*sides(source, target), stop_when=stops.append, silence_s=0.01)["q"]
-    assert (result.reason, result.moved, result.source_after) == ("stopped", 0, 50)
-    assert result.doubtful == len(result.doubtful_ids) > 0
-    target.call(lambda node: node.alarms.report(Resource.MEMORY, False))
-    arrived = {f"id-{int(body)}" for body in bodies(target.url, "q")}
-    assert arrived <= set(result.doubtful_ids)
 
 
 def test_broker_that_is_gone_is_told(pair: tuple[Broker, Broker]) -> None:
