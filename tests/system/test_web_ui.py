@@ -625,7 +625,8 @@ def test_a_node_that_is_gone_is_told_of(browser: Browser) -> None:
         with WebUi(browser, broker.http_url) as ui:
             ui.enter()
             broker.stop()
-            ui.page.get_by_role("button", name="Refresh", exact=True).click()
+            # Until all that is asked of the node has failed.
+            ui.refresh()
             expect(ui.page.get_by_role("alert")).to_contain_text("The node cannot be reached.")
             ui.forget_refusal("/api/overview")
             ui.forget_refusal("/api/nodes")
