@@ -984,7 +984,9 @@ def watching_queues_without_mirrors(history: History) -> Iterator[None]:
     def note(backing: MemoryQueue, messages: Iterable[Message]) -> None:
         for name in history.cluster.alive:
             for queue in history.cluster[name].node.local_queues:
-                if backing is queue.backing or backing in getattr(queue.backing, "levels", ()):
+                outer = queue.backing
+                levels = (outer, getattr(outer, "_inner", None), *getattr(outer, "levels", ()))
+                if backing in levels:
                     history.taken_out(messages)
 
     def watched_fetch(backing: MemoryQueue) -> Message | None:
