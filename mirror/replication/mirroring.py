@@ -1182,7 +1182,10 @@ class Mirroring:
     async def _asked_to_take_over(self, node: str, queue_id: int, epoch: int) -> bool:
         """The leader hands the queue over; False if this node cannot lead."""
         copy = self._copies.get(queue_id)
-        return copy is not None and copy.mirror.started and copy.take_over(node, epoch)
+        if copy is None or not copy.mirror.started or copy.mirror.from_disk is not None:
+            # What was on disk when this node started need not be all that the leader has.
+            return False
+        return copy.take_over(node, epoch)
 
     # What definitions say
 

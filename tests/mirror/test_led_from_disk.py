@@ -17,6 +17,7 @@ from pamqp import commands
 
 from warren.core.field import Field
 from warren.core.records import QueueRecord
+from warren.core.waiting import run
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 
 CARRIERS = ("gm", "log")
@@ -250,3 +251,32 @@ def test_of_copies_on_disk_the_one_that_has_most_leads_where_a_majority_confirms
     cluster.clock.advance(LEADER_MAY_COME_S + 20)
     assert (cluster.record().leader, cluster.record().in_sync) == ("c", ["b"])
     assert [body for body, _ in cluster.bodies()] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_copy_on_disk_does_not_take_over_from_a_leader_that_lives(carrier: str) -> None:
+    """As when its node was started anew while the leader handed the queue over, and could not
+    change the definition: what was not on disk is at the leader only."""
+    cluster = StoppedCluster(carrier)
+    cluster.publish(b"one")
+    cluster.cut_store("a")
+    cluster.kill("b")
+    cluster.comes_back("b")
+    cluster.clock.advance(0.1)
+    record = cluster.record()
+    assert "b" in record.in_sync and len(cluster["b"].mirroring.figures.copies_here()) == 1
+    answers: list[bool] = []
+
+    async def hand_over() -> bool:
+        takes: bool = await cluster["a"].calls.ask(
+            "b", "mirror.take_over", record.queue_id, record.epoch
+        )
+        return takes
+
+    run(hand_over(), lambda result: answers.append(result()))
+    cluster.clock.advance(1)
+    assert answers == [False]
+    assert cluster["b"].metadata.get(("queue", "/", "q")) == cluster["c"].metadata.get(
+        ("queue", "/", "q")
+    )
+    assert cluster.record().leader == "a"
