@@ -42,13 +42,14 @@ from warren.core.access import Kind, Permission
 from warren.core.audit import audit
 from warren.core.consumers import Blocked
 from warren.core.erlang_text import binary_text
-from warren.core.errors import CommandInvalid, PreconditionFailed
+from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
 from warren.core.firehose import TracedClient
 from warren.core.message import NOBODY, Envelope, Holder, Message
 from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
 from warren.core.settlement import Settlement
+from warren.core.stock import Stock
 from warren.core.topology_access import Asking
 from warren.core.waiting import Event, Waiting, outliving, run
 
@@ -318,6 +319,27 @@ class Channel:
             raise self._too_large(self._body_size)
         self.publish(self._method, self._header, payload)
 
+    @property
+    def header(self) -> bytes:
+        """The content header of the publish of which more is to come."""
+        return self._header
+
+    def leads_to(self, header: bytes) -> Sequence[Queue]:
+        """The queues of the publish with this content header, of which not all has come yet; none
+        for one that will be refused."""
+        routes = self.connection.routes
+        if routes is None or self.expects is METHOD:
+            return ()
+        try:
+            route = routes.route(self._method)
+            envelope = routes.envelope(route, header, b"")
+            queues = route.queues
+            if queues is None or envelope.copies:
+                queues = routes.queues_for(route, envelope)
+        except BrokerError:
+            return ()
+        return queues
+
     def _unexpected_content(self) -> UnexpectedFrame:
         if self.expects is METHOD:
             return UnexpectedFrame("expected method frame, got non method frame instead", NO_IDS)
@@ -362,6 +384,10 @@ class Channel:
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
             return
+        quotas = routes.vhost.quotas
+        if quotas is not None:
+            one = Stock(1, len(body))
+            quotas.take(dict.fromkeys(queues, one))
         route.exchange.published_out += len(queues)
         if len(queues) == 1:
             (queue,) = queues

@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from pamqp import commands
 
 from warren.amqp import sasl
+from warren.amqp.blocking import PAUSE, Blocking
 from warren.amqp.channel import Channel, Content
 from warren.amqp.errors import (
     NO_IDS,
@@ -150,7 +151,6 @@ class Connection:
 
     __slots__ = (
         "_beat_due",
-        "_blocked_notified",
         "_buffer",
         "_closing_channels",
         "_confirming",
@@ -162,6 +162,7 @@ class Connection:
         "_sasl",
         "_shell",
         "_waiting",
+        "blocking",
         "capabilities",
         "channel_max",
         "channels",
@@ -230,7 +231,7 @@ class Connection:
         self._held = HeldOutput(self.request_flush)
         self.held_back = False
         self._beat_due = False
-        self._blocked_notified = False
+        self.blocking = Blocking()
         # Time
         self.clock = GuardedClock(node.clock, shell.fault)
         self.heartbeat = Heartbeat(
@@ -269,7 +270,15 @@ class Connection:
     @property
     def blocked(self) -> bool:
         """Whether it published during an alarm, and is not read from until that is over."""
-        return "alarm" in self._pauses
+        return PAUSE in self._pauses
+
+    def alarms_changed(self) -> None:
+        """An alarm was raised or cleared, or is worse, or not so bad any more."""
+        self.blocking.alarms_changed(self)
+
+    def growth_changed(self) -> None:
+        """Other queues than before hold their publishers back."""
+        self.blocking.growth_changed(self)
 
     # Reading
 
@@ -365,13 +374,16 @@ class Connection:
                     else:
                         self._channel_method(channel, data[pos + 7 : stop])
                 elif kind == BODY:
-                    if self.node.alarms.raised:
-                        self._block()
+                    if self.node.alarms.raised and self.blocking.holds_back(
+                        channel, channel.header
+                    ):
+                        return pos
                     channel.content_body(data[pos + 7 : stop])
                 elif kind == HEADER:
-                    if self.node.alarms.raised:
-                        self._block()
-                    channel.content_header(data[pos + 7 : stop])
+                    header = data[pos + 7 : stop]
+                    if self.node.alarms.raised and self.blocking.holds_back(channel, header):
+                        return pos
+                    channel.content_header(header)
                 else:
                     self._frame(kind, number, data[pos + 7 : stop])
             except BrokerError as error:
@@ -537,6 +549,10 @@ class Connection:
             self._close(ConnectionForced(reason), NO_IDS)
         elif self.state not in (State.CLOSING, State.CLOSED):
             self._fall_silent()
+
+    def lose(self) -> None:
+        """End the socket without a word."""
+        self._shell.abort()
 
     def internal_error(self) -> None:
         """End the connection after a fault of the broker; the caller has logged it."""
@@ -864,7 +880,7 @@ class Connection:
         """The octets that may go to the peer now, in parts."""
         self.flush_requested = False
         output = self.output
-        if self._confirming:
+        if self._confirming and not self.node.holds_confirms:
             for channel in self._confirming.values():
                 output.append(channel.report_confirms())
             self._confirming.clear()
@@ -942,35 +958,6 @@ class Connection:
             self._receive(b"")
         if not self._pauses:
             self._shell.resume_reading()
-
-    # Alarms (amqp_semantics.md section 1.7)
-
-    def _block(self) -> None:
-        """This connection publishes during an alarm: read no more from it."""
-        self.pause("alarm")
-        self._notify_blocked()
-
-    def _notify_blocked(self) -> None:
-        """Say why, if there is a reason a client is told: flow control is none."""
-        reason = self.node.alarms.reason()
-        if not reason or "connection.blocked" not in self.capabilities:
-            return
-        if not self._blocked_notified:
-            self._blocked_notified = True
-            self.send(0, make(commands.Connection.Blocked, reason=reason))
-
-    def alarms_changed(self) -> None:
-        """An alarm was raised or cleared somewhere."""
-        alarms = self.node.alarms
-        if alarms.reason():
-            if "alarm" in self._pauses:
-                self._notify_blocked()
-            return
-        if self._blocked_notified:
-            self._blocked_notified = False
-            self.send(0, make(commands.Connection.Unblocked))
-        if not alarms.raised:
-            self.resume("alarm")
 
 
 def _method_ids(kind: int, data: bytes, pos: int) -> tuple[int, int]:

@@ -29,6 +29,8 @@ from warren.amqp.properties import PERSISTENT, PRIORITY, UNUSUAL, ordinary
 from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route
 from warren.core.errors import BrokerError
 from warren.core.message import Envelope
+from warren.core.quotas import VhostQuotas
+from warren.core.stock import Stock
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -45,6 +47,9 @@ one: afterwards it is looked whether the turn is over."""
 DECIDED_MAX = 128
 """Octets of a header that are compared with those of the next. Where more decide, as with the
 headers table of a task, they hardly ever are the same."""
+
+PUBLISH_MIN = 40
+"""Octets of the shortest publish: its three frames take more."""
 
 _METHOD_HEAD = struct.Struct(">BHII")
 """Type, channel, payload size; class and method."""
@@ -80,6 +85,7 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
     if connection.node.alarms.raised or routes.vhost.firehose is not None:
         return pos
     known = routes.known()
+    quotas = routes.vhost.quotas
     unpack_head, unpack_size = _CONTENT_HEAD.unpack_from, _BODY_SIZE.unpack_from
     frame_room = connection.frame_max - OVERHEAD
     channel: Channel | None = None
@@ -93,6 +99,8 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
         if recognised is None:
             break
         method, its_channel, its_route = recognised
+        if quotas is not None and not _has_room(quotas, its_route, end - pos):
+            break
         if (
             channel is not its_channel
             or route is None
@@ -249,6 +257,10 @@ def _hand_over(
         for envelope, body in zip(envelopes, bodies, strict=True):
             channel.hand_over(route, queues, envelope, body)
         return not turns.over and topology.generation == generation
+    quotas = channel.vhost.quotas
+    if quotas is not None:
+        stock = Stock(count, sum(map(len, bodies)))
+        quotas.add(dict.fromkeys(queues, stock))
     channel.published += count
     exchange.published_in += count
     exchange.published_out += count * len(queues)
@@ -263,6 +275,13 @@ def _hand_over(
     if confirms is not None:
         confirms.record_many(first_seq, answers)
     return not turns.over and topology.generation == generation
+
+
+def _has_room(quotas: VhostQuotas, route: Route, octets: int) -> bool:
+    """Whether the quotas have room for all publishes that may stand in so many octets."""
+    assert route.queues
+    most = Stock(octets // PUBLISH_MIN, octets)
+    return quotas.has_room(dict.fromkeys(route.queues, most))
 
 
 def _room(route: Route) -> int:

@@ -127,6 +127,7 @@ async def _active(channel: Channel, name: str, method: commands.Queue.Declare) -
             exclusive_owner=owner,
             auto_delete=method.auto_delete,
             arguments=arguments,
+            declared_by=channel.connection.user_name,
         )
         await decided(commit)
         if not commit.refused:

@@ -17,6 +17,7 @@ from warren.core.errors import PreconditionFailed
 from warren.core.message import Envelope, Message
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
+from warren.core.stock import NOTHING, Stock
 from warren.core.waiting import Until
 
 if TYPE_CHECKING:
@@ -69,14 +70,27 @@ class Transaction:
     async def commit(self) -> None:
         """Hand everything over, and return when all of it is safe.
 
-        Raises `PreconditionFailed` if a queue refused a message; the rest is done all the same.
+        Raises `PreconditionFailed` if a queue refused a message; the rest is done all the same. If
+        it is for a quota that all of it together would exceed, nothing is done.
         """
         self._refused = False
+        self._keep_quotas()
         await self._channel.see_through(self._hand_over())
         if not self._refused:
             await Until(self, lambda: not self._unsafe or self._refused)
         if self._refused:
             raise PreconditionFailed("partial tx completion")
+
+    def _keep_quotas(self) -> None:
+        quotas = self._channel.vhost.quotas
+        if quotas is None:
+            return
+        wanted: dict[Queue, Stock] = {}
+        queues = self._channel.vhost.queues
+        for _, _, names, body in self._publishes:
+            for queue in [queues[name] for name in names if name in queues]:
+                wanted[queue] = wanted.get(queue, NOTHING).plus(Stock(1, len(body)))
+        quotas.take(wanted)
 
     async def _hand_over(self) -> None:
         """Publishes first, then verdicts, in turns where they are many."""

@@ -1,4 +1,6 @@
-"""A backup directory: what backups are in it, making another one, checking and removing them.
+"""An archive of backups: what backups are in it, making another one, checking and removing them.
+
+It is a directory, or a folder of a remote file system (`backup/shelf.py`):
 
     archive.json            the format, and the id of the node whose backups these are
     lock                    held (flock) by who changes something
@@ -11,35 +13,27 @@ what it has put into `files` is used by the next one, or goes when a backup is r
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
+from typing import BinaryIO, Self
 
 import msgspec
 
 from warren.backup.errors import BackupDamaged, BackupRefused
 from warren.backup.moment import Link, TakenFile, link_or_copy, moment
-from warren.persist.data_directory import (
-    create_directory,
-    read_identity,
-    sync_directory,
-    write_durably,
-)
+from warren.backup.shelf import CHUNK, Shelf, put_durably
+from warren.backup.shelves import shelf_at
+from warren.persist.data_directory import read_identity
 
 FORMAT = 1
 ARCHIVE_FILE = "archive.json"
-LOCK_FILE = "lock"
 BACKUPS = "backups"
 FILES = "files"
-
-CHUNK = 1 << 20
 
 NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}")
 
@@ -91,55 +85,43 @@ def silent(_: Progress) -> None:
 
 
 class Archive:
-    """An open backup directory. `lock` it before changing something."""
+    """An open archive."""
 
-    def __init__(self, path: Path, head: Head | None) -> None:
-        self.path = path
+    def __init__(self, shelf: Shelf, head: Head | None) -> None:
+        self.shelf = shelf
         self._head = head
 
     @classmethod
-    def open(cls, path: Path, *, create: bool = False) -> Archive:
-        """Raises `BackupRefused`, OSError."""
+    def open(cls, where: Path | str, *, create: bool = False) -> Self:
+        """The archive in a directory or at a URL. Raises `BackupRefused`, OSError."""
+        return cls.on(shelf_at(where), create=create)
+
+    @classmethod
+    def on(cls, shelf: Shelf, *, create: bool = False) -> Self:
+        """The archive on this shelf. Raises `BackupRefused`, OSError."""
         try:
-            octets = (path / ARCHIVE_FILE).read_bytes()
+            octets = shelf.read(ARCHIVE_FILE)
         except (FileNotFoundError, NotADirectoryError):
             if not create:
-                raise BackupRefused(f"{path} is no directory of backups") from None
-            if path.exists() and (not path.is_dir() or set(os.listdir(path)) - {LOCK_FILE}):
-                raise BackupRefused(f"{path} holds something else than backups") from None
-            return cls(path, None)
+                raise BackupRefused(f"{shelf.shown} is no directory of backups") from None
+            if shelf.is_foreign():
+                raise BackupRefused(f"{shelf.shown} holds something else than backups") from None
+            return cls(shelf, None)
         try:
             head = msgspec.json.decode(octets, type=Head)
         except msgspec.MsgspecError as error:
-            raise BackupDamaged(f"{path / ARCHIVE_FILE} cannot be read: {error}") from None
+            raise BackupDamaged(f"{shelf.shown}/{ARCHIVE_FILE} cannot be read: {error}") from None
         if head.format > FORMAT:
             raise BackupRefused(
-                f"{path} has backups of format {head.format}; this version reads {FORMAT}"
+                f"{shelf.shown} has backups of format {head.format}; this version reads {FORMAT}"
             )
-        return cls(path, head)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Raises `BackupRefused` when somebody else works on it."""
-        create_directory(self.path)
-        fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BackupRefused(f"another process is at work on {self.path}") from None
-            yield
-        finally:
-            os.close(fd)
+        return cls(shelf, head)
 
     # Looking
 
     def backups(self) -> list[Backup]:
         """The oldest first. Raises `BackupDamaged`."""
-        try:
-            names = os.listdir(self.path / BACKUPS)
-        except FileNotFoundError:
-            return []
+        names = [name.removeprefix(f"{BACKUPS}/") for name in self.shelf.names(BACKUPS)]
         ids = [name.removesuffix(".json") for name in names if name.endswith(".json")]
         found = [self._read(backup_id) for backup_id in ids if NAME.fullmatch(backup_id)]
         return sorted(found, key=lambda backup: (backup.created_at, backup.id))
@@ -148,38 +130,50 @@ class Archive:
         """The one with that id, or the latest. Raises `BackupRefused`."""
         found = self.backups()
         if not found:
-            raise BackupRefused(f"there is no backup in {self.path}")
+            raise BackupRefused(f"there is no backup in {self.shelf.shown}")
         if backup_id is None:
             return found[-1]
         for backup in found:
             if backup.id == backup_id:
                 return backup
-        raise BackupRefused(f"there is no backup {backup_id} in {self.path}")
+        raise BackupRefused(f"there is no backup {backup_id} in {self.shelf.shown}")
 
     def _read(self, backup_id: str) -> Backup:
-        path = self.path / BACKUPS / f"{backup_id}.json"
+        name = f"{BACKUPS}/{backup_id}.json"
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Backup)
+            return msgspec.json.decode(self.shelf.read(name), type=Backup)
         except msgspec.MsgspecError as error:
-            raise BackupDamaged(f"{path} cannot be read: {error}") from None
+            raise BackupDamaged(f"{self.shelf.shown}/{name} cannot be read: {error}") from None
 
-    def content(self, file: StoredFile) -> Path:
-        """Where what is in a file stands."""
-        return self.path / FILES / file.sha256[:2] / file.sha256
+    def fetch(self, file: StoredFile, target: Path) -> None:
+        """Make a local file of what was in this one, whole or not at all.
+
+        Raises `BackupDamaged` when that is not what was put there, OSError.
+        """
+        name = content_name(file.sha256)
+        try:
+            with self.shelf.open(name) as octets:
+                found = put_durably(iter(lambda: octets.read(CHUNK), b""), target)
+        except FileNotFoundError:
+            raise BackupDamaged(f"{file.path}: {self.shelf.shown}/{name} is missing") from None
+        if found != file.sha256:
+            target.unlink()
+            raise BackupDamaged(f"{file.path}: {self.shelf.shown}/{name} is not what was put there")
 
     def verify(self, backup: Backup, tell: Tell = silent) -> list[str]:
         """Read everything; returns what is wrong, a line each."""
         wrong = []
         progress = Progress(0, backup.size)
         for file in backup.files:
-            path = self.content(file)
+            name = content_name(file.sha256)
             try:
-                found, size = _hashed(path, None)
+                with self.shelf.open(name) as octets:
+                    found, size = _hashed(octets, None)
             except FileNotFoundError:
-                wrong.append(f"{file.path}: {path} is missing")
+                wrong.append(f"{file.path}: {self.shelf.shown}/{name} is missing")
                 continue
             if (found, size) != (file.sha256, file.size):
-                wrong.append(f"{file.path}: {path} is not what was put there")
+                wrong.append(f"{file.path}: {self.shelf.shown}/{name} is not what was put there")
             progress.done += file.size
             tell(progress)
         return wrong
@@ -198,12 +192,12 @@ class Archive:
 
         Raises `BackupRefused`, OSError.
         """
-        if self.path.resolve().is_relative_to(data_directory.resolve()):
+        if self.shelf.is_inside(data_directory):
             raise BackupRefused(
-                f"{self.path} is inside of the data directory, and would go with it when the node"
-                " is reset; choose another place"
+                f"{self.shelf.shown} is inside of the data directory, and would go with it when the"
+                " node is reset; choose another place"
             )
-        with self.locked(), moment(data_directory, link=link) as files:
+        with self.shelf.locked(), moment(data_directory, link=link) as files:
             node_id = read_identity(data_directory)
             assert node_id is not None
             self._expect_node(node_id)
@@ -219,20 +213,18 @@ class Archive:
                 tell(progress)
             stamp = datetime.fromtimestamp(created_at, UTC).strftime("%Y%m%dT%H%M%SZ")
             backup = Backup(f"{stamp}-{token_hex(2)}", created_at, node_id, stored, new_bytes)
-            create_directory(self.path / BACKUPS)
-            write_durably(self.path / BACKUPS / f"{backup.id}.json", msgspec.json.encode(backup))
-            sync_directory(self.path / BACKUPS)
+            self.shelf.write(f"{BACKUPS}/{backup.id}.json", msgspec.json.encode(backup))
         return backup
 
     def _expect_node(self, node_id: str) -> None:
         """Backups of two nodes in one directory would be taken for each other's."""
         # Somebody else may have begun it since it was opened.
-        self._head = Archive.open(self.path, create=True)._head
+        self._head = Archive.on(self.shelf, create=True)._head
         if self._head is None:
             self._head = Head(FORMAT, node_id)
-            write_durably(self.path / ARCHIVE_FILE, msgspec.json.encode(self._head))
+            self.shelf.write(ARCHIVE_FILE, msgspec.json.encode(self._head))
         elif self._head.node_id != node_id:
-            raise BackupRefused(f"{self.path} has the backups of another node")
+            raise BackupRefused(f"{self.shelf.shown} has the backups of another node")
 
     def _known(self) -> dict[tuple[str, int, int], str]:
         """The hashes of files that the latest backup has, by path, size and time of change."""
@@ -249,64 +241,46 @@ class Archive:
     ) -> tuple[StoredFile, bool]:
         """Have what is in a file; returns it, and whether it had to be copied."""
         sha256 = known.get((file.path, file.size, file.changed_ns))
-        if sha256 is None or not (self.path / FILES / sha256[:2] / sha256).exists():
-            sha256, size = _hashed(file.source, file.size)
+        if sha256 is None or self.shelf.size(content_name(sha256)) != file.size:
+            with file.source.open("rb") as octets:
+                sha256, size = _hashed(octets, file.size)
             if size != file.size:
                 raise BackupRefused(f"{file.source} has become shorter")
         stored = StoredFile(file.path, file.size, sha256, file.changed_ns)
-        path = self.content(stored)
-        if path.exists():
+        name = content_name(sha256)
+        if self.shelf.size(name) == file.size:
             return stored, False
-        create_directory(path.parent)
-        if copy_durably(file.source, path, file.size) != sha256:
-            path.unlink()
+        if self.shelf.store(name, file.source, file.size) != sha256:
+            self.shelf.remove(name)
             raise BackupRefused(f"{file.source} has changed while it was copied; try again")
         return stored, True
 
     def remove(self, backups: Sequence[Backup]) -> int:
         """Remove backups, and what only they have; returns how many octets that were."""
-        with self.locked():
+        with self.shelf.locked():
             for backup in backups:
-                (self.path / BACKUPS / f"{backup.id}.json").unlink(missing_ok=True)
+                self.shelf.remove(f"{BACKUPS}/{backup.id}.json")
             needed = {file.sha256 for backup in self.backups() for file in backup.files}
             freed = 0
-            for path in sorted((self.path / FILES).glob("??/*")):
-                if path.name not in needed:
-                    freed += path.stat().st_size
-                    path.unlink()
+            for name in self.shelf.names(FILES):
+                if name.rpartition("/")[2] not in needed:
+                    freed += self.shelf.size(name) or 0
+                    self.shelf.remove(name)
         return freed
 
 
-def copy_durably(source: Path, target: Path, size: int) -> str:
-    """Copy the first octets of a file, whole or not at all; returns their SHA-256."""
-    unfinished = target.with_name(f"{target.name}.{token_hex(4)}.new")
-    hashed, left = hashlib.sha256(), size
-    try:
-        with source.open("rb") as read, unfinished.open("wb") as written:
-            while left and (chunk := read.read(min(CHUNK, left))):
-                hashed.update(chunk)
-                written.write(chunk)
-                left -= len(chunk)
-            if left:
-                raise BackupRefused(f"{source} has become shorter")
-            written.flush()
-            os.fsync(written.fileno())
-        os.rename(unfinished, target)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    sync_directory(target.parent)
-    return hashed.hexdigest()
+def content_name(sha256: str) -> str:
+    """The name of the file that has this in it."""
+    return f"{FILES}/{sha256[:2]}/{sha256}"
 
 
-def _hashed(path: Path, size: int | None) -> tuple[str, int]:
+def _hashed(octets: BinaryIO, size: int | None) -> tuple[str, int]:
     """SHA-256 of the first octets, or of all, and how many these were."""
     hashed, count = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while size is None or count < size:
-            chunk = file.read(CHUNK if size is None else min(CHUNK, size - count))
-            if not chunk:
-                break
-            hashed.update(chunk)
-            count += len(chunk)
+    while size is None or count < size:
+        chunk = octets.read(CHUNK if size is None else min(CHUNK, size - count))
+        if not chunk:
+            break
+        hashed.update(chunk)
+        count += len(chunk)
     return hashed.hexdigest(), count

@@ -9,7 +9,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from warren.backup.archive import Archive, Backup, Progress, Tell, copy_durably, silent
+from warren.backup.alone import make_alone
+from warren.backup.archive import (
+    Archive,
+    Backup,
+    Progress,
+    StoredFile,
+    Tell,
+    silent,
+)
 from warren.backup.errors import BackupDamaged, BackupRefused
 from warren.persist.data_directory import (
     IDENTITY_FILE,
@@ -19,27 +27,44 @@ from warren.persist.data_directory import (
 )
 
 
-def restore(archive: Archive, backup: Backup, target: Path, tell: Tell = silent) -> None:
+def restore(
+    archive: Archive,
+    backup: Backup,
+    target: Path,
+    tell: Tell = silent,
+    *,
+    alone: bool = False,
+) -> list[str]:
     """Make `target` what the data directory was. Raises `BackupRefused`, `BackupDamaged`, OSError.
 
-    The node that starts from it is the one that was backed up, under whatever name.
+    The node that starts from it is the one that was backed up, under whatever name. `alone`: if
+    that was a member of a cluster, it is none any more; returned are the queues, as `vhost/name`,
+    of which it had no copy.
     """
     if target.exists() and (not target.is_dir() or set(os.listdir(target)) - NOT_OURS_BUT_HARMLESS):
         raise BackupRefused(f"{target} is not empty")
     create_directory(target)
     progress = Progress(0, backup.size)
-    for file in sorted(backup.files, key=lambda file: file.path == IDENTITY_FILE):
-        path = target / file.path
-        if target not in path.parents or ".." in path.parts:
-            raise BackupDamaged(f"the backup names a file outside of a data directory: {file.path}")
-        create_directory(path.parent)
-        try:
-            found = copy_durably(archive.content(file), path, file.size)
-        except FileNotFoundError:
-            raise BackupDamaged(f"{file.path}: {archive.content(file)} is missing") from None
-        if found != file.sha256:
-            path.unlink()
-            raise BackupDamaged(f"{file.path}: {archive.content(file)} is not what was put there")
+
+    def put(file: StoredFile) -> None:
+        _put(archive, file, target)
         progress.done += file.size
         tell(progress)
+
+    for file in backup.files:
+        if file.path != IDENTITY_FILE:
+            put(file)
+    without_copy = make_alone(target) if alone else []
+    for file in backup.files:
+        if file.path == IDENTITY_FILE:
+            put(file)
     sync_directory(target)
+    return without_copy
+
+
+def _put(archive: Archive, file: StoredFile, target: Path) -> None:
+    path = target / file.path
+    if target not in path.parents or ".." in path.parts:
+        raise BackupDamaged(f"the backup names a file outside of a data directory: {file.path}")
+    create_directory(path.parent)
+    archive.fetch(file, path)

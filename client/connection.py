@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias, cast
 
@@ -199,6 +199,11 @@ class Connection(asyncio.Protocol):
     def blocked(self) -> str | None:
         """Why the broker wants no publishes; None when it does."""
         return self._protocol.blocked
+
+    @property
+    def server_properties(self) -> Mapping[str, Any]:
+        """What the broker says of itself."""
+        return self._protocol.server_properties
 
     def pause_reading(self) -> None:
         if self.failure is None and self._reads:

@@ -87,12 +87,13 @@ def header_fields(header: bytes) -> Fields:
     return _fields(table)
 
 
-def with_properties(header: bytes, changed: Mapping[str, bytes]) -> bytes:
-    """The content header with these properties, as octets, in the place of its own.
+def with_properties(header: bytes, changed: Mapping[str, bytes | None]) -> bytes:
+    """The content header with these properties, as octets, in the place of its own; None: without.
 
     Raises `MalformedContent`.
     """
-    found = {**_spans(header), **changed}
+    merged = {**_spans(header), **changed}
+    found = {name: octets for name, octets in merged.items() if octets is not None}
     flags = 0
     for bit, name in enumerate(PROPERTIES):
         if name in found:
@@ -147,6 +148,26 @@ def array_value(items: bytes) -> bytes:
 def array_items(value: bytes) -> bytes | None:
     """The values in an array, one behind the other; None for another type."""
     return value[5:] if value[:1] == b"A" else None
+
+
+def array_values(items: bytes) -> list[bytes]:
+    """The values that stand one behind the other. Raises `MalformedContent`."""
+    values, at = [], 0
+    try:
+        while at < len(items):
+            stop = _value_end(items, at)
+            if stop > len(items):
+                raise MalformedContent("a value runs past the end of its array")
+            values.append(items[at:stop])
+            at = stop
+    except struct.error as error:
+        raise MalformedContent(f"an array that ends too early: {error}") from error
+    return values
+
+
+def longstr_octets(value: bytes) -> bytes | None:
+    """A string that is a value; None for another type."""
+    return value[5:] if value[:1] == b"S" else None
 
 
 def table_fields(value: bytes) -> Fields | None:

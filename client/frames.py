@@ -39,13 +39,28 @@ _BASIC_PUBLISH = struct.Struct(">IH")
 _PUBLISH_ID = 60 << 16 | 40
 
 
+_NO_TABLE = bytes(4)
+
+
 def method_frame(channel: int, kind: type[base.Frame], **arguments: Any) -> bytes:
-    """A frame with this method. Raises ValueError for text that does not fit its wire type."""
+    """A frame with this method. Raises ValueError for text that does not fit its wire type.
+
+    `arguments` of a method, the table at its end, may be octets, with their length.
+    """
+    table = arguments.get("arguments")
+    if isinstance(table, bytes):
+        arguments["arguments"] = {}
     method = _unchecked(kind.index)(**arguments)
     try:
-        return frame.marshal(method, channel)
+        octets = frame.marshal(method, channel)
     except (PAMQPException, struct.error, TypeError, OverflowError) as error:
         raise ValueError(f"{kind.name}: {error}") from error
+    if not isinstance(table, bytes):
+        return octets
+    payload = octets[HEAD.size : -1]
+    assert payload.endswith(_NO_TABLE)
+    payload = payload[: -len(_NO_TABLE)] + table
+    return HEAD.pack(METHOD, channel, len(payload)) + payload + END
 
 
 @cache

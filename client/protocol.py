@@ -170,6 +170,8 @@ class ClientProtocol:
         self.heartbeat_s = 0
         self.blocked: str | None = None
         """Why the broker wants no publishes now; None when it does."""
+        self.server_properties: Mapping[str, Any] = {}
+        """What the broker says of itself."""
         self._login = login
         self._tuning = tuning
         self._received = b""
@@ -498,6 +500,7 @@ class ClientProtocol:
 
     def _start(self, method: commands.Connection.Start, now: float) -> None:
         offered = str(method.mechanisms).split()
+        self.server_properties = method.server_properties or {}
         login = self._login
         if login.mechanism not in offered:
             raise _Nonsense(f"the login mechanisms {' '.join(offered)}, not {login.mechanism}")

@@ -110,7 +110,7 @@ def test_settings_that_operators_cannot_make(
 # Parameters
 
 
-@pytest.mark.parametrize("component", ["cf-nothing", "federation-upstream"])
+@pytest.mark.parametrize("component", ["cf-nothing", "federation-upstreams"])
 def test_component_that_is_not_there(api: Api, own_vhost: str, component: str) -> None:
     assert api.get("parameters", component) == []
     assert api.get("parameters", component, own_vhost) == []

@@ -1,8 +1,9 @@
-"""Which resources run short, and on which nodes: while any does, nobody may publish.
+"""Which resources run short, and on which nodes: while any does, publishers wait.
 
 Answerable for amqp_semantics.md section 1.7 and storage_internals.md section d.4 as far as the
 set of alarms goes: who raises them is the monitors', blocking is the connections'. An alarm of any
-node counts on every node.
+node counts on every node. While a resource is only a little short, publishers to queues that grow
+wait (`core/growth.py`), and the others go on. When it gets worse all of them wait, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -43,25 +44,36 @@ class Alarm(NamedTuple):
 class Alarms:
     """The alarms in effect, as known to `node`.
 
-    `raised` says whether publishers are to wait, because there are any or for `flow`. It is a
-    plain attribute: every publish looks at it.
+    `raised` says whether publishers may have to wait, because there are any or for `flow`, and
+    `all_wait` whether every publisher has to, whatever its queue. Both are plain attributes: every
+    publish looks at the first.
     """
 
     def __init__(self, node: str) -> None:
         self.raised = False
+        self.all_wait = False
         self.flow = False
         self._node = node
         self._slow: set[str] = set()
-        self._in_effect: set[Alarm] = set()
+        # By alarm: whether only publishers to queues that grow wait.
+        self._in_effect: dict[Alarm, bool] = {}
         self._subscribers: dict[object, Callable[[], None]] = {}
 
-    def report(self, resource: Resource, short: bool, node: str | None = None) -> None:
-        """A node, our own unless given, runs short of the resource, or does not any more."""
+    def report(
+        self,
+        resource: Resource,
+        short: bool,
+        node: str | None = None,
+        *,
+        growing_only: bool = False,
+    ) -> None:
+        """A node, our own unless given, runs short of the resource, or does not any more.
+
+        `growing_only`: only publishers to queues that grow have to wait for it.
+        """
         alarm = Alarm(resource, node if node is not None else self._node)
-        if short:
-            self._become(self._in_effect | {alarm})
-        else:
-            self._become(self._in_effect - {alarm})
+        others = {other: only for other, only in self._in_effect.items() if other != alarm}
+        self._become({**others, alarm: growing_only} if short else others)
 
     def set_flow(self, flow: bool, of: str = "disk") -> None:
         """Publishers are to wait for the disk, or for what is named, or not any more.
@@ -79,7 +91,7 @@ class Alarms:
 
     def node_down(self, node: str) -> None:
         """The node is gone, and its alarms with it."""
-        self._become({alarm for alarm in self._in_effect if alarm.node != node})
+        self._become({alarm: only for alarm, only in self._in_effect.items() if alarm.node != node})
 
     def in_effect(self) -> list[Alarm]:
         """All alarms, by node and resource."""
@@ -90,6 +102,10 @@ class Alarms:
     def local(self) -> list[Alarm]:
         """The alarms of our own node."""
         return [alarm for alarm in self.in_effect() if alarm.node == self._node]
+
+    def growing_only(self, alarm: Alarm) -> bool:
+        """Whether only publishers to queues that grow have to wait for this alarm."""
+        return self._in_effect.get(alarm, False)
 
     def reason(self) -> str:
         """What blocked publishers are told; empty without an alarm."""
@@ -106,20 +122,30 @@ class Alarms:
 
         return stop
 
-    def _become(self, alarms: set[Alarm]) -> None:
-        if alarms == self._in_effect:
+    def _become(self, alarms: dict[Alarm, bool]) -> None:
+        before = self._in_effect
+        if alarms == before:
             return
-        for event, changed in (
-            ("alarm_raised", alarms - self._in_effect),
-            ("alarm_cleared", self._in_effect - alarms),
-        ):
-            for alarm in sorted(changed):
-                log_event(log, logging.WARNING, event, resource=alarm.resource, node=alarm.node)
+        for alarm in sorted(alarms):
+            if before.get(alarm) is not alarms[alarm]:
+                log_event(
+                    log,
+                    logging.WARNING,
+                    "alarm_raised",
+                    resource=alarm.resource,
+                    node=alarm.node,
+                    blocks="growing" if alarms[alarm] else "all",
+                )
+        for alarm in sorted(before.keys() - alarms.keys()):
+            log_event(
+                log, logging.WARNING, "alarm_cleared", resource=alarm.resource, node=alarm.node
+            )
         self._in_effect = alarms
         self._changed()
 
     def _changed(self) -> None:
         self.raised = bool(self._in_effect) or self.flow
+        self.all_wait = self.flow or not all(self._in_effect.values())
         for token, callback in list(self._subscribers.items()):
             if token in self._subscribers:
                 callback()

@@ -17,6 +17,8 @@ from warren.core.memory_monitor import Absolute, Fraction, Limit, limit_bytes
 DEFAULT_LIMIT = Absolute(50_000_000)
 DEFAULT_SNAPSHOT_LIMIT = Fraction(0.2)
 """The fraction of the disk that snapshots may keep of files the node has removed."""
+GROWING_ONLY_DOWN_TO = 0.5
+"""While this part of the limit is free, only publishers to queues that grow have to wait."""
 INTERVAL_MIN_S = 0.1
 INTERVAL_MAX_S = 10.0
 # The fastest a disk is taken to fill up.
@@ -33,6 +35,7 @@ class DiskMonitor:
     `free_bytes()` raises OSError when it does not know; `total_memory_bytes()` is asked for a limit
     that is a share of the memory. `enabled` turns false when the monitor has given up.
     `pinned_bytes` is what snapshots keep on the disk, which may be the cause of an alarm.
+    `blocks_all`: all publishers wait as soon as less is free than the limit.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class DiskMonitor:
         limit: Limit = DEFAULT_LIMIT,
         *,
         total_memory_bytes: Callable[[], int],
+        blocks_all: bool = False,
     ) -> None:
         self.limit = limit
         self.free_bytes: int | None = None
@@ -53,6 +57,7 @@ class DiskMonitor:
         self._total_memory_bytes = total_memory_bytes
         self._alarms = alarms
         self._failures = 0
+        self._blocks_all = blocks_all
 
     @property
     def limit_bytes(self) -> int:
@@ -73,16 +78,28 @@ class DiskMonitor:
         if spare < 0 and not self._low:
             self._name_snapshots()
         self._low = spare < 0
-        self._alarms.report(Resource.DISK, spare < 0 or self._writes_fail)
+        self._report(free)
         if spare < 0:
-            return INTERVAL_MAX_S
+            until_all_wait = free - self._all_wait_below
+            if self._blocks_all or until_all_wait < 0:
+                return INTERVAL_MAX_S
+            return min(max(until_all_wait / FAST_BYTES_PER_S / 2, INTERVAL_MIN_S), INTERVAL_MAX_S)
         return min(max(spare / FAST_BYTES_PER_S / 2, INTERVAL_MIN_S), INTERVAL_MAX_S)
 
     def writes_fail(self, fail: bool) -> None:
         """The storage cannot write, whatever the file system says of its space, or can again."""
         self._writes_fail = fail
-        short = self.free_bytes is not None and self.free_bytes < self.limit_bytes
-        self._alarms.report(Resource.DISK, fail or short)
+        self._report(self.free_bytes)
+
+    @property
+    def _all_wait_below(self) -> float:
+        return self.limit_bytes * GROWING_ONLY_DOWN_TO
+
+    def _report(self, free: int | None) -> None:
+        short = free is not None and free < self.limit_bytes
+        enough = free is None or free >= self._all_wait_below
+        growing_only = enough and not self._writes_fail and not self._blocks_all
+        self._alarms.report(Resource.DISK, short or self._writes_fail, growing_only=growing_only)
 
     @property
     def snapshots_are_the_cause(self) -> bool:

@@ -1,7 +1,8 @@
 """Exchanges: a name, some flags and the bindings of which it is the source.
 
 Each type answers one question: to which bindings does a message go? The answers of topic, headers
-and x-consistent-hash are worked out in the modules of these names. Following bindings to other
+and x-consistent-hash are worked out in the modules of these names, that of x-federation-upstream in
+`federation_hops.py`. Following bindings to other
 exchanges, alternate exchanges and the default exchange is `routing.py`'s; permissions, existence
 and declaration rules are the virtual host's.
 """
@@ -17,6 +18,7 @@ from zlib import crc32
 from warren.core.binding import Binding
 from warren.core.consistent_hash import ConsistentHash, hash_source, hashed_value, weight_of
 from warren.core.errors import CommandInvalid
+from warren.core.federation_hops import hop_rule
 from warren.core.field import Table
 from warren.core.headers import HeadersRules, check_x_match
 from warren.core.topic import TopicTrie
@@ -298,6 +300,25 @@ class ModulusHashExchange(Exchange):
         del self._ordered[bisect_left(self._ordered, _in_order(binding), key=_in_order)]
 
 
+class FederationUpstreamExchange(Exchange):
+    """Takes every binding, unless the message was downstream already, or has come too far.
+
+    The federation of another broker declares it here, between an exchange and the queue from which
+    it takes messages. Arguments that make no sense raise `PreconditionFailed`.
+    """
+
+    type = "x-federation-upstream"
+    by_key_only = False
+
+    def destinations(
+        self, routing_key: str, headers: Headers, property_text: PropertyText
+    ) -> Collection[Binding]:
+        return self._bindings if self._rule.lets_pass(headers()) else ()
+
+    def _prepare(self) -> None:
+        self._rule = hop_rule(self.arguments)
+
+
 def _in_order(binding: Binding) -> tuple[str, str, str, str]:
     kind = binding.destination_kind
     return kind, binding.destination, binding.routing_key, binding.fingerprint
@@ -313,6 +334,7 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
         ConsistentHashExchange,
         RandomExchange,
         ModulusHashExchange,
+        FederationUpstreamExchange,
     )
 }
 

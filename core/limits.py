@@ -23,8 +23,13 @@ from warren.core.validation import (
     term,
 )
 
-VHOST_LIMITS = ("max-connections", "max-queues")
-USER_LIMITS = ("max-connections", "max-channels")
+VHOST_QUOTAS = ("max-messages", "max-bytes")
+QUEUE_QUOTAS = ("max-queue-messages", "max-queue-bytes")
+USER_QUOTAS = ("max-messages", "max-bytes")
+"""Messages and octets that may be held together: Warren's own limits (`core/quotas.py`)."""
+
+VHOST_LIMITS = ("max-connections", "max-queues", *VHOST_QUOTAS, *QUEUE_QUOTAS)
+USER_LIMITS = ("max-connections", "max-channels", *USER_QUOTAS)
 COMPONENT = "vhost-limits"
 NAME = "limits"
 

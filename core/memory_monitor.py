@@ -54,6 +54,9 @@ Limit: TypeAlias = Fraction | Absolute
 
 DEFAULT_WATERMARK = Fraction(0.4)
 
+GROWING_ONLY_UPTO = 1.1
+"""Up to so many times the watermark, only publishers to queues that grow have to wait."""
+
 
 def limit_bytes(limit: Limit, total_bytes: int) -> int:
     """The limit in bytes on a machine with so much memory."""
@@ -67,7 +70,7 @@ class MemoryMonitor:
     process keeps without need back to the system; it is asked to before the alarm is raised, and
     now and then when the process has grown or shrunk. `total_bytes` is the machine's memory
     where it is not to be asked for. `is_busy` answers whether clients have been served since it was
-    asked last.
+    asked last. `blocks_all`: all publishers wait as soon as the watermark is passed.
     """
 
     def __init__(
@@ -78,8 +81,10 @@ class MemoryMonitor:
         *,
         release_free: Callable[[], None] = lambda: None,
         total_bytes: int | None = None,
+        blocks_all: bool = False,
     ) -> None:
         self.watermark = watermark
+        self._blocks_all = blocks_all
         self._given_total_bytes = total_bytes
         self.used_bytes: int | None = None
         self.total_bytes = TOTAL_UNKNOWN_BYTES
@@ -112,9 +117,11 @@ class MemoryMonitor:
         if self.used_bytes is None:
             return INTERVAL_MAX_S
         spare = self.limit_bytes - self.used_bytes
-        self._alarms.report(Resource.MEMORY, spare < 0)
+        may_use = self.limit_bytes * GROWING_ONLY_UPTO
+        growing_only = not self._blocks_all and self.used_bytes <= may_use
+        self._alarms.report(Resource.MEMORY, spare < 0, growing_only=growing_only)
         if spare < 0:
-            return INTERVAL_MAX_S
+            return INTERVAL_MIN_S if growing_only else INTERVAL_MAX_S
         return min(max(spare / FAST_BYTES_PER_S, INTERVAL_MIN_S), INTERVAL_MAX_S)
 
     def _has_changed(self, now: float, used_bytes: int) -> bool:

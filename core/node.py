@@ -18,6 +18,8 @@ from warren.core.backing_queue import BackingQueue, BackingSpec
 from warren.core.errors import NotAllowed
 from warren.core.field import Table, longstr
 from warren.core.firehose import Firehose
+from warren.core.growth import Growth
+from warren.core.limits import COMPONENT as LIMITS_COMPONENT
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
 from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
@@ -29,7 +31,8 @@ from warren.core.placement import OneNode, Placement
 from warren.core.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
 from warren.core.queue import Queue
-from warren.core.records import GlobalParameterRecord, VirtualHostRecord
+from warren.core.quotas import Quotas
+from warren.core.records import GlobalParameterRecord, UserRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
 from warren.core.turns import Turns
 from warren.core.vhost import VirtualHost
@@ -55,6 +58,8 @@ class Client(Protocol):
     def force_close(self, reason: str) -> None: ...
 
     def alarms_changed(self) -> None: ...
+
+    def growth_changed(self) -> None: ...
 
 
 class Holding(Protocol):
@@ -109,12 +114,17 @@ class Node:
         self.counts = NodeCounts()
         self._throttle = LoginThrottle()
         self.started_at = clock.wall_time()
+        # Set by tests of clients: what is to be confirmed waits.
+        self.holds_confirms = False
         self._clients_numbered = 0
         # The encoded first frame to every client, by the login mechanisms it offers.
         self.greetings: dict[tuple[str, ...], bytes] = {}
         self._random = random
         self._new_backing_queue = new_backing_queue
         self._server_properties = server_properties
+        self.quotas = Quotas(clock, self._queues_of, lambda: self.vhosts)
+        for name, user in access.users():
+            self.quotas.set_user_limits(name, user.limits)
         for stored in metadata.records(("vhost",)):
             self._start_vhost(stored.key[1])
         self._stop_watching = metadata.watch(("vhost",), self._vhost_changed)
@@ -124,6 +134,9 @@ class Node:
             metadata.watch((kind,), self._permission_changed)
         self.policies.watch(self._policies_changed)
         alarms.subscribe(self._alarms_changed)
+        self.growth = Growth(alarms, clock)
+        self.growth.watch(self._growth_changed)
+        metadata.watch(("parameter", LIMITS_COMPONENT), self._vhost_limits_changed)
 
     # Virtual hosts
 
@@ -194,6 +207,7 @@ class Node:
         )
         vhost.recover()
         self.vhosts[name] = vhost
+        self._set_quotas(vhost)
 
     def _vhost_changed(self, key: Key, record: object | None) -> None:
         name = key[1]
@@ -205,6 +219,7 @@ class Node:
         vhost = self.vhosts.pop(name, None)
         if vhost is None:
             return
+        self.quotas.forget_vhost(name)
         log_event(vhost_log, logging.INFO, "vhost_deleted", vhost=name)
         vhost.end()
         reason = f"vhost '{name}' is deleted"
@@ -355,6 +370,24 @@ class Node:
                 lambda client: client.user is not None and client.user.name == name,
                 f"user '{name}' is deleted",
             )
+        before = bool(self.quotas.of_users)
+        limits = record.limits if isinstance(record, UserRecord) else {}
+        self.quotas.set_user_limits(key[1], limits)
+        if bool(self.quotas.of_users) is not before:
+            for vhost in self.vhosts.values():
+                self._set_quotas(vhost)
+
+    def _vhost_limits_changed(self, key: Key, _record: object | None) -> None:
+        vhost = self.vhosts.get(key[2])
+        if vhost is not None:
+            self._set_quotas(vhost)
+
+    def _set_quotas(self, vhost: VirtualHost) -> None:
+        vhost.quotas = self.quotas.of_vhost(vhost.name, self.vhost_limits.get(vhost.name))
+
+    def _queues_of(self, vhost: str) -> Iterable[Queue]:
+        found = self.vhosts.get(vhost)
+        return found.queues.values() if found is not None else ()
 
     def _permission_changed(self, key: Key, _record: object | None) -> None:
         vhost = self.vhosts.get(key[2])
@@ -368,6 +401,10 @@ class Node:
     def _alarms_changed(self) -> None:
         for client in list(self.clients):
             client.alarms_changed()
+
+    def _growth_changed(self) -> None:
+        for client in list(self.clients):
+            client.growth_changed()
 
 
 def default_server_properties(version: str, platform: str) -> Table:

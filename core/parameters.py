@@ -42,9 +42,9 @@ class Parameter(NamedTuple):
     value: Any
 
 
-Check: TypeAlias = Callable[[str, Any, User | None], None]
-"""Raises `ValidationFailed` unless a parameter of this name may have this value, set by this user;
-None is an operator, who may do everything."""
+Check: TypeAlias = Callable[[str, str, Any, User | None], None]
+"""Raises `ValidationFailed` unless a parameter of this virtual host and name may have this value,
+set by this user; None is an operator, who may do everything."""
 
 
 class Parameters:
@@ -81,7 +81,7 @@ class Parameters:
         if check is not None:
             expect_vhost(self._store, vhost)
             _check_storable(value)
-            check(name, value, user)
+            check(vhost, name, value, user)
             return self._set_registered(component, vhost, name, value, user)
         _check_component(component)
         if name != VHOST_LIMITS_NAME:

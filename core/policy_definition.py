@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.core.queue_type import CLASSIC, QUORUM, QueueType
 from warren.core.validation import ValidationFailed, is_integer, is_storable, pairs, string, term
 
@@ -72,6 +73,14 @@ def _text(value: object) -> bool:
     return isinstance(value, str)
 
 
+FEDERATION_UPSTREAM = "federation-upstream"
+FEDERATION_UPSTREAM_SET = "federation-upstream-set"
+FEDERATION_UPSTREAM_PATTERN = "federation-upstream-pattern"
+FEDERATION_KEYS = frozenset(
+    {FEDERATION_UPSTREAM, FEDERATION_UPSTREAM_SET, FEDERATION_UPSTREAM_PATTERN}
+)
+"""From which upstreams an exchange or queue gets messages; one of these at most."""
+
 # Key: what is valid, and how the refusal goes on after the value.
 KEYS: Mapping[str, tuple[Valid, str]] = {
     "alternate-exchange": (_text, "is not a valid alternate exchange name"),
@@ -111,6 +120,9 @@ KEYS: Mapping[str, tuple[Valid, str]] = {
         lambda value: is_integer(value) and 0 <= value <= STREAM_SEGMENT_BYTES_MAX,
         "is not a valid segment size",
     ),
+    FEDERATION_UPSTREAM: (_text, "is not a valid federation upstream name"),
+    FEDERATION_UPSTREAM_SET: (_text, "is not a valid federation upstream set name"),
+    FEDERATION_UPSTREAM_PATTERN: (_text, "is not a valid federation upstream pattern name"),
 }
 LOG_KEYS: Mapping[str, tuple[Valid, str]] = {
     "log-acks": (
@@ -141,6 +153,11 @@ def check_definition(definition: Any, *, operator: bool) -> None:
         raise ValidationFailed("no policy provided")
     if not isinstance(definition, dict):
         raise ValidationFailed(f"parse error while reading policy: {term(definition)}")
+    if not operator and len(definition.keys() & FEDERATION_KEYS) > 1:
+        raise ValidationFailed(
+            "cannot specify federation-upstream, federation-upstream-set or"
+            " federation-upstream-pattern together"
+        )
     unknown = {}
     for key, value in definition.items():
         if operator and key not in OPERATOR_KEYS:
@@ -150,6 +167,7 @@ def check_definition(definition: Any, *, operator: bool) -> None:
         elif key not in HA_KEYS:
             unknown[key] = value
     if not operator:
+        _check_federation(definition)
         _check_ha(definition)
     if unknown:
         raise ValidationFailed(f"{pairs(unknown)} are not recognised policy settings")
@@ -159,6 +177,19 @@ def _check_value(key: str, value: Any) -> None:
     valid, refusal = KEYS[key]
     if not valid(value) or not is_storable(value):
         raise ValidationFailed(f"{term(value)} {refusal}")
+
+
+def _check_federation(definition: Mapping[str, Any]) -> None:
+    pattern = definition.get(FEDERATION_UPSTREAM_PATTERN)
+    if pattern is None:
+        return
+    try:
+        compile_pattern(pattern)
+    except InvalidPattern as error:
+        raise ValidationFailed(
+            f"could not compile pattern {error.pattern} to a regular expression."
+            f" Error: {error.reason}"
+        ) from None
 
 
 def _check_ha(definition: Mapping[str, Any]) -> None:

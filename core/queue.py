@@ -27,6 +27,7 @@ from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Clock, Timer
 from warren.core.queue_arguments import QueueSettings
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.stock import Stock
 from warren.core.turns import Turns
 from warren.core.waiting import Event
 from warren.core.ways_out import WaysOut
@@ -165,6 +166,7 @@ class Queue:
         "auto_delete",
         "backing",
         "consumers",
+        "declared_by",
         "deleted",
         "durable",
         "exclusive_owner",
@@ -216,6 +218,7 @@ class Queue:
         self.left_ready = 0
         # Whether another node may take the place of its leader.
         self.mirrored = False
+        self.declared_by = ""
         # Counted since the queue is here; `stats` says what becomes of them.
         self.published = 0
         self.acked = 0
@@ -249,6 +252,10 @@ class Queue:
     def __len__(self) -> int:
         """Ready messages."""
         return self.backing.length
+
+    def stock(self) -> Stock:
+        """What it holds."""
+        return Stock(self.backing.length + self.unacked, self.backing.ready_bytes)
 
     @property
     def vhost_name(self) -> str:

@@ -52,7 +52,8 @@ class ExchangeRecord(msgspec.Struct, frozen=True):
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
-    """`queue_id` is what the storage knows the queue by.
+    """`queue_id` is what the storage knows the queue by, `declared_by` the name of the user, empty
+    where that is not known.
 
     `leader` is the node that has it; empty where there is but one. `mirrors` are the nodes that
     have a copy, the oldest first, and `in_sync` those whose copy is whole. `epoch` counts how
@@ -62,9 +63,9 @@ class QueueRecord(msgspec.Struct, frozen=True):
     is not `queue_id`. `carrier` is what brings the leader's batches to mirrors: `log`, or gm
     where it is empty. `members` are the nodes that a quorum queue is to be on, in a cluster. With
     `log`, `acks` is how many of the copies that are whole, the leader's
-    among them, have a publish before it is confirmed (0: all), and `ballot` counts the elections
-    that came to nothing, and `missing` the copies that are not named any more and still count,
-    since the others may lack what they had.
+    among them, have a publish before it is confirmed (0: all), `ballot` counts how
+    often the votes of elections were made void, and `missing` the copies that are not named any
+    more and still count, since the others may lack what they had.
     """
 
     auto_delete: bool
@@ -85,6 +86,7 @@ class QueueRecord(msgspec.Struct, frozen=True):
     ballot: int = 0
     missing: int = 0
     members: list[str] = []
+    declared_by: str = ""
 
     @property
     def whole_copies(self) -> int:

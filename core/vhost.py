@@ -61,6 +61,7 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.queue_type import QUORUM, majority_of, with_default_type
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.quorum_queue import QuorumQueue
+from warren.core.quotas import VhostQuotas
 from warren.core.records import (
     BindingRecord,
     ExchangeRecord,
@@ -148,6 +149,8 @@ class VirtualHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.firehose: Firehose | None = None
+        # What its queues may hold; `Node` sets it.
+        self.quotas: VhostQuotas | None = None
         # What passed through channels and queues that are gone.
         self.past_channels = NOTHING
         self.past_received = 0
@@ -334,6 +337,7 @@ class VirtualHost:
         exclusive_owner: object | None,
         auto_delete: bool,
         arguments: Table,
+        declared_by: str = "",
         may_wait: bool = False,
     ) -> Commit:
         """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments.
@@ -366,6 +370,7 @@ class VirtualHost:
             leader=leader,
             members=list(members),
             acks=majority_of(members) if members else 0,
+            declared_by=declared_by,
         )
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner
@@ -772,6 +777,7 @@ class VirtualHost:
             queue.trace_with(self.firehose)
         self.queues[name] = queue
         queue.mirrored = bool(record.mirrors)
+        queue.declared_by = record.declared_by
         owner = queue.exclusive_owner
         if owner is not None:
             self._exclusive.setdefault(owner, {})[name] = queue

@@ -19,7 +19,7 @@ from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
 from warren.persist.cluster_file import FILE as CLUSTER_FILE
 
-BACKUPS = click.argument("backups", metavar="BACKUPS", type=click.Path(path_type=Path))
+BACKUPS = click.argument("backups", metavar="BACKUPS")
 CHOSEN = click.argument("backup_id", metavar="[ID]", required=False)
 
 TELL_EVERY_S = 0.5
@@ -29,25 +29,25 @@ TELL_EVERY_S = 0.5
 def backup() -> None:
     """Back up a node's messages and definitions, also while it runs.
 
-    BACKUPS is a directory for the backups of one node.
+    BACKUPS is a directory for the backups of one node, or a URL such as s3://bucket/folder.
     """
 
 
 @backup.command()
 @click.argument("data_directory", metavar="DIR", type=click.Path(path_type=Path))
 @BACKUPS
-def create(data_directory: Path, backups: Path) -> None:
+def create(data_directory: Path, backups: str) -> None:
     """Back up the data directory DIR; only what is new since the last time is copied."""
-    with _refusals(), _progress() as tell:
+    with refusals(), progress() as tell:
         made = Archive.open(backups, create=True).create(data_directory, tell)
     click.echo(f"{made.id}: {_size(made.size)}, {_size(made.new_bytes)} of it copied")
 
 
 @backup.command("list")
 @BACKUPS
-def list_backups(backups: Path) -> None:
+def list_backups(backups: str) -> None:
     """List the backups, the oldest first."""
-    with _refusals():
+    with refusals():
         found = Archive.open(backups).backups()
     for one in found:
         at = datetime.fromtimestamp(one.created_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -57,9 +57,9 @@ def list_backups(backups: Path) -> None:
 @backup.command()
 @BACKUPS
 @CHOSEN
-def verify(backups: Path, backup_id: str | None) -> None:
+def verify(backups: str, backup_id: str | None) -> None:
     """Read all of a backup, the latest or ID, and say what is not what was put there."""
-    with _refusals(), _progress() as tell:
+    with refusals(), progress() as tell:
         archive = Archive.open(backups)
         chosen = archive.backup(backup_id)
         wrong = archive.verify(chosen, tell)
@@ -73,11 +73,11 @@ def verify(backups: Path, backup_id: str | None) -> None:
 @BACKUPS
 @click.argument("backup_ids", metavar="[ID]...", nargs=-1)
 @click.option("--keep", type=click.IntRange(min=1), help="Remove all but the latest so many.")
-def remove(backups: Path, backup_ids: tuple[str, ...], keep: int | None) -> None:
+def remove(backups: str, backup_ids: tuple[str, ...], keep: int | None) -> None:
     """Remove backups, and what only they have."""
     if bool(backup_ids) == (keep is not None):
         raise click.UsageError("name the backups to remove, or say how many to --keep")
-    with _refusals():
+    with refusals():
         archive = Archive.open(backups)
         chosen: list[Backup]
         if keep is not None:
@@ -92,23 +92,30 @@ def remove(backups: Path, backup_ids: tuple[str, ...], keep: int | None) -> None
 @BACKUPS
 @click.argument("data_directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--backup", "backup_id", metavar="ID", help="Which one. [the latest]")
-def restore(backups: Path, data_directory: Path, backup_id: str | None) -> None:
+@click.option("--alone", is_flag=True, help="A member of a cluster becomes a node of its own.")
+def restore(backups: str, data_directory: Path, backup_id: str | None, alone: bool) -> None:
     """Make DIR, which is to be empty, what the data directory was that was backed up.
 
     Then start a node with it: `warren server --data-dir DIR`. It may have another name. Of the node
-    that was backed up and the restored one only one may run in a cluster.
+    that was backed up and the restored one only one may run in a cluster. With --alone the node of
+    a cluster comes back without the cluster and its etcd, with the queues it led or mirrored.
     """
-    with _refusals(), _progress() as tell:
+    with refusals(), progress() as tell:
         archive = Archive.open(backups)
         chosen = archive.backup(backup_id)
-        restore_backup(archive, chosen, data_directory, tell)
+        empty = restore_backup(archive, chosen, data_directory, tell, alone=alone)
     click.echo(f"{chosen.id} is in {data_directory}: {_size(chosen.size)}")
     if (data_directory / CLUSTER_FILE).exists():
-        click.echo("It is a member of a cluster, and needs the etcd of that cluster to start.")
+        click.echo(
+            "It is a member of a cluster, and needs the etcd of that cluster to start; with --alone"
+            " it would not."
+        )
+    for queue in empty:
+        click.echo(f"{queue} is empty: other nodes had its messages")
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     try:
         yield
     except (BackupRefused, OSError) as error:
@@ -116,7 +123,7 @@ def _refusals() -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
+def progress() -> Iterator[Callable[[Progress], None]]:
     """Tells people how far it is; files and pipes are spared."""
     shown_at = time.monotonic()
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "migrate": "warren.mgmt.migrate.command:migrate",
     "perf": "warren.mgmt.perf.command:perf",
     "restore": "warren.mgmt.backup_command:restore",
+    "restore-queues": "warren.mgmt.restore_queues_command:restore_queues",
     "server": "warren.mgmt.server_command:server",
     "store": "warren.mgmt.store_command:store",
 }

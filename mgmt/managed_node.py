@@ -16,6 +16,7 @@ from warren.mgmt.sorted_queues import SortedQueues
 
 if TYPE_CHECKING:
     from warren.cluster import Cluster
+    from warren.federation.links import Links
     from warren.mgmt.peers import Peers
     from warren.mgmt.statistics.sampler import Statistics
     from warren.persist.storage import Storage
@@ -61,6 +62,9 @@ class ManagedNode:
 
     shovels: Shovels
     """What moves messages on behalf of operators."""
+
+    federation: Links
+    """What gets messages from other brokers."""
 
     cluster: Cluster | None = None
     """The cluster the node is in; None for a node that is alone."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -260,7 +261,8 @@ def added(one: Any, other: Any) -> Any:
                 for name in {**one, **other}
             }
         case list(), list():
-            return [added(a, b) for a, b in zip(one, other, strict=False)]
+            # The samples of a node that began later are fewer, and newest first like all.
+            return [added(a, b) for a, b in zip_longest(one, other)]
     return one
 
 

@@ -126,9 +126,11 @@ async def _serve(config: Config, output: LogOutput) -> None:
     loop.add_signal_handler(signal.SIGHUP, output.reopen)
     manager = ServiceManager.of(os.environ, os.getpid())
     manager.stay_alive(loop)
-    running = await RunningNode.start(config)
-    # Whoever reads the line may send a signal at once.
     life = _Life(config, output, manager)
+    running = await life.begin()
+    if running is None:
+        manager.close()
+        return
     ports = ", ".join(str(port) for port in running.amqp_ports)
     tls = "".join(f", amqps {port}" for port in running.tls_ports)
     http = "".join(f", {kind} {port}" for kind, port in running.http_ports)
@@ -153,6 +155,10 @@ class _Life:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_wanted.set)
+
+    async def begin(self) -> RunningNode | None:
+        """The node, ready; None when a signal has come before that. Raises what a start raises."""
+        return await self._start(self._config)
 
     async def live(self, running: RunningNode) -> None:
         """Raises what a start raises, when the node cannot go on after a pause."""

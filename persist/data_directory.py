@@ -146,13 +146,13 @@ class DataDirectory:
         self.close()
 
 
-def create_directory(path: Path) -> None:
+def create_directory(path: Path, mode: int = 0o700) -> None:
     """Create a directory, and its parents, so that they are there after a crash.
 
-    Only the owner may look inside: definitions hold password hashes.
+    Unless `mode` says otherwise only the owner may look inside: definitions hold password hashes.
     """
     for directory in _missing(path):
-        directory.mkdir(mode=0o700, exist_ok=True)
+        directory.mkdir(mode=mode, exist_ok=True)
         sync_directory(directory.parent)
     sync_directory(path)
 

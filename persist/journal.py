@@ -141,6 +141,8 @@ class Journal:
         self.urgent = False
         self.congested = False
         self.written_bytes = 0
+        # Of all queues since the start, those that are gone among them.
+        self.messages_written = self.messages_read = 0
         self.batches = 0
         self._store = store
         self._writer = writer

@@ -384,6 +384,7 @@ class QueueIndex:
             if confirms is not None:
                 waiting.append((confirms, publish_seq))
         self.written_count += emitted
+        self._journal.messages_written += emitted
         self._journal.unwritten_bytes -= taken
         if count:
             self._surroundings.persistent.keep(batch.file, count, octets)
@@ -523,6 +524,7 @@ class QueueIndex:
         if not written:
             return
         self.written_count += len(written)
+        self._journal.messages_written += len(written)
         place = surroundings.page_out(b"".join(parts))
         store = surroundings.transient
         file = store.files[place >> 32]
@@ -862,6 +864,7 @@ class QueueIndex:
         What is lost leaves the index.
         """
         self.read_count += len(entries)
+        self._journal.messages_read += len(entries)
         messages: list[Message] = []
         lost: list[Entry] = []
         for run in self._runs(entries):

@@ -6,26 +6,17 @@ present name does not stand (`FORMER`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from warren.client.content_header import PROPERTIES, property_octets
-from warren.core.validation import ValidationFailed, is_integer, is_number, term
-from warren.shovel.uri import InvalidUri, Uri, parse_uri
-
-PREFETCH_MAX = 65_535
-"""What basic.qos has room for."""
-
-
-class AckMode(Enum):
-    """When the source may forget a message."""
-
-    ON_CONFIRM = "on-confirm"
-    ON_PUBLISH = "on-publish"
-    NO_ACK = "no-ack"
-
+from warren.core.validation import ValidationFailed, is_integer, term
+from warren.shovel import checks
+from warren.shovel.checks import Check, Problems
+from warren.shovel.redrive import Back, Death
+from warren.shovel.transfer import AckMode
+from warren.shovel.uri import Uri, parse_uri
 
 QUEUE_LENGTH: Final = "queue-length"
 NEVER: Final = "never"
@@ -96,6 +87,8 @@ class Destination:
     properties: Mapping[str, bytes]
     add_forward_headers: bool
     add_timestamp_header: bool
+    redrive: tuple[Back, Death] | None = None
+    """Dead letters go back to where they came from."""
 
 
 @dataclass(frozen=True)
@@ -124,19 +117,18 @@ def parse(value: Mapping[str, Any]) -> Definition:
         return value.get(key, value.get(FORMER.get(key, key), default))
 
     delete_after = given("src-delete-after", NEVER)
-    delay_s = given("reconnect-delay", 5)
     return Definition(
         Source(
-            uris=[parse_uri(uri) for uri in _listed(value["src-uri"])],
+            uris=[parse_uri(uri) for uri in checks.listed(value["src-uri"])],
             queue=value.get("src-queue"),
             exchange=value.get("src-exchange"),
             exchange_key=given("src-exchange-key", ""),
             queue_arguments=given("src-queue-args", {}),
             consumer_arguments=given("src-consumer-args", {}),
-            prefetch=min(max(int(given("src-prefetch-count", 1000)), 0), PREFETCH_MAX),
+            prefetch=checks.prefetch(given("src-prefetch-count", 1000)),
         ),
         Destination(
-            uris=[parse_uri(uri) for uri in _listed(value["dest-uri"])],
+            uris=[parse_uri(uri) for uri in checks.listed(value["dest-uri"])],
             queue=value.get("dest-queue"),
             exchange=value.get("dest-exchange"),
             exchange_key=given("dest-exchange-key"),
@@ -147,45 +139,34 @@ def parse(value: Mapping[str, Any]) -> Definition:
             },
             add_forward_headers=given("dest-add-forward-headers", False),
             add_timestamp_header=given("dest-add-timestamp-header", False),
+            redrive=None
+            if "dest-redrive" not in value
+            else (Back(value["dest-redrive"]), Death(given("dest-redrive-death", "last"))),
         ),
         AckMode(given("ack-mode", "on-confirm")),
         None if delete_after == NEVER else delete_after,
-        delay_s if delay_s > 0 else None,
+        checks.delay_s(given("reconnect-delay", 5)),
     )
 
 
 def uris(value: Mapping[str, Any]) -> list[Uri]:
     """All URIs of a parameter that `check` has let pass."""
-    return [parse_uri(uri) for key in ("src-uri", "dest-uri") for uri in _listed(value[key])]
-
-
-def _listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
+    return [parse_uri(uri) for key in ("src-uri", "dest-uri") for uri in checks.listed(value[key])]
 
 
 # Problems
-
-Problems: TypeAlias = list[str]
-Check: TypeAlias = Callable[[str, Any], Problems]
 
 
 def _problems(name: str, value: Any) -> Problems:
     if not isinstance(value, dict):
         return [f"{name} not a list {term(value)}"]
-    problems: Problems = []
-    for key in ("src-uri", "dest-uri"):
-        if key not in value:
-            problems.append(f'Key "{key}" not found in {name}')
+    problems = checks.missing(name, value, ("src-uri", "dest-uri"))
     for key, checked in CHECKS.items():
         if key in value:
             problems += checked(key, value[key])
         if FORMER.get(key) in value:
             problems += checked(FORMER[key], value[FORMER[key]])
-    unknown = {
-        key: item for key, item in value.items() if key not in CHECKS and key not in FORMER_NAMES
-    }
-    if unknown:
-        problems.append(f"Unrecognised terms {term(unknown)} in {name}")
+    problems += checks.unrecognised(name, value, CHECKS.keys() | FORMER_NAMES)
     return problems + _contradictions(value)
 
 
@@ -197,33 +178,15 @@ def _contradictions(value: dict[str, Any]) -> Problems:
         problems.append("Must specify 'src-exchange' or 'src-queue'")
     if "dest-queue" in value and "dest-exchange" in value:
         problems.append("Cannot specify 'dest-exchange' and 'dest-queue'")
+    if "dest-redrive" in value:
+        for other in ("dest-queue", "dest-exchange", "dest-exchange-key"):
+            if other in value:
+                problems.append(f"Cannot specify 'dest-redrive' and '{other}'")
+        if value.get("ack-mode", AckMode.ON_CONFIRM.value) != AckMode.ON_CONFIRM.value:
+            problems.append("Cannot specify 'dest-redrive' without 'on-confirm'")
     delete_after = value.get("src-delete-after", value.get("delete-after"))
     if value.get("ack-mode") == AckMode.NO_ACK.value and is_integer(delete_after):
         problems.append("Cannot specify 'no-ack' and numerical 'delete-after'")
-    return problems
-
-
-def _wants(valid: Callable[[Any], bool], what: str) -> Check:
-    def check(key: str, value: Any) -> Problems:
-        return [] if valid(value) else [f"{key} should be {what}, actually was {term(value)}"]
-
-    return check
-
-
-def _one_of(*names: str) -> Check:
-    shown = ",".join(map(term, names))
-    return _wants(lambda value: value in names, f"one of [{shown}]")
-
-
-def _uris(key: str, value: Any) -> Problems:
-    if not isinstance(value, str | list):
-        return [f"{key} should be list, actually was {term(value)}"]
-    problems = []
-    for uri in _listed(value):
-        try:
-            parse_uri(uri)
-        except InvalidUri as error:
-            problems.append(str(error))
     return problems
 
 
@@ -234,8 +197,7 @@ def _object_of(known: frozenset[str]) -> Check:
             return []
         if not isinstance(value, dict):
             return [f"{key} should be list, actually was {term(value)}"]
-        unknown = {name: item for name, item in value.items() if name not in known}
-        return [f"Unrecognised terms {term(unknown)} in {key}"] if unknown else []
+        return checks.unrecognised(key, value, known)
 
     return check
 
@@ -246,7 +208,7 @@ def _properties(key: str, value: Any) -> Problems:
         return problems
     for name in sorted(value.keys() & PUBLISH_PROPERTIES):
         item = value[name]
-        check = _text if PROPERTIES[name] == "shortstr" else _number
+        check = checks.text if PROPERTIES[name] == "shortstr" else checks.number
         wrong = check(name, item)
         if not wrong:
             try:
@@ -266,37 +228,28 @@ def _delete_after(key: str, value: Any) -> Problems:
     ]
 
 
-def _name(key: str, value: Any) -> Problems:
-    problems = _text(key, value)
-    if not problems and len(value.encode()) > 255:
-        problems = [f"{key} should have 255 bytes at most, actually had {len(value.encode())}"]
-    return problems
-
-
-_text = _wants(lambda value: isinstance(value, str), "binary")
-_number = _wants(is_number, "a number")
-_boolean = _wants(lambda value: isinstance(value, bool), "boolean")
-
 CHECKS: Final[Mapping[str, Check]] = {
-    "src-uri": _uris,
-    "dest-uri": _uris,
-    "src-protocol": _one_of(PROTOCOL),
-    "dest-protocol": _one_of(PROTOCOL),
-    "src-queue": _name,
-    "src-exchange": _name,
-    "src-exchange-key": _name,
+    "src-uri": checks.uris,
+    "dest-uri": checks.uris,
+    "src-protocol": checks.one_of(PROTOCOL),
+    "dest-protocol": checks.one_of(PROTOCOL),
+    "src-queue": checks.name,
+    "src-exchange": checks.name,
+    "src-exchange-key": checks.name,
     "src-queue-args": _object_of(QUEUE_ARGUMENTS),
     "src-consumer-args": _object_of(CONSUMER_ARGUMENTS),
-    "src-prefetch-count": _number,
+    "src-prefetch-count": checks.number,
     "src-delete-after": _delete_after,
-    "dest-queue": _name,
-    "dest-exchange": _name,
-    "dest-exchange-key": _name,
+    "dest-queue": checks.name,
+    "dest-exchange": checks.name,
+    "dest-exchange-key": checks.name,
     "dest-queue-args": _object_of(QUEUE_ARGUMENTS),
     "dest-publish-properties": _properties,
-    "dest-add-forward-headers": _boolean,
-    "dest-add-timestamp-header": _boolean,
-    "ack-mode": _one_of("no-ack", "on-publish", "on-confirm"),
-    "reconnect-delay": _number,
+    "dest-redrive": checks.one_of(*[back.value for back in Back]),
+    "dest-redrive-death": checks.one_of(*[death.value for death in Death]),
+    "dest-add-forward-headers": checks.boolean,
+    "dest-add-timestamp-header": checks.boolean,
+    "ack-mode": checks.ack_mode,
+    "reconnect-delay": checks.number,
 }
 FORMER_NAMES: Final = frozenset(FORMER.values())

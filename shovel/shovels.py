@@ -1,12 +1,7 @@
 """The shovels of a node: each is run by one node of the cluster, as its parameter says.
 
-A parameter of component `shovel` has in its record the node that runs it. The node that sets it
-first is that node. When that node is not up any more, another writes its own name there; the store
-takes such a claim only if the record is as it was read, so one of several claimants succeeds.
-
-A node runs a shovel while the record names it, and only as long as the others cannot count it as
-down (`Place.may_run`): so no two nodes ever run the same. A changed parameter restarts its shovel;
-one that is set again as it was does not. A shovel that has moved all it was to move deletes its
+`assignments.py` says which node that is. A changed parameter restarts its shovel; one that is set
+again as it was does not. A shovel that has moved all it was to move deletes its
 parameter, unless the parameter was changed meanwhile.
 """
 
@@ -14,69 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-import msgspec
-
-from warren.client.connection import ConnectionFailed, Dial, Target, network
-from warren.client.protocol import Login
-from warren.core.access import AccessControl, LoginRefused, User
+from warren.client.connection import Target
+from warren.core.access import AccessControl, User
 from warren.core.log_line import log_event
 from warren.core.periodic import Periodic
 from warren.core.ports import Clock, Conflict, Key, MetadataStore, Precondition, Write
 from warren.core.records import ParameterRecord
-from warren.core.validation import ValidationFailed
 from warren.shovel import definition as definitions
+from warren.shovel.assignments import LOOK_S, Assignments, Place
 from warren.shovel.definition import Definition
+from warren.shovel.reach import ConnectWithin, Reach
 from warren.shovel.status import State, Status, row
-from warren.shovel.uri import DEFAULT_PASSWORD, DEFAULT_USER, Uri
+from warren.shovel.uri import Uri
 from warren.shovel.worker import Worker
 
 log = logging.getLogger("warren.shovel")
 
 COMPONENT = "shovel"
-LOOK_S = 1.0
-"""How often a node looks for shovels of nodes that are down."""
-
-OPERATOR = User("operator", frozenset(), unrestricted=True)
-"""Who connects to the node for shovels that an operator set."""
-IMPERSONATOR = "impersonator"
-
-
-class Place(Protocol):
-    """This node among the others."""
-
-    def alive(self) -> Collection[str]:
-        """The nodes that are up, this one included."""
-        ...
-
-    def may_run(self) -> bool:
-        """Whether the others count this node as up."""
-        ...
-
-
-class OnlyNode(NamedTuple):
-    """The place of a node that is alone."""
-
-    name: str
-
-    def alive(self) -> Collection[str]:
-        return (self.name,)
-
-    def may_run(self) -> bool:
-        return True
-
-
-class ConnectWithin(Protocol):
-    def __call__(
-        self, new_client: Callable[[], asyncio.Protocol], user: User | None
-    ) -> Any:  # An awaitable.
-        """Connect a client with this node; without a user it logs in with a password."""
-        ...
 
 
 @dataclass
@@ -102,9 +57,8 @@ class Shovels:
     ) -> None:
         self._node = node
         self._store = store
-        self._access = access
-        self._place = place
-        self._connect_within = connect_within
+        self._assignments = Assignments(COMPONENT, node, store, place, log)
+        self._reach = Reach(access, connect_within)
         self._cluster_name = cluster_name
         self._clock = clock
         self._random = random
@@ -139,24 +93,25 @@ class Shovels:
 
     # What parameters may be
 
-    def check(self, name: str, value: Any, user: User | None) -> None:
+    def check(self, _vhost: str, name: str, value: Any, user: User | None) -> None:
         """Raises `ValidationFailed` with every problem of a parameter that the user sets."""
         definitions.check(name, value)
-        if user is None:
-            return
         for uri in definitions.uris(value):
-            if uri.host is None and not self._access.vhost_allowed(user, uri.vhost):
-                raise ValidationFailed(f'user "{user.name}" may not connect to vhost "{uri.vhost}"')
+            self._reach.check(uri, user)
 
     # What is shown and done
 
     def rows(self) -> list[dict[str, Any]]:
         """The shovels that are to run here, as the HTTP API shows them."""
-        return [self._row(key, one) for key, one in self._records() if one.node == self._node]
+        return [
+            self._row(key, one)
+            for key, one in self._assignments.records()
+            if one.node == self._node
+        ]
 
     def all_rows(self) -> list[dict[str, Any]]:
         """The shovels of all nodes; of those of other nodes it is not known how they are."""
-        return [self._row(key, record) for key, record in self._records()]
+        return [self._row(key, record) for key, record in self._assignments.records()]
 
     def node_of(self, vhost: str, name: str) -> str | None:
         """The node that runs the shovel; None where there is no such shovel."""
@@ -206,17 +161,13 @@ class Shovels:
         """See that each shovel runs where it has to; again after so many seconds."""
         for key in [key for key in self._running if self._store.get(key) is None]:
             self._end(key)
-        for key, record in list(self._records()):
+        for key, record in list(self._assignments.records()):
             self._follow(key, record)
         return LOOK_S
 
     def _follow(self, key: Key, record: object | None) -> None:
         running = self._running.get(key)
-        mine = (
-            isinstance(record, ParameterRecord)
-            and record.node == self._node
-            and self._place.may_run()
-        )
+        mine = isinstance(record, ParameterRecord) and self._assignments.is_mine(record)
         if running is not None and not (mine and _same(running.record, record)):
             self._end(key)
             running = None
@@ -225,25 +176,8 @@ class Shovels:
         if mine:
             if running is None and key not in self._stopping:
                 self._begin(key, record)
-        elif self._place.may_run() and record.node not in self._place.alive():
-            self._claim(key, record)
-
-    def _claim(self, key: Key, record: ParameterRecord) -> None:
-        """Take over a shovel of a node that is down, unless another node is faster."""
-        stored = self._store.get(key)
-        if stored is None or stored.record != record:
-            return
-        claimed = msgspec.structs.replace(record, node=self._node)
-        log_event(
-            log,
-            logging.INFO,
-            "shovel_claimed",
-            shovel=key[3],
-            vhost=key[2],
-            former_node=record.node,
-        )
-        with suppress(Conflict):
-            self._store.transact([Write(key, claimed)], [Precondition(key, stored.version)])
+        else:
+            self._assignments.claim_left(key, record)
 
     def _begin(self, key: Key, record: ParameterRecord) -> None:
         try:
@@ -293,67 +227,12 @@ class Shovels:
             # Another node was faster: look again whether the shovel is another one now.
             commit.then(lambda: self._finished(key, record) if commit.refused else None)
 
-    def _records(self) -> Iterator[tuple[Key, ParameterRecord]]:
-        for key, record, _ in self._store.records(("parameter", COMPONENT)):
-            assert isinstance(record, ParameterRecord)
-            yield key, record
-
-    # Reaching brokers
-
     def _target(self, uri: Uri, name: str, user: str, definition: Definition) -> Target:
-        login = Login(
-            DEFAULT_USER if uri.username is None else uri.username,
-            DEFAULT_PASSWORD if uri.password is None else uri.password,
-            uri.vhost,
-            f"Shovel {name}",
-            uri.mechanism,
-        )
-        if uri.host is None:
-            dial = self._dial_within(uri, user, definition)
-            if uri.username is None:
-                login = login._replace(mechanism="EXTERNAL")
-        else:
-            dial = _dial(uri)
-        return Target(uri.shown, dial, login, uri.tuning, uri.timeout_s)
-
-    def _dial_within(self, uri: Uri, user: str, definition: Definition) -> Dial:
-        async def dial(new_client: Callable[[], asyncio.Protocol]) -> None:
-            admitted = None
-            if uri.username is None:
-                admitted = self._admitted(user, definition)
-            await self._connect_within(new_client, admitted)
-
-        return dial
-
-    def _admitted(self, name: str, definition: Definition) -> User:
-        """The user who set the shovel, as he is today. Raises `ConnectionFailed`.
-
-        Messages that stay within the cluster keep their `user_id`: it was checked when they were
-        published.
-        """
-        user = OPERATOR
-        if name:
-            try:
-                user = self._access.authenticate_by_certificate(name, from_loopback=True)
-            except LoginRefused as refusal:
-                raise ConnectionFailed(403, f"user '{name}': {refusal.reason}") from None
-        within = all(uri.host is None for uri in definition.source.uris)
-        tags = user.tags
-        if within and "user_id" not in definition.destination.properties:
-            tags |= {IMPERSONATOR}
-        return User(user.name, tags, user.unrestricted)
-
-
-def _dial(uri: Uri) -> Dial:
-    async def dial(new_client: Callable[[], asyncio.Protocol]) -> None:
-        assert uri.host is not None
-        tls, name = None, None
-        if uri.tls is not None:
-            # The files may have been renewed since the last time.
-            tls, name = uri.tls.context(), uri.tls.server_name
-        await network(uri.host, uri.port, tls, name)(new_client)
-
-    return dial
+        """Messages that stay within the cluster keep their `user_id`: it was checked when they were
+        published."""
+        within = all(source.host is None for source in definition.source.uris)
+        keeps_user = within and "user_id" not in definition.destination.properties
+        return self._reach.target(uri, f"Shovel {name}", user, impersonates=keeps_user)
 
 
 def _key(vhost: str, name: str) -> Key:

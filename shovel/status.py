@@ -24,7 +24,8 @@ class Status:
     """The present state of one shovel. `since` is in seconds since 1970.
 
     `reason` is what went wrong last, and empty while it runs. `waiting_for` is why a shovel that
-    runs moves nothing: an alarm of the destination, or messages that it refuses.
+    runs moves nothing: an alarm of the destination, or messages that it refuses. `left` messages
+    stay at the source, the last one for this reason.
     """
 
     state: State
@@ -35,6 +36,8 @@ class Status:
     moved: int = 0
     pending: int = 0
     waiting_for: str = ""
+    left: int = 0
+    left_because: str = ""
 
     def become(self, state: State, now: float, reason: str = "") -> None:
         if state is not self.state:
@@ -59,6 +62,8 @@ def row(
     }
     if status.reason:
         shown["reason"] = status.reason
+    if status.left:
+        shown |= {"messages_left": status.left, "left_because": status.left_because}
     if status.waiting_for:
         shown["waiting_for"] = status.waiting_for
     if status.state is State.RUNNING:

@@ -12,22 +12,33 @@ is published again after a pause.
 
 To a queue, order is kept: after a refusal nothing is published before the refused messages are. To
 an exchange, each message may have another fate, so the others go on.
+
+A message may also be left: it stays in the source until the connection ends, and counts as dealt
+with, not as moved.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from enum import Enum
 from typing import NamedTuple
 
 from warren.client.events import Delivered
-from warren.shovel.definition import AckMode
 
 HELD_OCTETS_MAX = 16 << 20
 """Octets of messages that a shovel holds before it reads no more of the source."""
 
 HELD_MAX = 20_000
 """The same for their number: small messages cost memory too."""
+
+
+class AckMode(Enum):
+    """When the source may forget a message."""
+
+    ON_CONFIRM = "on-confirm"
+    ON_PUBLISH = "on-publish"
+    NO_ACK = "no-ack"
 
 
 class Ack(NamedTuple):
@@ -39,10 +50,14 @@ class Ack(NamedTuple):
 
 class Transfer:
     """The messages between one source and one destination. `limit`: so many are moved, then it is
-    over; None is no limit."""
+    over; None is no limit. `leaves_refused`: what the destination does not take is left."""
 
-    def __init__(self, mode: AckMode, *, in_order: bool, limit: int | None) -> None:
+    def __init__(
+        self, mode: AckMode, *, in_order: bool, limit: int | None, leaves_refused: bool = False
+    ) -> None:
         self.moved = 0
+        self.left = 0
+        self._leaves_refused = leaves_refused
         self._mode = mode
         self._in_order = in_order
         self._limit = limit
@@ -56,7 +71,7 @@ class Transfer:
 
     @property
     def done(self) -> bool:
-        return self._limit is not None and self.moved >= self._limit
+        return self._limit is not None and self.moved + self.left >= self._limit
 
     @property
     def pending(self) -> int:
@@ -98,7 +113,7 @@ class Transfer:
 
     @property
     def _begun(self) -> int:
-        return self.moved + len(self._in_flight) + len(self._refused)
+        return self.moved + self.left + len(self._in_flight) + len(self._refused)
 
     def published(self, message: Delivered, tag: int) -> list[Ack]:
         """The message is on its way under this tag; 0 where nothing will be confirmed."""
@@ -107,14 +122,27 @@ class Transfer:
             return []
         return self._settled([message])
 
+    def skipped(self, message: Delivered) -> list[Ack]:
+        """The message is not for the destination: it ends here."""
+        return self._settled([message])
+
     def confirmed(self, tags: Iterable[int]) -> list[Ack]:
         """The destination answers for these."""
         return self._settled([self._in_flight.pop(tag) for tag in tags])
 
     def refused(self, tag: int) -> None:
         """The destination did not take this one."""
-        self._refused.append(self._in_flight.pop(tag))
-        self._pause_over = False
+        message = self._in_flight.pop(tag)
+        if self._leaves_refused:
+            self.leave(message)
+        else:
+            self._refused.append(message)
+            self._pause_over = False
+
+    def leave(self, message: Delivered) -> None:
+        """The message stays in the source."""
+        self.left += 1
+        self._held_octets -= _octets(message)
 
     def pause_is_over(self) -> None:
         """What was refused may be published again."""

@@ -1,6 +1,6 @@
-"""AMQP URIs as shovels take them: `amqp[s]://[user[:password]@][host[:port]][/vhost][?query]`.
+"""AMQP URIs as shovels and upstreams take them: `amqp[s]://[user[:password]@][host[:port]][/vhost][?query]`.
 
-A URI without a host means the cluster that the shovel belongs to. `Uri.shown` is the URI without
+A URI without a host means this cluster. `Uri.shown` is the URI without
 its secrets: user, password and query are left out.
 """
 
@@ -66,7 +66,7 @@ class TlsQuery:
 
 @dataclass(frozen=True)
 class Uri:
-    """A broker and how to be let in. `host` None: the cluster of the shovel."""
+    """A broker and how to be let in. `host` None: this cluster."""
 
     shown: str
     host: str | None
@@ -80,8 +80,8 @@ class Uri:
     timeout_s: float = CONNECTION_TIMEOUT_MS / 1000
 
 
-def parse_uri(text: Any) -> Uri:
-    """Raises `InvalidUri`."""
+def parse_uri(text: Any, vhost: str = "/") -> Uri:
+    """`vhost` is what a URI without a path means. Raises `InvalidUri`."""
     if not isinstance(text, str):
         raise InvalidUri(text, "unable_to_parse_uri")
     try:
@@ -105,7 +105,7 @@ def parse_uri(text: Any) -> Uri:
         shown=_shown(parts),
         host=host,
         port=port if port is not None else PORTS[scheme],
-        vhost=_vhost(text, parts.path),
+        vhost=_vhost(text, parts.path) if parts.path else vhost,
         username=None if parts.username is None else unquote(parts.username),
         password=None if parts.password is None else unquote(parts.password),
         tls=_tls(query, host) if scheme == "amqps" else None,
@@ -128,8 +128,6 @@ def _port(text: str, parts: SplitResult) -> int | None:
 
 
 def _vhost(text: str, path: str) -> str:
-    if not path:
-        return "/"
     name = path[1:]
     if "/" in name:
         raise InvalidUri(text, f"{{invalid_vhost,{string(path)}}}")

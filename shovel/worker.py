@@ -1,29 +1,27 @@
-"""Runs one shovel: session after session, with a delay between failures, until all is moved.
+"""Runs one shovel: session after session until all is moved.
 
-The first failure after a time without one is tried again at once, later ones after the delay. What
-`delete-after` counts is counted over all sessions.
+What `delete-after` counts is counted over all sessions.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 from warren.client.connection import ChannelFailed, ConnectionFailed, Target
 from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Clock
+from warren.shovel.attempts import Attempts
 from warren.shovel.definition import Definition
+from warren.shovel.flow import Progress, SessionEnded
 from warren.shovel.marking import marking
-from warren.shovel.session import Ends, Session, SessionEnded
+from warren.shovel.session import Ends, Session
 from warren.shovel.status import State, Status
 from warren.shovel.uri import Uri
 
 log = logging.getLogger("warren.shovel")
-
-STOP_S = 2.0
-"""How long a shovel that stops may take to say goodbye to one of its brokers."""
 
 
 class Worker:
@@ -53,20 +51,20 @@ class Worker:
         self._remaining: int | None = None
         if isinstance(definition.delete_after, int):
             self._remaining = definition.delete_after
-        self._task: asyncio.Task[None] | None = None
+        self._attempts = Attempts(
+            self._move_all,
+            failed=self._failed,
+            again=self._starts_again,
+            delay_s=definition.reconnect_delay_s,
+            clock=clock,
+        )
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._attempts.start()
 
     async def stop(self) -> None:
         """What is not acked goes back to the source."""
-        task, self._task = self._task, None
-        if task is None:
-            return
-        while not task.done():
-            # Again where one of the brokers does not answer.
-            task.cancel()
-            await asyncio.wait((task,), timeout=STOP_S)
+        await self._attempts.stop()
 
     # What the session says
 
@@ -87,42 +85,35 @@ class Worker:
             destination=dest_uri,
         )
 
-    def progressed(self, moved: int, pending: int, waiting_for: str) -> None:
+    def progressed(self, progress: Progress) -> None:
         status = self.status
-        status.moved += moved
-        status.pending, status.waiting_for = pending, waiting_for
+        status.moved += progress.moved
+        status.pending, status.waiting_for = progress.pending, progress.waiting_for
+        status.left, status.left_because = progress.left, progress.left_because
         if self._remaining is not None:
-            self._remaining -= moved
+            self._remaining -= progress.moved
 
-    # The loop
+    # The attempts
 
-    async def _run(self) -> None:
-        failures = 0
-        delay_s = self.definition.reconnect_delay_s
-        while True:
-            began = self._clock.now()
-            try:
-                await self._session()
-            except Exception as error:
-                self._failed(error)
-            else:
-                log_event(
-                    log,
-                    logging.INFO,
-                    "shovel_finished",
-                    shovel=self.name,
-                    vhost=self.vhost,
-                    moved=self.status.moved,
-                )
-                self._finished()
-                return
-            if delay_s is None:
-                return
-            lasted_s = self._clock.now() - began
-            failures = 1 if lasted_s > delay_s else failures + 1
-            if failures > 1:
-                await asyncio.sleep(delay_s)
-            self.status.become(State.STARTING, self._clock.wall_time(), self.status.reason)
+    async def _move_all(self) -> None:
+        await self._session()
+        log_event(
+            log,
+            logging.INFO,
+            "shovel_finished",
+            shovel=self.name,
+            vhost=self.vhost,
+            moved=self.status.moved,
+            **self._left(),
+        )
+        self._finished()
+
+    def _left(self) -> dict[str, Any]:
+        status = self.status
+        return {"left": status.left, "because": status.left_because} if status.left else {}
+
+    def _starts_again(self) -> None:
+        self.status.become(State.STARTING, self._clock.wall_time(), self.status.reason)
 
     async def _session(self) -> None:
         definition = self.definition

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
+from warren.backup.errors import ShelfRefused
 from warren.extras import install_command
 from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
 from warren.spark_export.snapshot_file import LEASE_S_MAX, utc_text
@@ -41,7 +42,7 @@ BAR_WIDTH = 30
 F = TypeVar("F", bound=Callable[..., object])
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-DESTINATION = click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+DESTINATION = click.argument("destination", metavar="DEST")
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 EXPORT = click.option("--export", "export_id", metavar="NAME", help="The newest unless named.")
 
@@ -108,7 +109,7 @@ def _explained() -> Iterator[None]:
         raise Refused(f"{package} is not installed: {install_command('spark')}") from error
     except (DataLost, RecordDamaged) as error:
         raise Failed(str(error)) from error
-    except (SparkExportError, OSError) as error:
+    except (SparkExportError, ShelfRefused, OSError) as error:
         raise Refused(str(error)) from error
 
 
@@ -168,7 +169,7 @@ def export() -> None:
 @AS_JSON
 def run(
     directory: Path,
-    destination: Path,
+    destination: str,
     vhost: str | None,
     queues: tuple[str, ...],
     pattern: str | None,
@@ -192,6 +193,8 @@ def run(
     as_json: bool,
 ) -> None:
     """Export the durable messages in the data directory DIR to DEST.
+
+    DEST is a directory, or a URL such as s3://bucket/folder.
 
     An export that did not finish goes on when it is run again under its name; one that did is
     left as it is.
@@ -224,6 +227,7 @@ def run(
         )
         # Before Spark is started, which takes seconds.
         name = check_export_id(export_id or exports.default_export_id())
+        exports.check_destination(directory, destination)
         with _spark(master) as spark:
             manifest = exports.run(
                 spark,
@@ -244,7 +248,7 @@ def run(
 @EXPORT
 @click.option("--all", "every", is_flag=True, help="Every export, not only one with its bases.")
 @AS_JSON
-def verify(destination: Path, export_id: str | None, every: bool, as_json: bool) -> None:
+def verify(destination: str, export_id: str | None, every: bool, as_json: bool) -> None:
     """Read the files of an export in DEST, and of those it is based on."""
     with _explained():
         from warren.spark_export import manifest as manifests
@@ -278,7 +282,7 @@ def verify(destination: Path, export_id: str | None, every: bool, as_json: bool)
 @export.command("list")
 @DESTINATION
 @AS_JSON
-def list_exports(destination: Path, as_json: bool) -> None:
+def list_exports(destination: str, as_json: bool) -> None:
     """List the finished exports in DEST."""
     with _explained():
         from warren.spark_export.manifest import list_manifests

@@ -12,7 +12,6 @@ import heapq
 import json
 import os
 import re
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from warren.persist.data_directory import write_durably
+from warren.backup.shelf import Shelf
 from warren.spark_export import errors
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
 from warren.spark_export.filters import Interval
@@ -30,12 +29,14 @@ from warren.spark_export.manifest import (
     SUCCESS_FILE,
     ExportedFile,
     Manifest,
+    Where,
     check_export_id,
     find_manifest,
-    lock_path,
-    manifest_path,
+    lock_name,
+    manifest_name,
     read_manifest,
-    staging_directory,
+    shelf_of,
+    staging_folder,
     write_manifest,
 )
 from warren.spark_export.options import BodyFormat, Headers, Mode, ReadOptions
@@ -132,21 +133,22 @@ def default_export_id() -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
 
 
-def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> Plan | Manifest:
+def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> Plan | Manifest:
     """The plan of the export, new or as it was; its manifest if it is finished.
 
     Raises `OptionRefused`, `QueueUnknown`, `RecordDamaged`, `SnapshotGone`, `StoreRefused`,
     OSError.
     """
     check_export_id(export)
-    _check_destination(data_directory, destination)
-    if manifest_path(destination, export).exists():
+    check_destination(data_directory, destination)
+    shelf = shelf_of(destination)
+    if shelf.size(manifest_name(export)) is not None:
         # Who wrote it may have been killed then.
         settle(destination, export)
         return read_manifest(destination, export)
-    path = staging_directory(destination, export) / PLAN_FILE
-    if path.exists():
-        return _read_plan(path, wish)
+    name = f"{staging_folder(export)}/{PLAN_FILE}"
+    if shelf.size(name) is not None:
+        return _read_plan(shelf, export, wish)
     base = None
     if wish.since is not None:
         base = find_manifest(destination, None if wish.since == LATEST else wish.since)
@@ -166,8 +168,7 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
             wish.selector,
         )
         check_unreadable(snapshot, _queues(plan), wish.options.mode)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, json.dumps(_plan_fields(plan)).encode())
+        shelf.write(name, json.dumps(_plan_fields(plan)).encode())
     except BaseException:
         if wish.snapshot is None:
             snapshot.release()
@@ -175,7 +176,7 @@ def begin(data_directory: Path, destination: Path, export: str, wish: Wish) -> P
     return plan
 
 
-def tasks(destination: Path, plan: Plan) -> list[ExportTask]:
+def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
     """What is to be done, the same each time it is asked for. Raises `StoreRefused`, OSError."""
     seen = {} if plan.since is None else read_manifest(destination, plan.since).high_water
     spans = [(at, Interval(seen.get(f"{at.queue_id:016x}"))) for at in _queues(plan)]
@@ -186,7 +187,7 @@ def tasks(destination: Path, plan: Plan) -> list[ExportTask]:
             unit,
             unacked[unit.queue_id],
             plan.options,
-            str(destination.absolute()),
+            _absolute(destination),
             plan.export,
             plan.snapshot.node_id,
             plan.codec,
@@ -196,7 +197,7 @@ def tasks(destination: Path, plan: Plan) -> list[ExportTask]:
 
 
 def finish(
-    destination: Path, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
+    destination: Where, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
 ) -> Manifest:
     """Write the manifest, and settle what follows from it. Raises OSError."""
     base = {} if plan.since is None else read_manifest(destination, plan.since).high_water
@@ -218,27 +219,32 @@ def finish(
     return manifest
 
 
-def settle(destination: Path, export: str) -> None:
+def settle(destination: Where, export: str) -> None:
     """Say that there is a finished export, and give up what only an unfinished one needs.
 
     Nothing is left to be done where this was done before. Raises OSError.
     """
-    staging = staging_directory(destination, export)
+    shelf = shelf_of(destination)
     try:
-        plan = json.loads((staging / PLAN_FILE).read_text("utf-8"))
+        plan = json.loads(shelf.read(f"{staging_folder(export)}/{PLAN_FILE}"))
     except FileNotFoundError:
         return
-    write_durably(destination / SUCCESS_FILE, b"")
+    shelf.write(SUCCESS_FILE, b"")
     if plan["owns_snapshot"]:
         with suppress(SnapshotGone, StoreRefused):
             load_snapshot(Path(plan["snapshot"])).release()
-    shutil.rmtree(staging, ignore_errors=True)
+    shelf.remove_folder(staging_folder(export))
+
+
+def _absolute(destination: Where) -> str:
+    """For processes that run elsewhere."""
+    return str(destination) if "://" in str(destination) else str(Path(destination).absolute())
 
 
 def run(
     spark: SparkSession,
     data_directory: Path,
-    destination: Path,
+    destination: Where,
     export: str,
     wish: Wish,
     *,
@@ -251,7 +257,7 @@ def run(
     Raises what `begin` and `export_unit` raise, as far as Spark lets through.
     """
     check_export_id(export)
-    _check_destination(data_directory, destination)
+    check_destination(data_directory, destination)
     with alone(destination, export):
         plan = begin(data_directory, destination, export, wish)
         if isinstance(plan, Manifest):
@@ -285,9 +291,14 @@ class Renewal:
 
 
 @contextmanager
-def alone(destination: Path, export: str) -> Iterator[None]:
-    """Be the only one who writes this export. Raises `StoreRefused` when somebody does, OSError."""
-    path = lock_path(destination, export)
+def alone(destination: Where, export: str) -> Iterator[None]:
+    """Be the only one who writes this export, where it is on this machine: at a URL nobody sees to
+    that. Raises `StoreRefused` when somebody does, OSError."""
+    directory = shelf_of(destination).local
+    if directory is None:
+        yield
+        return
+    path = directory / lock_name(export)
     path.parent.mkdir(parents=True, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -398,9 +409,9 @@ def _finished(context: Any, group: str) -> int:
 # Snapshots and plans
 
 
-def _check_destination(data_directory: Path, destination: Path) -> None:
-    store, target = data_directory.resolve(), destination.resolve()
-    if store == target or store in target.parents:
+def check_destination(data_directory: Path, destination: Where) -> None:
+    """Raises `OptionRefused` for a place in the data directory, `ShelfRefused` for no place."""
+    if shelf_of(destination).is_inside(data_directory):
         raise OptionRefused(
             f"{destination} is in the data directory {data_directory}, which is the node's alone"
         )
@@ -472,11 +483,12 @@ def _options_fields(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _read_plan(path: Path, wish: Wish) -> Plan:
+def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
     """Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
-    export = path.parent.name
+    staging = f"{shelf.shown}/{staging_folder(export)}"
+    path = f"{staging}/{PLAN_FILE}"
     try:
-        fields = json.loads(path.read_text("utf-8"))
+        fields = json.loads(shelf.read(f"{staging_folder(export)}/{PLAN_FILE}").decode("utf-8"))
         selector, read = fields["selector"], fields["read"]
         if fields["format"] > FORMAT:
             raise StoreRefused(f"{path} is of a later version")
@@ -484,7 +496,7 @@ def _read_plan(path: Path, wish: Wish) -> Plan:
         directory = Path(fields["snapshot"])
         known = Plan(
             export,
-            _open(directory, path),
+            _open(directory, staging),
             fields["owns_snapshot"],
             fields["since"],
             ReadOptions(
@@ -519,11 +531,11 @@ def _read_plan(path: Path, wish: Wish) -> Plan:
     return known
 
 
-def _open(directory: Path, path: Path) -> Snapshot:
+def _open(directory: Path, staging: str) -> Snapshot:
     try:
         return open_snapshot(directory)
     except SnapshotGone as gone:
         raise SnapshotGone(
-            f"{gone}. The export it belonged to cannot be finished: remove {path.parent}, or begin"
+            f"{gone}. The export it belonged to cannot be finished: remove {staging}, or begin"
             " another one"
         ) from None

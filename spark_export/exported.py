@@ -20,7 +20,9 @@ def read_export(spark: SparkSession, path: str | Path, export: str | None = None
     """
     from pyspark.sql.types import StructType
 
-    destination = Path(path)
+    destination = path
+    is_url = "://" in str(path)
+    folder = str(path).partition("?")[0].rstrip("/") if is_url else Path(path).absolute()
     links = chain(destination, find_manifest(destination, export))
     schemas = [link.schema for link in links]
     for link in links:
@@ -30,7 +32,7 @@ def read_export(spark: SparkSession, path: str | Path, export: str | None = None
                 " read them one by one"
             )
     schema = StructType.fromJson(schemas[0])
-    files = [str((destination / file.path).absolute()) for link in links for file in link.files]
+    files = [f"{folder}/{file.path}" for link in links for file in link.files]
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*files)

@@ -12,16 +12,16 @@ with its base, and the base of that, down to a full one; together they have each
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b, sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeAlias
 from urllib.parse import quote
 
-from warren.persist.data_directory import write_durably
+from warren.backup.shelf import SHARED, Shelf
+from warren.backup.shelves import shelf_at
 from warren.spark_export.errors import OptionRefused, StoreRefused
 
 FORMAT = 1
@@ -32,6 +32,9 @@ SUCCESS_FILE = "_SUCCESS"
 
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 """As Hive names the directory of null: of damaged records, of which nobody knows the day."""
+
+Where: TypeAlias = Path | str
+"""Where exports are kept: a directory, or the URL of what pyarrow reaches."""
 
 EXPORT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -140,17 +143,22 @@ class Fault:
 # Where things are
 
 
-def manifest_path(destination: Path, export: str) -> Path:
-    return destination / MANIFESTS_DIRECTORY / f"{export}.json"
+def shelf_of(destination: Where) -> Shelf:
+    """The place itself. Raises `ShelfRefused`."""
+    return shelf_at(destination, SHARED)
 
 
-def staging_directory(destination: Path, export: str) -> Path:
-    return destination / STAGING_DIRECTORY / export
+def manifest_name(export: str) -> str:
+    return f"{MANIFESTS_DIRECTORY}/{export}.json"
 
 
-def lock_path(destination: Path, export: str) -> Path:
+def staging_folder(export: str) -> str:
+    return f"{STAGING_DIRECTORY}/{export}"
+
+
+def lock_name(export: str) -> str:
     """Locked by the process that writes the export; no name of an export begins with a dot."""
-    return destination / STAGING_DIRECTORY / f".{export}.lock"
+    return f"{STAGING_DIRECTORY}/.{export}.lock"
 
 
 def check_export_id(export: str) -> str:
@@ -187,29 +195,29 @@ def file_name(queue_id: int, first_seq: int, last_seq: int, node_id: str, export
 # Writing and reading
 
 
-def write_manifest(destination: Path, manifest: Manifest) -> None:
+def write_manifest(destination: Where, manifest: Manifest) -> None:
     """Durably: this makes the export. Raises OSError."""
-    path = manifest_path(destination, manifest.export)
     fields = {"format": FORMAT, **asdict(manifest)}
     fields["queues"] = [asdict(queue) for queue in manifest.queues()]
     fields |= {"rows": manifest.rows, "bytes": manifest.bytes, "corrupt": manifest.corrupt}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, json.dumps(fields, indent=1).encode())
+    octets = json.dumps(fields, indent=1).encode()
+    shelf_of(destination).write(manifest_name(manifest.export), octets)
 
 
-def read_manifest(destination: Path, export: str) -> Manifest:
+def read_manifest(destination: Where, export: str) -> Manifest:
     """Raises `StoreRefused` when there is none that can be read, OSError."""
-    path = manifest_path(destination, export)
+    shelf = shelf_of(destination)
+    shown = f"{shelf.shown}/{manifest_name(export)}"
     try:
-        fields = json.loads(path.read_text("utf-8"))
+        fields = json.loads(shelf.read(manifest_name(export)).decode("utf-8"))
     except FileNotFoundError:
-        raise StoreRefused(f"{destination} has no export {export!r}") from None
+        raise StoreRefused(f"{shelf.shown} has no export {export!r}") from None
     except ValueError as error:
-        raise StoreRefused(f"{path} cannot be read: {error}") from None
-    return _decode(fields, path)
+        raise StoreRefused(f"{shown} cannot be read: {error}") from None
+    return _decode(fields, shown)
 
 
-def _decode(fields: Any, path: Path) -> Manifest:
+def _decode(fields: Any, path: str) -> Manifest:
     try:
         if fields["format"] > FORMAT:
             raise StoreRefused(f"{path} has format {fields['format']}, this version reads {FORMAT}")
@@ -220,31 +228,28 @@ def _decode(fields: Any, path: Path) -> Manifest:
         raise StoreRefused(f"{path} cannot be read: {error!r}") from None
 
 
-def list_manifests(destination: Path) -> list[Manifest]:
+def list_manifests(destination: Where) -> list[Manifest]:
     """All there are, in the order in which they were finished. Raises `StoreRefused`, OSError."""
-    try:
-        names = sorted(os.listdir(destination / MANIFESTS_DIRECTORY))
-    except FileNotFoundError:
-        return []
+    names = shelf_of(destination).names(MANIFESTS_DIRECTORY)
     found = [
-        read_manifest(destination, name.removesuffix(".json"))
+        read_manifest(destination, name.removeprefix(f"{MANIFESTS_DIRECTORY}/")[: -len(".json")])
         for name in names
         if name.endswith(".json")
     ]
     return sorted(found, key=lambda manifest: (manifest.finished_us, manifest.export))
 
 
-def find_manifest(destination: Path, export: str | None) -> Manifest:
+def find_manifest(destination: Where, export: str | None) -> Manifest:
     """That export, or the newest. Raises `StoreRefused`, OSError."""
     if export is not None:
         return read_manifest(destination, check_export_id(export))
     manifests = list_manifests(destination)
     if not manifests:
-        raise StoreRefused(f"there is no finished export in {destination}")
+        raise StoreRefused(f"there is no finished export in {shelf_of(destination).shown}")
     return manifests[-1]
 
 
-def chain(destination: Path, manifest: Manifest) -> list[Manifest]:
+def chain(destination: Where, manifest: Manifest) -> list[Manifest]:
     """The export with its bases, the full one first. Raises `StoreRefused`, OSError."""
     links = {manifest.export: manifest}
     since = manifest.since
@@ -256,35 +261,35 @@ def chain(destination: Path, manifest: Manifest) -> list[Manifest]:
     return list(links.values())[::-1]
 
 
-def verify(destination: Path, manifest: Manifest) -> Iterator[Fault]:
+def verify(destination: Where, manifest: Manifest) -> Iterator[Fault]:
     """Read every file of the export; what is missing or is not what was written. Raises OSError."""
+    shelf = shelf_of(destination)
     for file in manifest.files:
-        path = destination / file.path
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
+        size = shelf.size(file.path)
+        if size is None:
             yield Fault(manifest.export, file.path, "missing")
-            continue
-        if size != file.bytes:
+        elif size != file.bytes:
             reason = f"{size} bytes, {file.bytes} were written"
             yield Fault(manifest.export, file.path, reason)
-        elif file_digest(path) != file.sha256:
-            yield Fault(manifest.export, file.path, "its SHA-256 is another one")
         else:
-            yield from _verify_rows(manifest.export, file, path)
+            with shelf.open(file.path) as octets:
+                if file_digest(octets) != file.sha256:
+                    yield Fault(manifest.export, file.path, "its SHA-256 is another one")
+                else:
+                    yield from _verify_rows(manifest.export, file, octets)
 
 
-def _verify_rows(export: str, file: ExportedFile, path: Path) -> Iterator[Fault]:
+def _verify_rows(export: str, file: ExportedFile, octets: BinaryIO) -> Iterator[Fault]:
     import pyarrow.parquet
 
-    rows = pyarrow.parquet.read_metadata(path).num_rows
+    octets.seek(0)
+    rows = pyarrow.parquet.read_metadata(octets).num_rows
     if rows != file.rows:
         yield Fault(export, file.path, f"{rows} rows, the manifest has {file.rows}")
 
 
-def file_digest(path: Path) -> str:
+def file_digest(octets: BinaryIO) -> str:
     digest = sha256()
-    with path.open("rb") as file:
-        while data := file.read(HASH_BYTES):
-            digest.update(data)
+    while data := octets.read(HASH_BYTES):
+        digest.update(data)
     return digest.hexdigest()

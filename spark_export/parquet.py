@@ -1,6 +1,7 @@
 """Writes one unit as Parquet: what a Spark task does in an export.
 
-A file is written beside the others, synced, and renamed to a name that follows from what is in it.
+A file is written beside the others, or in a temporary directory where that is far away, and put
+under a name that follows from what is in it when it is whole.
 Then what was written is noted; a task that is run again finds the note and does nothing. A task
 that runs twice at once, perhaps on two machines, writes the same files twice, each under a name of
 its own until the rename.
@@ -9,7 +10,6 @@ its own until the rename.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -23,14 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from warren.persist.data_directory import sync_directory, write_durably
 from warren.spark_export.decode import decode_unit
 from warren.spark_export.filters import EVERYTHING
 from warren.spark_export.manifest import (
     ExportedFile,
     file_name,
     partition_directory,
-    staging_directory,
+    shelf_of,
+    staging_folder,
 )
 from warren.spark_export.node_state import Span
 from warren.spark_export.options import ReadOptions
@@ -82,7 +82,8 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
     if done is not None:
         return done
     pa.set_cpu_count(1)
-    staging = staging_directory(Path(task.destination), task.export)
+    shelf = shelf_of(task.destination)
+    scratch = shelf.scratch(staging_folder(task.export))
     with ExitStack() as stack:
         by_date: dict[str | None, ParquetFile] = {}
         batches = decode_unit(
@@ -96,31 +97,29 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
             for day, part in _by_date(batch):
                 file = by_date.get(day)
                 if file is None:
-                    path = staging / f"{task.name}-{day}.{token_hex(8)}.new"
+                    path = scratch / f"{task.name}-{day}.{token_hex(8)}.new"
                     file = by_date[day] = ParquetFile(path, task)
                     stack.callback(file.abandon)
                 file.write(part)
         files = [by_date[day].finish(day) for day in sorted(by_date, key=str)]
     note = json.dumps([asdict(file) for file in files]).encode()
-    write_durably(_note_path(task), note)
+    shelf.write(_note_name(task), note)
     return files
 
 
 def finished_files(task: ExportTask) -> list[ExportedFile] | None:
     """What an earlier run wrote of the unit; None when it did not finish it."""
+    shelf = shelf_of(task.destination)
     try:
-        files = [ExportedFile(**fields) for fields in json.loads(_note_path(task).read_bytes())]
+        files = [ExportedFile(**fields) for fields in json.loads(shelf.read(_note_name(task)))]
     except FileNotFoundError:
         return None
-    for file in files:
-        path = Path(task.destination) / file.path
-        if not path.exists() or path.stat().st_size != file.bytes:
-            return None
-    return files
+    whole = all(shelf.size(file.path) == file.bytes for file in files)
+    return files if whole else None
 
 
-def _note_path(task: ExportTask) -> Path:
-    return staging_directory(Path(task.destination), task.export) / f"{task.name}.json"
+def _note_name(task: ExportTask) -> str:
+    return f"{staging_folder(task.export)}/{task.name}.json"
 
 
 def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
@@ -179,17 +178,12 @@ class ParquetFile:
         """Make it durable under the name it is to have."""
         self._write_group()
         self._writer.close()
-        self._raw.flush()
-        os.fsync(self._raw.fileno())
         self._raw.close()
         task, unit = self._task, self._task.unit
         first, last = min(at for at, _ in self._seqs), max(at for _, at in self._seqs)
         directory = partition_directory(unit.vhost, unit.queue, day)
         name = file_name(unit.queue_id, first, last, task.node_id, task.export)
-        target = Path(task.destination) / directory / name
-        _make_directories(target.parent, Path(task.destination))
-        os.rename(self._path, target)
-        sync_directory(target.parent)
+        shelf_of(task.destination).adopt(f"{directory}/{name}", self._path)
         return ExportedFile(
             path=f"{directory}/{name}",
             vhost=unit.vhost,
@@ -263,14 +257,3 @@ class HashedFile:
 
     def close(self) -> None:
         """The file is closed by who opened it, after it was synced."""
-
-
-def _make_directories(path: Path, root: Path) -> None:
-    """Durably, from `root` on, which exists."""
-    missing = []
-    while path != root and not path.exists():
-        missing.append(path)
-        path = path.parent
-    for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
-        sync_directory(directory.parent)

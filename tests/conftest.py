@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
@@ -133,3 +136,22 @@ class Rotated(pytest.Dir):
         entries = [*super().collect()]
         first = int(self.begin * len(entries))
         return entries[first:] + entries[:first]
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """Where a server answers as S3 does."""
+    server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    yield server.get_host_and_port()[1]
+    server.stop()
+
+
+@pytest.fixture
+def s3_url(s3_port: int) -> str:
+    """A folder in a bucket with nothing in it."""
+    bucket = f"bucket-{token_hex(8)}"
+    options = f"scheme=http&endpoint_override=127.0.0.1:{s3_port}&allow_bucket_creation=true"
+    url = f"s3://key:secret@{bucket}/folder?{options}"
+    import_module("pyarrow.fs").FileSystem.from_uri(url)[0].create_dir(bucket)
+    return url

@@ -152,3 +152,25 @@ def test_every_alert_is_explained() -> None:
     text = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
     for name in re.findall(r"alert: (\w+)", text):
         assert f"`{name}`" in operating, name
+
+
+def promtool(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    return subprocess.run(
+        ["promtool", "check", *arguments], input=given, capture_output=True, timeout=60
+    )
+
+
+def test_prometheus_takes_the_alert_rules() -> None:
+    checked = promtool("rules", str(DEPLOY / "prometheus/alerts.yaml"))
+    assert checked.returncode == 0, checked
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/per-object", "/metrics/detailed"])
+def test_prometheus_takes_the_metrics(path: str) -> None:
+    with Broker(http_port=0) as broker:
+        request = Request(f"{broker.http_url}{path}")
+        request.add_header("Authorization", "Basic " + b64encode(b"guest:guest").decode())
+        checked = promtool("metrics", given=urlopen(request).read())
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")

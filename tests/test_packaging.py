@@ -22,6 +22,7 @@ HOUSES = [
     "mgmt",
     "client",
     "shovel",
+    "federation",
     "spark_export",
     "compat_tests",
 ]
@@ -73,7 +74,8 @@ for name in COMMANDS:
 BROKER_HOUSES = """
 import pkgutil
 from importlib import import_module
-for house in ("amqp", "core", "persist", "backup", "mirror", "mgmt", "client", "shovel"):
+HOUSES = "amqp core persist backup mirror mgmt client shovel federation"
+for house in HOUSES.split():
     package = import_module(f"warren.{house}")
     for found in pkgutil.walk_packages(package.__path__, f"warren.{house}."):
         import_module(found.name)

@@ -1,4 +1,5 @@
-"""The clock of a running node: the event loop's, and one for what must end with the node."""
+"""The clock of a running node: the event loop's, one that tests set forward, and one for what must
+end with the node."""
 
 from __future__ import annotations
 
@@ -14,14 +15,64 @@ class LoopClock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.now = loop.time
-        self.wall_time = time.time
+        self.now: Callable[[], float] = loop.time
+        self.wall_time: Callable[[], float] = time.time
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         return self._loop.call_later(delay_s, callback)
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
         return self._loop.call_soon(callback)
+
+
+class MovableClock(LoopClock):
+    """A clock that can be set forward, for tests of what takes hours.
+
+    `advance` must be called on the loop. It counts as if so much time had passed at once: timers
+    that are due then are called in their order, each once.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._ahead_s = 0.0
+        self._timers: dict[_MovableTimer, None] = {}
+        self.now = lambda: loop.time() + self._ahead_s
+        self.wall_time = lambda: time.time() + self._ahead_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> _MovableTimer:
+        timer = _MovableTimer(self.now() + delay_s, callback, self._timers)
+        self._start(timer)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        self._ahead_s += seconds
+        for timer in sorted(self._timers, key=lambda timer: timer.due):
+            timer.handle.cancel()
+            self._start(timer)
+
+    def _start(self, timer: _MovableTimer) -> None:
+        self._timers[timer] = None
+        delay_s = max(0.0, timer.due - self.now())
+        timer.handle = self._loop.call_later(delay_s, timer.happen)
+
+
+class _MovableTimer:
+    handle: asyncio.TimerHandle
+
+    def __init__(
+        self, due: float, callback: Callable[[], None], timers: dict[_MovableTimer, None]
+    ) -> None:
+        self.due = due
+        self._callback = callback
+        self._timers = timers
+
+    def cancel(self) -> None:
+        self.handle.cancel()
+        self._timers.pop(self, None)
+
+    def happen(self) -> None:
+        del self._timers[self]
+        self._callback()
 
 
 class EndingClock:

@@ -31,6 +31,7 @@ from warren.core.placement import Placement
 from warren.core.ports import MetadataStore, Stored, Write
 from warren.core.records import QueueRecord
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
+from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
 from warren.mirror.definitions.secret_proof import is_secret_of
 from warren.mirror.links.links import Links
@@ -47,6 +48,7 @@ from warren.mirror.members.membership import (
     UnknownMember,
 )
 from warren.mirror.members.presence import Presence
+from warren.mirror.members.quota_news import QuotaNews
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post
@@ -321,7 +323,8 @@ class Cluster:
 
     async def serve(self, node: Node) -> None:
         """Answer the other nodes from now on, and look for them."""
-        AlarmNews(node.alarms, self.post)
+        AlarmNews(node.alarms, node.growth, self.post)
+        QuotaNews(node, self.post)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
@@ -518,8 +521,7 @@ class Cluster:
         self._stopping = True
         self._certificate_check.stop()
         if self._joining_again is not None:
-            self._joining_again.cancel()
-            await asyncio.gather(self._joining_again, return_exceptions=True)
+            await end_tasks([self._joining_again])
         try:
             await self.membership.leave()
         except EtcdError as error:

@@ -279,6 +279,7 @@ KEYS: Mapping[str, Kind] = {
     # Warren's own.
     "snapshot_limit.relative": SHARE,
     "snapshot_limit.absolute": BYTES,
+    "alarms.block_all_publishers": BOOLEAN,
     "collect_statistics_interval": MILLISECONDS,
     "load_definitions": FILE,
     "definitions.import_backend": Kind(

@@ -89,6 +89,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         store_file_bytes_max=one("msg_store_file_size_limit", defaults.store_file_bytes_max),
         embed_below=one("queue_index_embed_msgs_below", defaults.embed_below),
         disk_free_limit=values.limit("disk_free_limit", defaults.disk_free_limit),
+        alarms_block_all=one("alarms.block_all_publishers", defaults.alarms_block_all),
         snapshot_limit=values.limit("snapshot_limit", defaults.snapshot_limit),
         http_listeners=_http_listeners(values, defaults.http_listeners),
         http_tls_listeners=_https_listeners(values),

@@ -25,8 +25,8 @@ CertificateName: TypeAlias = Literal[
 ]
 
 LOG_CATEGORIES = (
-    "alarm", "audit", "channel", "cluster", "connection", "definitions", "http", "node", "policy",
-    "queue", "shovel", "storage", "vhost",
+    "alarm", "audit", "channel", "cluster", "connection", "definitions", "federation", "http",
+    "node", "policy", "queue", "shovel", "storage", "vhost",
 )  # fmt: skip
 """What follows `warren.` in the names of loggers; channel, connection and queue are RabbitMQ's."""
 
@@ -206,6 +206,8 @@ class Config:
     memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
     snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
+    # As in RabbitMQ; otherwise publishers go on at first whose queues do not grow.
+    alarms_block_all: bool = False
     store_file_bytes_max: int = 16 << 20
     embed_below: int = 4096
 

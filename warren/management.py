@@ -17,6 +17,7 @@ from warren.core.disk_monitor import DiskMonitor
 from warren.core.log_line import log_event
 from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
+from warren.federation.links import Links
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener
 from warren.mgmt.statistics.sampler import Statistics
@@ -59,6 +60,7 @@ class Management:
         suspend_listeners: Callable[[bool], None],
         open_sockets: Callable[[], int],
         shovels: Shovels,
+        federation: Links,
         cluster: Cluster | None = None,
     ) -> None:
         statistics = Statistics(node, config.stats_interval_ms / 1000)
@@ -76,6 +78,7 @@ class Management:
             open_sockets=open_sockets,
             cluster=cluster,
             shovels=shovels,
+            federation=federation,
             listeners=listeners,
         )
         statistics.managed = self.managed
@@ -187,7 +190,6 @@ class Management:
                 )
 
     async def stop(self) -> None:
-        self.managed.statistics.stop()
         self._listeners.stop()
         if self._server is not None:
             await self._server.stop()
@@ -195,6 +197,7 @@ class Management:
             control_socket(self._directory_fd).unlink(missing_ok=True)
             os.close(self._directory_fd)
             self._directory_fd = None
+        await self.managed.statistics.stop()
 
 
 def control_socket(directory_fd: int) -> Path:

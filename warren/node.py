@@ -25,6 +25,7 @@ from warren.addresses import Purpose, opened
 from warren.allocator import release_freed_memory
 from warren.amqp.accepting import SocketOptions
 from warren.amqp.certificate import login_name
+from warren.amqp.field_table import encode_table
 from warren.amqp.peer import ConnectionSettings
 from warren.amqp.properties import AmqpContentCodec
 from warren.amqp.proxy_preface import ProxyReader
@@ -49,6 +50,9 @@ from warren.core.ports import MetadataStore
 from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.faults import Faults, NodeFailed
+from warren.federation.links import Links
+from warren.federation.sets import COMPONENT as UPSTREAM_SET
+from warren.federation.upstream import COMPONENT as UPSTREAM
 from warren.message_storage import MessageStorage, RecoveryProgress
 from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
@@ -59,8 +63,9 @@ from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
+from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
-from warren.shovel.shovels import OnlyNode, Shovels
+from warren.shovel.shovels import Shovels
 from warren.tls import server_context
 
 if TYPE_CHECKING:
@@ -112,10 +117,12 @@ class RunningNode:
         disk: DiskMonitor | None,
         cluster: Cluster | None,
         shovels: Shovels,
+        federation: Links,
         faults: Faults,
     ) -> None:
         self.faults = faults
         self.shovels = shovels
+        self.federation = federation
         self.node = node
         self.amqp_ports: list[int] = []
         self.tls_ports: list[int] = []
@@ -135,17 +142,24 @@ class RunningNode:
         self.stop_app_wanted = asyncio.Event()
 
     @classmethod
-    async def start(cls, config: Config, joined: Joined | None = None) -> RunningNode:
+    async def start(
+        cls,
+        config: Config,
+        joined: Joined | None = None,
+        new_clock: Callable[[asyncio.AbstractEventLoop], LoopClock] = LoopClock,
+    ) -> RunningNode:
         """Open the data directory and the listeners, and join the cluster there may be.
 
-        `joined` is awaited when the node is in its cluster, before it serves anybody.
+        `joined` is awaited when the node is in its cluster, before it serves anybody. `new_clock`
+        makes the clock of the node.
 
         Raises `DataDirectoryRefused`, `NodeRefused`, `DefinitionsFileRefused`, `OSError` for
         addresses and files, `ssl.SSLError`, `NodeFailed`.
         """
         faults = Faults(asyncio.get_running_loop())
         faults.catch()
-        starting = asyncio.ensure_future(cls._start(config, faults, joined))
+        clock = new_clock(asyncio.get_running_loop())
+        starting = asyncio.ensure_future(cls._start(config, faults, joined, clock))
         failing = asyncio.ensure_future(faults.happened.wait())
         try:
             # A start may wait for what never comes after a fault.
@@ -163,9 +177,10 @@ class RunningNode:
             failing.cancel()
 
     @classmethod
-    async def _start(cls, config: Config, faults: Faults, joined: Joined | None) -> RunningNode:
+    async def _start(
+        cls, config: Config, faults: Faults, joined: Joined | None, clock: LoopClock
+    ) -> RunningNode:
         loop = asyncio.get_running_loop()
-        clock = LoopClock(loop)
         directory = None if config.data_dir is None else DataDirectory.open(config.data_dir)
         metadata: MetadataStore | None = None
         cluster: Cluster | None = None
@@ -207,6 +222,7 @@ class RunningNode:
             await running._define(config)
             await running._listen(config, addresses)
             running.shovels.start()
+            running.federation.start()
             await running._manage(config)
         except BaseException:
             if running is not None:
@@ -239,6 +255,7 @@ class RunningNode:
             config.memory_watermark,
             release_free=release_freed_memory,
             total_bytes=config.total_memory_bytes,
+            blocks_all=config.alarms_block_all,
         )
         monitors = [Periodic(clock, memory.check)]
         messages: MessageStorage | None = None
@@ -318,19 +335,30 @@ class RunningNode:
             sockets=_socket_options(config),
             tls_handshake_timeout_s=config.ssl_handshake_timeout_ms / 1000,
         )
+        place = OnlyNode(name) if cluster is None else cluster
         shovels = Shovels(
             name,
             store=metadata,
             access=node.access,
-            place=OnlyNode(name) if cluster is None else cluster,
+            place=place,
             connect_within=listener.connect_within,
             cluster_name=lambda: node.cluster_name,
             clock=clock,
             random=SystemRandom(),
         )
         node.parameters.register(SHOVEL, shovels.check)
+        federation = Links(
+            node,
+            place=place,
+            connect_within=listener.connect_within,
+            encode_table=encode_table,
+            clock=clock,
+            random=SystemRandom(),
+        )
+        node.parameters.register(UPSTREAM, federation.check_upstream)
+        node.parameters.register(UPSTREAM_SET, federation.check_set)
         if cluster is not None:
-            cluster.on_nodes_changed = shovels.look_again
+            cluster.on_nodes_changed = lambda: _look_again(shovels, federation)
         memory.is_busy = listener.was_busy
         if messages is not None:
             is_deleted = None
@@ -352,6 +380,7 @@ class RunningNode:
             disk,
             cluster,
             shovels,
+            federation,
             faults,
         )
 
@@ -411,6 +440,7 @@ class RunningNode:
             open_sockets=lambda: self._listener.open_sockets,
             cluster=self.cluster,
             shovels=self.shovels,
+            federation=self.federation,
         )
         self.management = management
         await management.start()
@@ -497,7 +527,7 @@ class RunningNode:
     async def _stop_in_order(self, reason: str) -> None:
         if self.management is not None:
             await self.management.stop()
-        await self.shovels.stop()
+        await asyncio.gather(self.shovels.stop(), self.federation.stop())
         if self.messages is not None:
             # What clients have published they are to be told of before they are sent away.
             self.node.alarms.set_flow(True)
@@ -539,6 +569,7 @@ class RunningNode:
     async def _give_up(self) -> None:
         """Stop as far as that goes when nothing is sure any more."""
         await _try_to_stop(self.shovels.stop())
+        await _try_to_stop(self.federation.stop())
         await _try_to_stop(self._listener.stop(STOP_GRACE_S, "internal error"))
         if self.management is not None:
             await _try_to_stop(self.management.stop())
@@ -556,6 +587,12 @@ async def _try_to_stop(step: Awaitable[None]) -> None:
             await step
     except Exception:
         log_fault(log, "stop_failed")
+
+
+def _look_again(shovels: Shovels, federation: Links) -> None:
+    """Nodes have come or gone, or this node has lost its place."""
+    shovels.look_again()
+    federation.look_again()
 
 
 def _name(config: Config) -> str:
@@ -708,6 +745,7 @@ def _disk_monitor(config: Config, path: Path, alarms: Alarms) -> DiskMonitor:
         alarms,
         config.disk_free_limit,
         total_memory_bytes=lambda: config.total_memory_bytes or total_memory(_read_file),
+        blocks_all=config.alarms_block_all,
     )
 
 

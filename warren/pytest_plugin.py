@@ -1,4 +1,8 @@
-"""A broker for tests: the fixture `warren_broker` is a running `warren.Broker`."""
+"""Brokers for tests: fixtures that are a running `warren.Broker`.
+
+`warren_broker` is a new one for each test, `warren_session_broker` one for all tests of a process
+(with pytest-xdist: of a worker), `warren_movable_broker` a new one whose clock can be set forward.
+"""
 
 from __future__ import annotations
 
@@ -18,4 +22,22 @@ def warren_broker() -> Iterator[Broker]:
     from warren.embedded import Broker
 
     with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def warren_session_broker() -> Iterator[Broker]:
+    """One broker for all tests of this process: what one of them leaves, the next one finds."""
+    from warren.embedded import Broker
+
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def warren_movable_broker() -> Iterator[Broker]:
+    """As `warren_broker`, and `advance` lets hours pass."""
+    from warren.embedded import Broker
+
+    with Broker(movable_clock=True) as broker:
         yield broker

@@ -86,7 +86,7 @@ def _logging() -> Iterator[tuple[str, str]]:
         yield from _all(NO_ROTATION, " ".join(_ROTATION), f"log.{category}.")
         if category not in ("default", "file"):
             yield f"log.{category}.file", ONE_FILE
-    for category in ("federation", "mirroring", "ra", "upgrade"):
+    for category in ("mirroring", "ra", "upgrade"):
         yield f"log.{category}.level", OTHER_CATEGORIES
     levels = "alert critical debug emergency error info notice warning"
     yield from _all(NO_COLOURS, levels, "log.console.color_esc_seqs.")

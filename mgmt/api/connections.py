@@ -15,6 +15,7 @@ from warren.core.message_stats import MessageStats
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.consumers import consumer_row
+from warren.mgmt.blocked import connection_columns
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import NotAuthorised, ObjectNotFound
 from warren.mgmt.http.listing import NAMED_ROWS, Listing, Row, answer, answer_row
@@ -45,19 +46,17 @@ TLS = (
 class ConnectionRows:
     """Makes the JSON of connections for one request."""
 
-    def __init__(self, request: ApiRequest) -> None:
+    def __init__(self, request: ApiRequest, *, with_samples: bool = True) -> None:
         self._request = request
         self._node = request.node
         self._track = request.managed.statistics.connections
-        self._window = stats_json.window(request, "data_rates")
+        self._times = stats_json.times(request, "data_rates") if with_samples else []
 
     def row(self, connection: Connection) -> Row:
         now = self._node.clock.now()
         current = figures.connection_figures(connection)
         rates = self._track.rates(connection, now, current)
-        samples = (
-            self._track.samples(connection, now, self._window) if self._window is not None else ()
-        )
+        samples = self._track.samples(connection, self._times) if self._times else ()
         shown = stats_json.Shown(
             figures.CONNECTION, current, rates, samples, stats_json.wall_offset_s(self._request)
         )
@@ -78,6 +77,7 @@ class ConnectionRows:
             "protocol": PROTOCOL,
             "auth_mechanism": connection.mechanism,
             "state": state(connection),
+            **connection_columns(connection),
             "channels": connection.channel_count,
             "channel_max": connection.channel_max,
             "frame_max": connection.frame_max,
@@ -111,18 +111,18 @@ def state(connection: Connection) -> str:
 class ChannelRows:
     """Makes the JSON of channels for one request."""
 
-    def __init__(self, request: ApiRequest) -> None:
+    def __init__(self, request: ApiRequest, *, with_samples: bool = True) -> None:
         self._request = request
         self._node = request.node
         self._track = request.managed.statistics.channels
-        self._window = stats_json.window(request, "msg_rates")
+        self._times = stats_json.times(request, "msg_rates") if with_samples else []
 
     def row(self, channel: Channel) -> Row:
         now = self._node.clock.now()
         connection = channel.connection
         current = channel.stats()
         rates = self._track.rates(channel, now, current)
-        samples = self._track.samples(channel, now, self._window) if self._window else ()
+        samples = self._track.samples(channel, self._times) if self._times else ()
         stats = stats_json.Shown(
             MessageStats._fields, current, rates, samples, stats_json.wall_offset_s(self._request)
         ).message_stats()
@@ -194,6 +194,7 @@ def _address(connection: Connection) -> tuple[str, int]:
 async def list_connections(request: ApiRequest) -> Any:
     listing = Listing[Connection](
         row=ConnectionRows(request).row,
+        plain=ConnectionRows(request, with_samples=False).row,
         name=lambda connection: connection.peer.name,
         order=_address,
     )
@@ -213,8 +214,10 @@ def _with_rows(listing: Listing[T]) -> Listing[T | Row]:
     """The same for things of this node together with the rows that other nodes have made."""
     order = listing.order
     assert order is not None
+    plain = listing.plain or listing.row
     return Listing(
         row=lambda one: one if isinstance(one, dict) else listing.row(one),
+        plain=lambda one: one if isinstance(one, dict) else plain(one),
         name=lambda one: one["name"] if isinstance(one, dict) else listing.name(one),
         order=lambda one: _order_of(one) if isinstance(one, dict) else order(one),
     )
@@ -314,6 +317,7 @@ async def close_connections_of_user(request: ApiRequest) -> None:
 def _channel_listing(request: ApiRequest) -> Listing[Channel]:
     return Listing(
         row=ChannelRows(request).row,
+        plain=ChannelRows(request, with_samples=False).row,
         name=channel_name,
         order=lambda channel: (*_address(channel.connection), channel.number),
     )

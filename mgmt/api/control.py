@@ -53,6 +53,8 @@ PURPOSES = {
 PLUGINS = (
     "rabbitmq_auth_mechanism_ssl",
     "rabbitmq_consistent_hash_exchange",
+    "rabbitmq_federation",
+    "rabbitmq_federation_management",
     "rabbitmq_management",
     "rabbitmq_management_agent",
     "rabbitmq_prometheus",

@@ -13,6 +13,7 @@ from warren.mgmt.api import (
     definitions,
     exchanges,
     feature_flags,
+    federation,
     health,
     limits,
     maintenance,
@@ -49,12 +50,14 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *overview.ENDPOINTS,
             *queues.ENDPOINTS,
             *queues.FOR_NODES,
+            *exchanges.ENDPOINTS,
             *exchanges.FOR_NODES,
             *vhosts.ENDPOINTS,
             *connections.ENDPOINTS,
             *consumers.ENDPOINTS,
             *members.ENDPOINTS,
             *shovels.ENDPOINTS,
+            *federation.ENDPOINTS,
         ],
     )
 
@@ -85,6 +88,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *unclaimed.ENDPOINTS,
         *members.ENDPOINTS,
         *shovels.ENDPOINTS,
+        *federation.ENDPOINTS,
     ]
 
     async def describe(request: ApiRequest) -> Any:

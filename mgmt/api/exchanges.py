@@ -31,6 +31,9 @@ OF_NODES = "/nodes-exchanges"
 """Where another node, and nobody else, asks for message stats."""
 
 
+ONE = "/exchanges/{vhost}/{exchange}"
+
+
 class ListedExchange(NamedTuple):
     vhost: VirtualHost
     exchange: Exchange
@@ -39,17 +42,26 @@ class ListedExchange(NamedTuple):
 class ExchangeRows:
     """Makes the JSON of exchanges for one request."""
 
-    def __init__(self, request: ApiRequest, elsewhere: StatsElsewhere | None = None) -> None:
+    def __init__(
+        self,
+        request: ApiRequest,
+        elsewhere: StatsElsewhere | None = None,
+        *,
+        with_samples: bool = True,
+    ) -> None:
         self._node = request.node
         self._elsewhere = elsewhere or {}
         self._track = request.managed.statistics.exchanges
+        self._times = stats_json.times(request, "msg_rates") if with_samples else []
+        self._offset_s = stats_json.wall_offset_s(request)
 
     def row(self, listed: ListedExchange) -> Row:
         vhost, exchange = listed
         current = figures.exchange_figures(exchange)
         rates = self._track.rates(exchange, self._node.clock.now(), current)
+        samples = self._track.samples(exchange, self._times) if self._times else ()
         stats = added(
-            stats_json.exchange_stats(current, rates),
+            stats_json.exchange_stats(current, rates, samples, self._offset_s),
             self._elsewhere.get((vhost.name, exchange.name), {}),
         )
         policy = self._node.policies.applied(vhost.name, exchange.name, "exchange").policy
@@ -71,8 +83,12 @@ class ExchangeRows:
 
 
 async def _listing(request: ApiRequest) -> Listing[ListedExchange]:
-    rows = ExchangeRows(request, await _stats_elsewhere(request))
-    return Listing(row=rows.row, name=lambda listed: listed.exchange.name)
+    elsewhere = await _stats_elsewhere(request)
+    return Listing(
+        row=ExchangeRows(request, elsewhere).row,
+        plain=ExchangeRows(request, elsewhere, with_samples=False).row,
+        name=lambda listed: listed.exchange.name,
+    )
 
 
 async def _stats_elsewhere(request: ApiRequest) -> StatsElsewhere:
@@ -127,8 +143,14 @@ def exchange_of(request: ApiRequest) -> ListedExchange:
 
 async def get_exchange(request: ApiRequest) -> Any:
     listed = exchange_of(request)
-    rows = ExchangeRows(request, await _stats_elsewhere(request))
-    return answer_row(request, rows.full_row(listed))
+    row = ExchangeRows(request).full_row(listed)
+    peers = peers_of(request)
+    if peers is not None:
+        parts = dict(request.http.match_info)
+        for other in (await peers.ask_all(request, ONE, parts)).values():
+            stats = added(row.get("message_stats"), other.get("message_stats"))
+            row.update({"message_stats": stats} if stats else {})
+    return answer_row(request, row)
 
 
 async def put_exchange(request: ApiRequest) -> Reply:
@@ -187,7 +209,7 @@ ENDPOINTS = [
         "/exchanges/{vhost}", {"GET": list_exchanges_of_vhost}, summary="Exchanges of a vhost"
     ),
     Endpoint(
-        "/exchanges/{vhost}/{exchange}",
+        ONE,
         {"GET": get_exchange, "PUT": put_exchange, "DELETE": delete_exchange},
         summary="One exchange",
     ),

@@ -20,6 +20,7 @@ from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
 from warren.core.settlement import PENDING, REJECTED
+from warren.core.stock import Stock
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
@@ -107,6 +108,11 @@ async def publish(request: ApiRequest) -> Any:
     queues = route.queues
     if queues is None or envelope.copies:
         queues = routes.queues_for(route, envelope)
+    if vhost.quotas is not None:
+        try:
+            vhost.quotas.take(dict.fromkeys(queues, Stock(1, len(body))))
+        except BrokerError as error:
+            raise _as_told(error) from error
     exchange.published_in += 1
     exchange.published_out += len(queues)
     confirms = _OneConfirm()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
+from operator import add
 from typing import Any
 
 from warren import __version__
 from warren.amqp.sasl import offered
 from warren.core.backing_queue import QUEUE_BYTES
 from warren.core.errors import BrokerError
-from warren.core.exchange import EXCHANGE_TYPES
+from warren.core.exchange import EXCHANGE_TYPES, FederationUpstreamExchange
 from warren.core.parameters import CLUSTER_NAME
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
+from warren.mgmt.blocked import node_columns
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import chosen_columns, columns_of
@@ -21,6 +23,7 @@ from warren.mgmt.http.request import ApiRequest, demanded
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
 from warren.mgmt.peers import Peers, added, peers_of
 from warren.mgmt.statistics import figures
+from warren.mgmt.statistics.history import Figures, Sample
 from warren.mgmt.statistics.sampler import node_connections
 
 ERLANG_VERSION = "25"
@@ -35,7 +38,6 @@ CHURN = (
     "queue_created",
     "queue_deleted",
 )
-MACHINE = ("mem_used", "disk_free", "fd_used", "sockets_used", "proc_used")
 
 
 def cluster_name(managed: ManagedNode) -> str:
@@ -78,6 +80,7 @@ def contexts(managed: ManagedNode) -> list[dict[str, Any]]:
 def exchange_types() -> list[dict[str, Any]]:
     return [
         {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
+        | ({"internal_purpose": "federation"} if name == FederationUpstreamExchange.type else {})
         for name in sorted(EXCHANGE_TYPES)
     ]
 
@@ -146,34 +149,53 @@ def _add_node(row: dict[str, Any], other: dict[str, Any]) -> None:
 def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Message stats, churn and lengths: the node's for a monitor, else of one's virtual hosts."""
     statistics = request.managed.statistics
-    lengths = stats_json.window(request, "lengths")
-    rates_window = stats_json.window(request, "msg_rates") or lengths
+    lengths = stats_json.times(request, "lengths")
+    passed = stats_json.times(request, "msg_rates") or lengths
+    churned = stats_json.times(request, "node_stats") or passed
     offset_s = stats_json.wall_offset_s(request)
     current = statistics.node_figures()
     rates = statistics.node_rates(current)
-    samples = statistics.node_samples(rates_window) if rates_window is not None else []
-    node = stats_json.Shown(figures.NODE, current, rates, samples, offset_s)
-    churn = node.levels(*CHURN) if request.caller.is_monitor else {}
+
+    def of_node(times: list[float]) -> stats_json.Shown:
+        samples = statistics.node_samples(times) if times else []
+        return stats_json.Shown(figures.NODE, current, rates, samples, offset_s)
+
+    churn = of_node(churned).levels(*CHURN) if request.caller.is_monitor else {}
     if request.caller.is_monitor and not request.http.headers.get("X-Vhost"):
-        return node.message_stats(), churn, node.levels(*figures.LENGTHS)
-    total = (0.0,) * len(figures.VHOST)
-    total_rates = total
-    for vhost in request.visible_vhosts():
+        return (
+            of_node(passed).message_stats(),
+            churn,
+            of_node(lengths).levels(*figures.LENGTHS),
+        )
+    vhosts = request.visible_vhosts()
+    total = total_rates = (0.0,) * len(figures.VHOST)
+    for vhost in vhosts:
         of_vhost = statistics.vhost_figures(vhost)
-        vhost_rates = statistics.vhost_rates(vhost, of_vhost)
-        total = tuple([a + b for a, b in zip(total, of_vhost, strict=True)])
-        total_rates = tuple([a + b for a, b in zip(total_rates, vhost_rates, strict=True)])
-    visible = stats_json.Shown(figures.VHOST, total, total_rates)
-    return visible.message_stats(), churn, visible.levels(*figures.LENGTHS)
+        total = _sum(total, of_vhost)
+        total_rates = _sum(total_rates, statistics.vhost_rates(vhost, of_vhost))
+
+    def of_vhosts(times: list[float]) -> stats_json.Shown:
+        samples: dict[float, Figures] = {}
+        for vhost in vhosts if times else ():
+            for at, sampled in statistics.vhost_samples(vhost, times):
+                samples[at] = _sum(samples[at], sampled) if at in samples else sampled
+        newest_first = [Sample(at, samples[at]) for at in sorted(samples, reverse=True)]
+        return stats_json.Shown(figures.VHOST, total, total_rates, newest_first, offset_s)
+
+    return of_vhosts(passed).message_stats(), churn, of_vhosts(lengths).levels(*figures.LENGTHS)
+
+
+def _sum(one: Figures, other: Figures) -> Figures:
+    return tuple(map(add, one, other))
 
 
 def node_row(request: ApiRequest) -> dict[str, Any]:
     managed, node = request.managed, request.node
     machine = managed.machine()
-    window = stats_json.window(request, "node_stats")
+    times = stats_json.times(request, "node_stats")
     statistics = managed.statistics
     current = statistics.node_figures()
-    samples = statistics.node_samples(window) if window is not None else []
+    samples = statistics.node_samples(times) if times else []
     shown = stats_json.Shown(
         figures.NODE,
         current,
@@ -190,7 +212,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "running": not managed.paused,
         "os_pid": str(os.getpid()),
         "uptime": int((node.clock.wall_time() - node.started_at) * 1000),
-        **shown.levels(*MACHINE, *CHURN),
+        **shown.levels(*figures.MACHINE, *CHURN),
         # Warren's own: what snapshots keep on the disk.
         "disk_pinned": disk.pinned_bytes() if disk is not None else 0,
         "fd_total": machine.fd_total,
@@ -200,6 +222,7 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         "mem_calculation_strategy": "rss",
         "disk_free_limit": machine.disk_free_limit,
         "disk_free_alarm": "disk" in local,
+        **node_columns(node),
         "disk_free": machine.disk_free if disk is not None and disk.enabled else "NaN",
         "proc_total": machine.proc_total,
         "run_queue": 0,
@@ -222,6 +245,8 @@ def node_row(request: ApiRequest) -> dict[str, Any]:
         ],
         "contexts": contexts(managed),
         "enabled_plugins": [
+            "rabbitmq_federation",
+            "rabbitmq_federation_management",
             "rabbitmq_management",
             "rabbitmq_prometheus",
             "rabbitmq_shovel",

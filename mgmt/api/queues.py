@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
-from warren.amqp.consumer import ChannelConsumer
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.backing_queue import BackingQueueStatus
 from warren.core.errors import BrokerError, PreconditionFailed
@@ -28,22 +26,23 @@ from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound
 from warren.mgmt.http.lazy_list import LazyList
-from warren.mgmt.http.listing import Listing, Row, answer, answer_row, column_of
+from warren.mgmt.http.listing import (
+    Listing,
+    Row,
+    answer,
+    answer_row,
+    column_of,
+    rows_at_once,
+)
 from warren.mgmt.http.request import ApiRequest, boolean, check_length, demanded
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.peers import Peers, peers_of
 from warren.mgmt.statistics import figures
-from warren.mgmt.statistics.sampler import Statistics, node_connections
+from warren.mgmt.statistics.sampler import Statistics
 from warren.mgmt.waiting import taken, through
 
 IDLE_S = 10.0
 """A queue in which nothing has moved for so long is shown as idle."""
-
-UNACKED_LOOKED_AT_MAX = 20_000
-"""Unacknowledged messages whose octets are added up for one row; of more they are not shown."""
-
-CLIENTS_LOOKED_AT_MAX = 100
-"""Up to so many connections are searched for messages that were fetched and not acknowledged."""
 
 DEFINED = ("name", "vhost", "durable", "auto_delete", "type", "node")
 """Columns that every node knows of every queue."""
@@ -69,25 +68,25 @@ def leader_of(request: ApiRequest, listed: ListedQueue) -> str:
 class QueueRows:
     """Makes the JSON of queues for one request."""
 
-    def __init__(self, request: ApiRequest) -> None:
+    def __init__(self, request: ApiRequest, *, with_samples: bool = True) -> None:
         self._request = request
         self._node = request.node
         self._statistics: Statistics = request.managed.statistics
-        self._lengths = stats_json.window(request, "lengths")
-        self._rates = stats_json.window(request, "msg_rates")
+        self._lengths = stats_json.times(request, "lengths") if with_samples else []
+        self._rates = stats_json.times(request, "msg_rates") if with_samples else []
 
     def row(self, listed: ListedQueue) -> Row:
         """Everything of a list."""
         _, queue = listed
-        shown = self._shown(queue)
+        passed, lengths = self._shown(queue)
         status = queue.backing.status(self._node.clock.now())
-        stats = shown.message_stats()
+        stats = passed.message_stats()
         if queue.settings.type is QUORUM:
             return {
                 **self.basics(listed),
                 **self._policy(listed),
                 **self._state(queue),
-                **shown.levels(*figures.LENGTHS),
+                **lengths.levels(*figures.LENGTHS),
                 **self._octets(queue),
                 **self._consumers_of_quorum(queue),
                 **({"message_stats": stats} if stats else {}),
@@ -101,7 +100,7 @@ class QueueRows:
             **self.basics(listed),
             **self._policy(listed),
             **self._state(queue),
-            **shown.levels(*figures.LENGTHS),
+            **lengths.levels(*figures.LENGTHS),
             **self._where(queue, status),
             **self._consumers(queue),
             **({"message_stats": stats} if stats else {}),
@@ -134,7 +133,7 @@ class QueueRows:
             ],
             "incoming": [],
             "deliveries": [],
-            **self._shown(queue).levels(*figures.WAYS_OUT),
+            **self._shown(queue)[0].levels(*figures.WAYS_OUT),
             **self._ring(queue),
         }
 
@@ -211,15 +210,20 @@ class QueueRows:
             return {}
         return {"mirror_ring": [{"node": node, "state": str(standing)} for node, standing in ring]}
 
-    def _shown(self, queue: Queue) -> stats_json.Shown:
-        now = self._node.clock.now()
+    def _shown(self, queue: Queue) -> tuple[stats_json.Shown, stats_json.Shown]:
+        """What passes through, and how much there is: each has samples of its own range."""
         track = self._statistics.queues
         current = figures.queue_figures(queue)
-        rates = track.rates(queue, now, current)
-        window = self._rates or self._lengths
-        samples = track.samples(queue, now, window) if window is not None else ()
-        return stats_json.Shown(
-            figures.QUEUE, current, rates, samples, stats_json.wall_offset_s(self._request)
+        rates = track.rates(queue, self._node.clock.now(), current)
+        offset_s = stats_json.wall_offset_s(self._request)
+        passed = track.samples(queue, self._rates) if self._rates else []
+        if self._lengths == self._rates:
+            lengths = passed
+        else:
+            lengths = track.samples(queue, self._lengths) if self._lengths else []
+        return (
+            stats_json.Shown(figures.QUEUE, current, rates, passed, offset_s),
+            stats_json.Shown(figures.QUEUE, current, rates, lengths, offset_s),
         )
 
     def _policy(self, listed: ListedQueue) -> Row:
@@ -284,7 +288,7 @@ class QueueRows:
             "message_bytes_ram": 0,
             "message_bytes_dlx": dead_bytes,
         }
-        unacked_bytes = self._unacked_bytes(queue)
+        unacked_bytes = self._statistics.unacked_octets.of(queue)
         if unacked_bytes is not None:
             total = ready_bytes + unacked_bytes + dead_bytes
             row["message_bytes"] = row["message_bytes_persistent"] = total
@@ -306,54 +310,17 @@ class QueueRows:
             "message_bytes_ram": status.ram_bytes,
             "message_bytes_paged_out": ready_bytes - status.ram_bytes,
         }
-        unacked_bytes = self._unacked_bytes(queue)
+        unacked_bytes = self._statistics.unacked_octets.of(queue)
         if unacked_bytes is not None:
             row["message_bytes"] = ready_bytes + unacked_bytes
             row["message_bytes_unacknowledged"] = unacked_bytes
             row["message_bytes_persistent"] = ready_bytes + unacked_bytes if queue.survives else 0
         return row
 
-    def _unacked_bytes(self, queue: Queue) -> int | None:
-        """The octets of the bodies that are out for acknowledgement; None where it takes long."""
-        if not queue.unacked:
-            return 0
-        if queue.unacked > UNACKED_LOOKED_AT_MAX:
-            return None
-        elsewhere = [
-            message.body_bytes for others in self._node.other_clients for message in others(queue)
-        ]
-        consuming = {c.channel for c in queue.consumers if isinstance(c, ChannelConsumer)}
-        of_consumers = _unacked_bytes(queue, consuming, elsewhere)
-        if of_consumers is not None or len(self._node.clients) > CLIENTS_LOOKED_AT_MAX:
-            return of_consumers
-        # Somebody fetched messages without consuming.
-        connections = node_connections(self._node)
-        channels = [channel for one in connections for channel in one.channels.values()]
-        return _unacked_bytes(queue, channels, elsewhere)
-
 
 def _moment(wall_time: float) -> str:
     """Seconds since 1970 as people read them."""
     return datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="milliseconds")
-
-
-def _unacked_bytes(
-    queue: Queue, channels: Collection[Channel], elsewhere: Sequence[int]
-) -> int | None:
-    """The octets of what these channels have to acknowledge, and of what clients `elsewhere` have.
-
-    None where it would take long, or where other channels have some.
-    """
-    if sum([len(channel.unacked) for channel in channels]) > UNACKED_LOOKED_AT_MAX:
-        return None
-    held = [
-        message.body_bytes
-        for channel in channels
-        for message in channel.unacked.values()
-        if message.holder.queue is queue
-    ]
-    held += elsewhere
-    return sum(held) if len(held) == queue.unacked else None
 
 
 def _backing_status(status: BackingQueueStatus) -> Row:
@@ -391,7 +358,7 @@ class QueuesElsewhere:
         cheap = self._request.query_flag("disable_stats")
         make = self._own.cheap_row if cheap else self._own.row
         rows: list[Row] = []
-        async for chunk in chunks(queues):
+        async for chunk in chunks(queues, rows_at_once(self._request)):
             for listed in chunk:
                 if listed.queue.is_here:
                     rows.append(make(listed))
@@ -456,7 +423,7 @@ async def rows_for_node(request: ApiRequest) -> Any:
     listing = _local_listing(request)
     make = listing.row if column is None else column_of(listing, column)
     answers: list[Any] = []
-    async for chunk in chunks(paths):
+    async for chunk in chunks(paths, rows_at_once(request)):
         for vhost_name, name in chunk:
             vhost = request.node.vhosts.get(vhost_name)
             queue = vhost.queues.get(name) if vhost is not None else None
@@ -481,6 +448,7 @@ def _local_listing(request: ApiRequest) -> Listing[ListedQueue]:
     cheap = request.query_flag("disable_stats")
     return Listing(
         row=rows.cheap_row if cheap else rows.row,
+        plain=rows.cheap_row if cheap else QueueRows(request, with_samples=False).row,
         name=lambda listed: listed.queue.name,
         keys={
             "name": lambda listed: listed.queue.name,
@@ -562,7 +530,10 @@ async def put_queue(request: ApiRequest) -> Reply:
             return None
         vhost.check_queue_limit(name)
         check_queue(request.asking(vhost), name, table)
-        return vhost.declare_queue(name, exclusive_owner=None, arguments=table, **wanted)
+        user = request.caller.user.name
+        return vhost.declare_queue(
+            name, exclusive_owner=None, arguments=table, declared_by=user, **wanted
+        )
 
     return CREATED if await taken(declare) else NO_CONTENT
 

@@ -53,6 +53,15 @@ def window(request: ApiRequest, kind: str) -> Window | None:
     return asked
 
 
+def times(request: ApiRequest, kind: str) -> list[float]:
+    """When samples of this kind are asked for, newest first; empty where none are.
+
+    Raises `BadRequest`.
+    """
+    asked = window(request, kind)
+    return [] if asked is None else request.managed.statistics.times(asked)
+
+
 class Shown:
     """Figures of one thing: those of now, their rates, and samples where they were asked for.
 
@@ -106,7 +115,7 @@ class Shown:
         (newest, last), (oldest, first) = samples[0], samples[-1]
         elapsed = newest - oldest
         details["samples"] = [
-            {"sample": value, "timestamp": int((at + self._wall_offset_s) * 1000)}
+            {"sample": value, "timestamp": round((at + self._wall_offset_s) * 1000)}
             for at, value in samples
         ]
         details["avg_rate"] = (last - first) / elapsed if elapsed else 0.0
@@ -119,16 +128,13 @@ class Shown:
 
 def wall_offset_s(request: ApiRequest) -> float:
     """What to add to times of the node's clock to have seconds since 1970."""
-    clock = request.node.clock
-    return clock.wall_time() - clock.now()
+    return request.managed.statistics.wall_offset_s
 
 
-def exchange_stats(current: Figures, rates: Figures) -> dict[str, Any]:
+def exchange_stats(
+    current: Figures, rates: Figures, samples: Sequence[Sample] = (), wall_offset_s: float = 0.0
+) -> dict[str, Any]:
     """An exchange's message stats; empty when nothing ever happened."""
     if not any(current):
         return {}
-    shown: dict[str, Any] = {}
-    for name, value, rate in zip(figures.EXCHANGE, current, rates, strict=True):
-        shown[name] = value
-        shown[f"{name}_details"] = {"rate": rate}
-    return shown
+    return Shown(figures.EXCHANGE, current, rates, samples, wall_offset_s).levels(*figures.EXCHANGE)

@@ -19,7 +19,6 @@ from warren.mgmt.http.listing import Listing, Row, answer, answer_row, answer_ro
 from warren.mgmt.http.request import ApiRequest, boolean, text
 from warren.mgmt.peers import added, peers_of
 from warren.mgmt.statistics import figures
-from warren.mgmt.statistics.history import Window
 from warren.mgmt.waiting import through, visible
 
 NO_QUEUE_TYPE = "undefined"
@@ -45,9 +44,9 @@ class VhostRows:
         self._request = request
         self._statistics = request.managed.statistics
         self._offset_s = stats_json.wall_offset_s(request)
-        self._lengths = stats_json.window(request, "lengths")
-        self._rates = stats_json.window(request, "msg_rates")
-        self._octets = stats_json.window(request, "data_rates")
+        self._lengths = stats_json.times(request, "lengths")
+        self._rates = stats_json.times(request, "msg_rates")
+        self._octets = stats_json.times(request, "data_rates")
 
     def row(self, listed: ListedVhost) -> Row:
         vhost, record = listed
@@ -70,8 +69,8 @@ class VhostRows:
         current = self._statistics.vhost_figures(vhost)
         rates = self._statistics.vhost_rates(vhost, current)
 
-        def shown(window: Window | None) -> stats_json.Shown:
-            samples = self._statistics.vhost_samples(vhost, window) if window is not None else ()
+        def shown(times: list[float]) -> stats_json.Shown:
+            samples = self._statistics.vhost_samples(vhost, times) if times else ()
             return stats_json.Shown(figures.VHOST, current, rates, samples, self._offset_s)
 
         stats = shown(self._rates).message_stats()

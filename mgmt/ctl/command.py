@@ -26,6 +26,7 @@ FAMILIES = {
     "queues": "Queues and connections",
     "quorum": "Members of quorum queues",
     "shovels": "Shovels",
+    "federation": "Federation",
     "node": "The node",
     "cluster": "The cluster",
     "definitions": "Definitions and feature flags",

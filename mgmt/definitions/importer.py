@@ -302,6 +302,7 @@ class Importer:
             exclusive_owner=None,
             auto_delete=auto_delete,
             arguments=arguments,
+            declared_by=self._acting_user or "",
             # The other nodes of a cluster may be about to start.
             may_wait=True,
         )

@@ -15,7 +15,7 @@ from warren.core.matcher import TooSlow
 from warren.core.pattern import InvalidPattern, PatternTooLarge, compile_pattern
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, boolean
-from warren.mgmt.http.slices import chunks, first_sorted
+from warren.mgmt.http.slices import CHUNK, chunks, first_sorted
 
 T = TypeVar("T")
 
@@ -34,13 +34,15 @@ class Listing(Generic[T]):
     """How a kind of things is listed.
 
     `row` makes the JSON of one, `name` is what filters look at. `keys` give single columns without
-    the rest of the row; `paged` says whether pages are offered.
+    the rest of the row; `paged` says whether pages are offered. `plain` makes rows without samples,
+    for sorting.
     """
 
     row: Callable[[T], Row]
     name: Callable[[T], str]
     keys: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
     paged: bool = True
+    plain: Callable[[T], Row] | None = None
     order: Callable[[T], Any] | None = None
     """By what they stand in order, where they do not come in it."""
     rows: Callable[[list[T]], Awaitable[list[Row]]] | None = None
@@ -122,14 +124,13 @@ async def answer(
             "page_out_of_range",
         )
     ordered = await _sorted(request, chosen, listing, start + page.size)
-    rows = [
-        row
-        async for chunk in _all(request, ordered[start : start + page.size], listing)
-        for row in chunk
-    ]
+    shown = ordered[start : start + page.size]
+    rows: AsyncIterator[list[Row]] | list[Row] = _all(request, shown, listing)
+    if not asks_for_samples(request):
+        rows = [row async for chunk in _all(request, shown, listing) for row in chunk]
     return {
         "total_count": len(candidates),
-        "item_count": len(rows),
+        "item_count": len(shown),
         "filtered_count": len(chosen),
         "page": page.number,
         "page_size": page.size,
@@ -160,10 +161,22 @@ async def _all(
     columns = columns_of(request)
     if listing.rows is not None:
         async for chunk in chunks(items, ASKED_AT_ONCE):
-            yield [chosen_columns(row, columns) for row in await listing.rows(chunk)]
+            rows = [chosen_columns(row, columns) for row in await listing.rows(chunk)]
+            async for part in chunks(rows, rows_at_once(request)):
+                yield part
         return
-    async for chunk in chunks(items):
+    async for chunk in chunks(items, rows_at_once(request)):
         yield [chosen_columns(listing.row(item), columns) for item in chunk]
+
+
+def asks_for_samples(request: ApiRequest) -> bool:
+    """Whether rows are to have samples: such a row takes some milliseconds, and 50 KB."""
+    return any(name.endswith("_age") for name in request.http.query)
+
+
+def rows_at_once(request: ApiRequest) -> int:
+    """How many rows are made between two looks at the time."""
+    return 1 if asks_for_samples(request) else CHUNK
 
 
 async def _sorted(
@@ -189,7 +202,7 @@ async def _sorted(
 
 def column_of(listing: Listing[T], column: str) -> Callable[[T], Any]:
     """What finds one column of a thing; its path may lead into the row."""
-    return listing.keys.get(column) or _from_row(listing.row, column)
+    return listing.keys.get(column) or _from_row(listing.plain or listing.row, column)
 
 
 def _from_row(row: Callable[[T], Row], column: str) -> Callable[[T], Any]:

@@ -17,6 +17,7 @@ from warren.core.queue import Queue
 from warren.core.queue_type import QueueType
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api.overview import cluster_name
+from warren.mgmt.blocked import NAMED_MAX, blocked
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import RABBITMQ_VERSION, ManagedNode
 from warren.mgmt.metrics import families
@@ -62,6 +63,19 @@ class Collector:
             Rows(families.AUTH, [(PROTOCOL, families.auth(managed))]),
         ]
 
+    def blocked_groups(self) -> list[Rows]:
+        """Of this node's connections; the others count their own."""
+        total, by_queue = blocked(self._node)
+        queues: list[tuple[str, Values]] = [
+            (labels({"vhost": vhost, "queue": name}), (count,))
+            for (vhost, name), count in by_queue.most_common(NAMED_MAX)
+            if self._only is None or vhost in self._only
+        ]
+        return [
+            Rows(families.BLOCKED, [("", (total,))]),
+            Rows(families.BLOCKED_BY_QUEUE, queues),
+        ]
+
     def shovel_groups(self) -> list[Rows]:
         """Of this node's shovels; the others count their own."""
         shovels = self._managed.shovels
@@ -70,6 +84,19 @@ class Collector:
         ]
         moved = shovels.messages_moved()
         return [Rows(families.SHOVELS, states), Rows(families.SHOVEL_MESSAGES, [("", (moved,))])]
+
+    def federation_groups(self) -> list[Rows]:
+        """Of this node's links; the others count their own."""
+        federation = self._managed.federation
+        states: list[tuple[str, Values]] = [
+            (labels({"type": kind, "state": state}), (number,))
+            for (kind, state), number in federation.counts().items()
+        ]
+        received = federation.messages_received()
+        return [
+            Rows(families.FEDERATION_LINKS, states),
+            Rows(families.FEDERATION_MESSAGES, [("", (received,))]),
+        ]
 
     def _persister(self) -> Values:
         storage = self._managed.storage
@@ -352,7 +379,12 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
     ]
     async for piece in written(groups, PREFIX):
         yield piece
-    async for piece in written(collector.shovel_groups(), OWN_PREFIX):
+    own = [
+        *collector.shovel_groups(),
+        *collector.federation_groups(),
+        *collector.blocked_groups(),
+    ]
+    async for piece in written(own, OWN_PREFIX):
         yield piece
     async for piece in _of_cluster(managed, per_object=per_object):
         yield piece

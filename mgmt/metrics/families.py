@@ -55,6 +55,20 @@ SHOVEL_MESSAGES = (
     _counter("shovel_messages_moved_total", "Messages that shovels of this node have moved"),
 )
 
+FEDERATION_LINKS = (
+    _gauge("federation_links", "Federation links that run here, by what they are for and state"),
+)
+FEDERATION_MESSAGES = (
+    _counter(
+        "federation_messages_received_total", "Messages that federation links of this node got"
+    ),
+)
+
+BLOCKED = (_gauge("connections_blocked", "Connections that wait because of an alarm"),)
+BLOCKED_BY_QUEUE = (
+    _gauge("queue_blocked_connections", "Those that wait because this queue grows"),
+)
+
 ALARMS = (
     _gauge("alarms_file_descriptor_limit", "1 while file descriptors run short"),
     _gauge("alarms_free_disk_space_watermark", "1 while the disk alarm is on"),

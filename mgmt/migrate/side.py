@@ -34,7 +34,7 @@ class AmqpAddress:
 
 @dataclass
 class Side:
-    """`role` is `source` or `target`; `url` is without the password."""
+    """`role` is what errors call it, such as `source`; `url` is without the password."""
 
     role: str
     url: str
@@ -49,6 +49,9 @@ class Side:
 
     def post(self, *path: str, body: Any) -> Any:
         return self._ask("POST", path, body=body)
+
+    def put(self, *path: str, body: Any) -> Any:
+        return self._ask("PUT", path, body=body)
 
     def _ask(self, method: str, path: tuple[str, ...], **options: Any) -> Any:
         # A new connection each time: a broker ends one that says nothing for a minute.

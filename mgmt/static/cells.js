@@ -1,7 +1,7 @@
 // What stands in a cell, described as data, so that a refresh can tell whether it changed.
 //
 // A description is a text, a number, null (nothing known), `{text, href, tone, title}` with a link
-// or a badge, or a list of these.
+// or a badge, `{table}` with names and values, or a list of these.
 
 import { el } from "./dom.js";
 import { session } from "./session.js";
@@ -23,10 +23,33 @@ function pieces(description) {
     return description.flatMap((one, at) => (at ? [" ", ...pieces(one)] : pieces(one)));
   }
   if (typeof description !== "object") return [String(description)];
+  if (description.table) return [tableOf(description.table)];
   const { text, href, tone, title } = description;
   const kind = tone ? `badge ${tone}` : null;
   if (href) return [el("a", { href, class: kind, title }, text)];
   return [el("span", { class: kind, title }, text)];
+}
+
+/** Describes arguments, headers or properties as a table; null where there are none. */
+export function table(values) {
+  return Object.keys(values ?? {}).length ? { table: values } : null;
+}
+
+/** Names and values, a table in a table where a value has names itself. */
+function tableOf(values) {
+  const rows = Object.entries(values).map(([name, value]) =>
+    el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, shownValue(value))),
+  );
+  return el("table", { class: "values", "aria-label": "Names and values" }, el("tbody", {}, rows));
+}
+
+function shownValue(value) {
+  if (typeof value === "string") return value;
+  if (Array.isArray(value) && value.every((one) => typeof one !== "object")) return value.join(", ");
+  if (value !== null && typeof value === "object") {
+    return Object.keys(value).length ? tableOf(value) : "{}";
+  }
+  return String(value);
 }
 
 /** A list of labelled values; `set` refreshes those it names. */

@@ -1,6 +1,7 @@
 // Columns that several lists share.
 
 import { to } from "./cells.js";
+import { features } from "./features.js";
 import { bytes, count, rate } from "./format.js";
 import { session } from "./session.js";
 
@@ -39,21 +40,7 @@ export function vhostColumn() {
   return words("vhost", "Virtual host", { hidden: session.vhosts.length < 2 });
 }
 
-/** Short badges for how a queue or an exchange was declared. */
-export function features(row) {
-  const badges = [];
-  const badge = (text, title, tone = "plain") => badges.push({ text, title, tone });
-  if (row.type === "quorum") badge("Quorum", "a quorum queue");
-  if (row.durable) badge("D", "durable");
-  if (row.auto_delete) badge("AD", "auto-delete");
-  if (row.internal) badge("I", "internal: only other exchanges publish to it");
-  if (row.exclusive) badge("Excl", "exclusive to one connection");
-  const known = Object.keys(row.arguments ?? {});
-  if (known.length) badge("Args", JSON.stringify(row.arguments));
-  return badges;
-}
-
-export const featuresColumn = { id: "features", label: "Features", cell: features };
+export const featuresColumn = { id: "features", label: "Features", cell: features, wrap: true };
 
 export function policyColumn() {
   return words("policy", "Policy", {

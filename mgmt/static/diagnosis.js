@@ -1,6 +1,7 @@
 // Says in plain words why a queue holds messages. Pure: from the node's answers to sentences.
 
 import { bytes, count, duration, plural, rate } from "./format.js";
+import { blockedPublishers } from "./node_state.js";
 
 /** Octets owed to a connection from which the node leaves its consumers out. */
 export const OWED_MAX = 256 * 1024;
@@ -87,7 +88,7 @@ function ofAlarms({ nodes }) {
           finding(
             "memory-alarm",
             "bad",
-            `Node ${node.name} is short of memory (${bytes(node.mem_used)} of ${bytes(node.mem_limit)}): publishers are blocked until it has recovered. Consumers go on.`,
+            `Node ${node.name} is short of memory (${bytes(node.mem_used)} of ${bytes(node.mem_limit)}): ${blockedPublishers(node)} until it has recovered. Consumers go on.`,
           ),
         ]
       : []),
@@ -96,7 +97,7 @@ function ofAlarms({ nodes }) {
           finding(
             "disk-alarm",
             "bad",
-            `Node ${node.name} is short of disk space (${bytes(node.disk_free)} free, ${bytes(node.disk_free_limit)} wanted): publishers are blocked until there is more.${ofSnapshots(node)}`,
+            `Node ${node.name} is short of disk space (${bytes(node.disk_free)} free, ${bytes(node.disk_free_limit)} wanted): ${blockedPublishers(node)} until there is more.${ofSnapshots(node)}`,
           ),
         ]
       : []),

@@ -5,7 +5,7 @@ import { reason, said } from "./notices.js";
 
 /**
  * `fields` are `{name, label, type, value, options, hint, required, suggestions}` with the types
- * text, password, number, checkbox, select, textarea, file and table. `submit(values)` may throw:
+ * text, password, number, checkbox, select, choices, textarea, file and table. `submit(values)` may throw:
  * then the form says why. What it answers is said as done.
  */
 export class Form {
@@ -53,7 +53,7 @@ export class Form {
   }
 
   #row(field) {
-    const control = field.type === "table" ? tableControl(field) : simpleControl(field);
+    const control = (GROUPS[field.type] ?? simpleControl)(field);
     this.#fields.set(field.name, {
       ...control,
       initial:
@@ -72,7 +72,7 @@ export class Form {
         el("label", { class: "check" }, control.input, ` ${field.label}`),
         hint,
       );
-    if (field.type === "table") {
+    if (field.type in GROUPS) {
       return el(
         "fieldset",
         { class: "field" },
@@ -117,6 +117,28 @@ function simpleControl({ name, type = "text", options, required, placeholder, mi
     return { input, read: () => input.files?.[0] ?? null, write: () => (input.value = "") };
   }
   return { input, read: () => input.value, write: (value) => (input.value = value) };
+}
+
+/** Boxes to tick, one for each of `options`; its value is the list of those that are. */
+function choicesControl({ options }) {
+  const element = el("div", { class: "choices" });
+  const boxes = new Map();
+  const offer = ({ value, title }) => {
+    const box = el("input", { type: "checkbox" });
+    boxes.set(value, box);
+    element.append(el("label", { class: "check", title }, box, ` ${value}`));
+    return box;
+  };
+  options.forEach(offer);
+  return {
+    element,
+    read: () => [...boxes].filter(([, box]) => box.checked).map(([value]) => value),
+    write: (values) => {
+      for (const box of boxes.values()) box.checked = false;
+      // What was set elsewhere may be none of those offered.
+      for (const value of values) (boxes.get(value) ?? offer({ value })).checked = true;
+    },
+  };
 }
 
 const KINDS = ["Text", "Number", "Yes/no", "JSON"];
@@ -202,6 +224,9 @@ function readValue(text, kind, name) {
     throw new Error(`The value of "${name}" is no number.`);
   return number;
 }
+
+/** Fields of several controls, which have a legend instead of a label. */
+const GROUPS = { table: tableControl, choices: choicesControl };
 
 /** Asks before something that cannot be undone; answers whether it may be. */
 export function confirmed({ title, text, label, tone = "danger" }) {

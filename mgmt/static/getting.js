@@ -1,10 +1,11 @@
 // Getting messages out of a queue to look at them.
 
 import * as api from "./api.js";
-import { facts } from "./cells.js";
-import { el, setText } from "./dom.js";
-import { bytes, exchangeName, pairs, plural } from "./format.js";
+import { facts, table } from "./cells.js";
+import { button, el, setText } from "./dom.js";
+import { bytes, exchangeName, plural } from "./format.js";
 import { Form } from "./forms.js";
+import { setOut } from "./json_text.js";
 
 const MODES = [
   { value: "ack_requeue_true", label: "Put back (they become redelivered)" },
@@ -70,14 +71,28 @@ function messageBox(message, at) {
     Exchange: exchangeName(message.exchange),
     "Routing key": message.routing_key,
     Redelivered: message.redelivered ? "yes" : "no",
-    Properties: pairs(properties),
-    Headers: pairs(headers),
+    Properties: table(properties),
+    Headers: table(headers),
     Payload: `${bytes(message.payload_bytes)}, ${message.payload_encoding === "string" ? "text" : "Base64"}${cut}`,
   });
   return el(
     "article",
     { class: "message", "aria-label": `Message ${at + 1}` },
     about.element,
-    el("pre", { tabindex: "0", "aria-label": "Payload" }, message.payload),
+    payload(message),
   );
+}
+
+/** The body; a JSON text in lines, and as it came where somebody wants that. */
+function payload(message) {
+  const body = el("pre", { tabindex: "0", "aria-label": "Payload" }, message.payload);
+  const lines = message.payload_encoding === "string" ? setOut(message.payload) : null;
+  if (lines === null || lines === message.payload) return body;
+  setText(body, lines);
+  const swap = button("Show as sent", () => {
+    const asSent = body.textContent === lines;
+    setText(body, asSent ? message.payload : lines);
+    setText(swap, asSent ? "Show in lines" : "Show as sent");
+  }, { class: "small" });
+  return [body, el("p", { class: "payload-tools" }, swap)];
 }

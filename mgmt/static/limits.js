@@ -7,8 +7,15 @@ import { Form } from "./forms.js";
 import { count } from "./format.js";
 import { DataTable } from "./table.js";
 
-export const VHOST_LIMITS = ["max-connections", "max-queues"];
-export const USER_LIMITS = ["max-connections", "max-channels"];
+export const VHOST_LIMITS = [
+  "max-connections",
+  "max-queues",
+  "max-messages",
+  "max-bytes",
+  "max-queue-messages",
+  "max-queue-bytes",
+];
+export const USER_LIMITS = ["max-connections", "max-channels", "max-messages", "max-bytes"];
 
 const LABELS = { vhost: "Virtual host", user: "User" };
 

@@ -7,6 +7,7 @@ import { connectionPage, connectionsPage } from "./page_connections.js";
 import { definitionsPage } from "./page_definitions.js";
 import { exchangePage } from "./page_exchange.js";
 import { exchangesPage } from "./page_exchanges.js";
+import { federationPage } from "./page_federation.js";
 import { limitsPage } from "./page_limits.js";
 import { loginPage } from "./page_login.js";
 import { nodePage, nodesPage } from "./page_nodes.js";
@@ -17,7 +18,7 @@ import { queuesPage } from "./page_queues.js";
 import { shovelsPage } from "./page_shovels.js";
 import { userPage, usersPage } from "./page_users.js";
 import { vhostPage, vhostsPage } from "./page_vhosts.js";
-import { clearNotices, failed, reason } from "./notices.js";
+import { clearNotices, failed, leavePage, reason } from "./notices.js";
 import { match, parseHash } from "./router.js";
 import { Refresher } from "./refresh.js";
 import { applyTheme, Shell } from "./shell.js";
@@ -39,6 +40,7 @@ const ROUTES = [
   ["vhosts/:name", vhostPage],
   ["policies", policiesPage],
   ["shovels", shovelsPage],
+  ["federation", federationPage],
   ["limits", limitsPage],
   ["definitions", definitionsPage],
   ["nodes", nodesPage],
@@ -72,14 +74,21 @@ function show() {
   const page = found.page(found.parameters, query);
   const problem = el("p", { class: "page-problem", role: "alert", hidden: true });
   shell.show(page, parts[0] ?? "", problem);
-  document.title = `${page.title} · Warren`;
+  document.title = `${titleOf(page)} · Warren`;
+  let seen = false;
   refresher.work = async () => {
     try {
       await page.refresh?.();
+      seen = true;
       problem.hidden = true;
+      page.element.classList.remove("gone");
+      page.element.inert = false;
     } catch (failure) {
-      setText(problem, explained(failure));
+      setText(problem, explained(failure, page, seen));
       problem.hidden = false;
+      // The last contents stay readable; whatever one did with a thing that is gone would fail.
+      page.element.classList.toggle("gone", failure.status === 404);
+      page.element.inert = failure.status === 404;
     }
     // The next refresh tries again; a page that cannot be shown has said why.
     await shell?.watch().catch(() => {});
@@ -88,7 +97,16 @@ function show() {
   refresher.now();
 }
 
-function explained(problem) {
+function titleOf({ title, vhost }) {
+  return vhost === undefined ? title : `${title} in ${vhost}`;
+}
+
+function explained(problem, page, seen) {
+  if (problem.status === 404 && page.thing) {
+    return seen
+      ? `This ${page.thing} is gone: it has been deleted or closed. Below is what was known of it last.`
+      : `There is no such ${page.thing}: it has been deleted or closed, or there never was one.`;
+  }
   if (problem.status === 404) return "It is not there (any more).";
   if (problem.status === 401) return `You may not look at this: ${reason(problem)}.`;
   return `${reason(problem)} This page shows what was known last.`;
@@ -106,7 +124,10 @@ function nowherePage() {
   };
 }
 
-window.addEventListener("hashchange", show);
+window.addEventListener("hashchange", () => {
+  leavePage();
+  show();
+});
 window.addEventListener(LOGGED_OUT, () => {
   forget();
   if (shell) {

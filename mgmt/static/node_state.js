@@ -37,11 +37,18 @@ export function memberWarnings(nodes, seenFrom) {
   });
 }
 
+/** Whose publishers an alarm blocks, where its node says so. */
+export function blockedPublishers({ alarms_block: blocks, blocking_queues: queues = [] }) {
+  if (blocks !== "growing") return "publishers are blocked";
+  const names = queues.map((queue) => queue.name).join(", ");
+  return `publishers to queues that grow are blocked${names ? ` (${names})` : ""}`;
+}
+
 /** The same with alarms, the weightiest first: what every page shows. */
 export function clusterWarnings(nodes, seenFrom) {
   const alarms = nodes.flatMap((node) => [
-    ...(node.mem_alarm ? [`Memory alarm on ${node.name}: publishers are blocked.`] : []),
-    ...(node.disk_free_alarm ? [`Disk alarm on ${node.name}: publishers are blocked.`] : []),
+    ...(node.mem_alarm ? [`Memory alarm on ${node.name}: ${blockedPublishers(node)}.`] : []),
+    ...(node.disk_free_alarm ? [`Disk alarm on ${node.name}: ${blockedPublishers(node)}.`] : []),
   ]);
   return [...memberWarnings(nodes, seenFrom), ...alarms];
 }

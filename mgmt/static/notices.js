@@ -19,6 +19,19 @@ export function failed(problem) {
   put("bad", text);
 }
 
+/** The page is left: what was said of it goes, but for what `takeAlong` has marked. */
+export function leavePage() {
+  for (const notice of [...host().children]) {
+    if (notice.alongOnce) notice.alongOnce = false;
+    else notice.remove();
+  }
+}
+
+/** What is said now is for the page that comes next. */
+export function takeAlong() {
+  for (const notice of host().children) notice.alongOnce = true;
+}
+
 export function clearNotices() {
   host().replaceChildren();
 }

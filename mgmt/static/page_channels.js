@@ -1,7 +1,7 @@
 // Channels: the list, and one with its consumers.
 
 import * as api from "./api.js";
-import { facts, to } from "./cells.js";
+import { facts, nodeLink, to } from "./cells.js";
 import { Chart } from "./chart.js";
 import { figure, pace, vhostColumn, words } from "./columns.js";
 import { consumersTable } from "./consumers.js";
@@ -47,6 +47,7 @@ function mode(row) {
 export function channelsPage() {
   const table = new DataTable({
     id: "channels",
+    addressed: true,
     caption: "Channels",
     empty: "No channels.",
     key: (row) => row.name,
@@ -55,6 +56,7 @@ export function channelsPage() {
   });
   return {
     title: "Channels",
+    call: "channels",
     element: el("div", { class: "page" }, table.element),
     refresh: () => table.refresh(),
   };
@@ -72,6 +74,7 @@ const FACTS = [
   "Unconfirmed",
   "Uncommitted",
   "Consumers",
+  "Node",
 ];
 const RATES = [
   ["publish", "Published"],
@@ -107,6 +110,7 @@ export function channelPage({ name }) {
       Unconfirmed: row.messages_unconfirmed,
       Uncommitted: row.messages_uncommitted,
       Consumers: row.consumer_count,
+      Node: nodeLink(row.node),
     });
     const stats = row.message_stats ?? {};
     rates.update(
@@ -124,5 +128,11 @@ export function channelPage({ name }) {
     section("Messages", range.element, rates.element),
     section("Consumers", consumers.element),
   );
-  return { title: `Channel ${name}`, element, refresh };
+  return {
+    title: `Channel ${name}`,
+    call: api.path("channels", name),
+    thing: "channel",
+    element,
+    refresh,
+  };
 }

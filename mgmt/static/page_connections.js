@@ -1,12 +1,12 @@
 // Connections: the list, and one with its channels.
 
 import * as api from "./api.js";
-import { facts, to } from "./cells.js";
+import { facts, nodeLink, table as valuesTable, to } from "./cells.js";
 import { Chart } from "./chart.js";
 import { channelColumns } from "./page_channels.js";
 import { figure, octets, vhostColumn, words } from "./columns.js";
 import { button, el, section } from "./dom.js";
-import { bytes, duration, moment, pairs } from "./format.js";
+import { bytes, duration, moment } from "./format.js";
 import { confirmed } from "./forms.js";
 import { History } from "./history.js";
 import { failed, said } from "./notices.js";
@@ -26,6 +26,7 @@ const bytesPerSecond = (value) => `${bytes(value)}/s`;
 export function connectionsPage() {
   const table = new DataTable({
     id: "connections",
+    addressed: true,
     caption: "Connections",
     empty: "No connections.",
     key: (row) => row.name,
@@ -45,11 +46,12 @@ export function connectionsPage() {
         cell: (row) => (row.connected_at ? moment(row.connected_at) : null),
         hidden: true,
       }),
-      words("node", "Node", { hidden: true }),
+      words("node", "Node", { cell: (row) => nodeLink(row.node), hidden: true }),
     ],
   });
   return {
     title: "Connections",
+    call: "connections",
     element: el("div", { class: "page" }, table.element),
     refresh: () => table.refresh(),
   };
@@ -64,6 +66,7 @@ const FACTS = [
   "User",
   "Virtual host",
   "State",
+  "Blocked",
   "Client name",
   "Protocol",
   "Authentication",
@@ -108,7 +111,7 @@ export function connectionPage({ name }) {
     ]);
     const now = api.nodeNow();
     about.set(described(row, now));
-    client.set({ "Client properties": pairs(row.client_properties) });
+    client.set({ "Client properties": valuesTable(row.client_properties) });
     const lines = ["recv_oct", "send_oct"].map((id) => [
       id,
       history.rates(id, row[`${id}_details`], now),
@@ -137,7 +140,11 @@ export function connectionPage({ name }) {
     section("Channels", channels.element),
     el("div", { class: "page-actions" }, button("Close connection", close, { class: "danger" })),
   );
-  return { title: `Connection ${name}`, element, refresh };
+  return { title: `Connection ${name}`, call: where, thing: "connection", element, refresh };
+}
+
+function ofQueue(queue) {
+  return queue ? `, and queue ${queue.name} in ${queue.vhost} grows` : "";
 }
 
 function described(row, now) {
@@ -145,6 +152,9 @@ function described(row, now) {
     User: row.user,
     "Virtual host": row.vhost,
     State: stateBadge(row.state),
+    Blocked: row.blocked_since
+      ? `since ${moment(row.blocked_since)}: ${row.blocked_reason}${ofQueue(row.blocked_by_queue)}`
+      : null,
     "Client name": row.user_provided_name,
     Protocol: row.protocol,
     Authentication: row.auth_mechanism,
@@ -158,6 +168,6 @@ function described(row, now) {
     "Waiting in socket": bytes(row.send_pend),
     Received: bytes(row.recv_oct),
     Sent: bytes(row.send_oct),
-    Node: row.node,
+    Node: nodeLink(row.node),
   };
 }

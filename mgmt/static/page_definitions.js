@@ -87,5 +87,5 @@ export function definitionsPage() {
     ),
     section("Upload", upload.element),
   );
-  return { title: "Definitions", element };
+  return { title: "Definitions", call: "definitions", element };
 }

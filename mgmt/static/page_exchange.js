@@ -2,17 +2,17 @@
 
 import * as api from "./api.js";
 import { bindingsTable, bindToExchangeForm } from "./bindings.js";
-import { facts } from "./cells.js";
+import { facts, table } from "./cells.js";
 import { Chart } from "./chart.js";
-import { features } from "./columns.js";
 import { ask } from "./deleting.js";
 import { button, el, folded, section } from "./dom.js";
-import { exchangeName, pairs, rate } from "./format.js";
+import { features } from "./features.js";
+import { exchangeName, rate } from "./format.js";
 import { History } from "./history.js";
 import { publishForm } from "./publishing.js";
+import { RangeChoice } from "./range.js";
 import { go } from "./router.js";
 
-const SHOWN_S = 600;
 const RATES = [
   ["publish_in", "In"],
   ["publish_out", "Out"],
@@ -22,6 +22,7 @@ export function exchangePage({ vhost, name: named }) {
   const name = named === "amq.default" ? "" : named;
   const where = api.exchangePath(vhost, name);
   const history = new History();
+  const range = new RangeChoice({ id: "exchange" });
   const about = facts(["Virtual host", "Type", "Features", "Arguments", "Policy"]);
   const rates = new Chart({
     title: "Message rates",
@@ -32,7 +33,7 @@ export function exchangePage({ vhost, name: named }) {
   const refresh = async () => {
     const isDefault = name === "";
     const [row, from, into] = await Promise.all([
-      api.get(where),
+      api.get(where, { query: range.query("msg_rates") }),
       // All queues are bound to the default exchange: there is nothing to learn from the list.
       isDefault ? [] : api.get(`${where}/bindings/source`),
       isDefault ? [] : api.get(`${where}/bindings/destination`),
@@ -42,18 +43,19 @@ export function exchangePage({ vhost, name: named }) {
       "Virtual host": row.vhost,
       Type: row.type,
       Features: features(row),
-      Arguments: pairs(row.arguments),
+      Arguments: table(row.arguments),
       Policy: row.policy ?? null,
     });
     const stats = row.message_stats ?? {};
     rates.update(
       Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])),
       now,
-      SHOWN_S,
+      range.ageS,
     );
     leaving.showAll(from);
     coming.showAll(into);
   };
+  range.changed = refresh;
   const leaving = bindingsTable({
     id: "bindings-from",
     caption: "Bindings from this exchange",
@@ -103,12 +105,19 @@ export function exchangePage({ vhost, name: named }) {
     "div",
     { class: "page" },
     section("About", about.element),
-    section("Messages", rates.element),
+    section("Messages", range.element, rates.element),
     bindings,
     folded("Publish a message", publishForm({ vhost, exchange: name, published: refresh }).element),
     ordinary
       ? el("div", { class: "page-actions" }, button("Delete exchange", remove, { class: "danger" }))
       : null,
   );
-  return { title: `Exchange ${exchangeName(name)}`, element, refresh };
+  return {
+    title: `Exchange ${exchangeName(name)}`,
+    vhost,
+    call: where,
+    thing: "exchange",
+    element,
+    refresh,
+  };
 }

@@ -14,12 +14,13 @@ async function exchangeTypes() {
   const { exchange_types: types } = await api.get("overview", {
     query: { columns: "exchange_types" },
   });
-  return types.map((type) => type.name);
+  return types.filter((type) => !type.internal_purpose).map((type) => type.name);
 }
 
 export function exchangesPage() {
   const table = new DataTable({
     id: "exchanges",
+    addressed: true,
     caption: "Exchanges",
     empty: "No exchanges.",
     key: (row) => `${row.vhost} ${row.name}`,
@@ -50,7 +51,7 @@ export function exchangesPage() {
     table.element,
     folded("Declare an exchange", declare),
   );
-  return { title: "Exchanges", element, refresh };
+  return { title: "Exchanges", call: "exchanges", element, refresh };
 }
 
 function declareForm(types, declared) {

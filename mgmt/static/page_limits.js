@@ -40,5 +40,5 @@ export function limitsPage() {
     ),
     section("Users", users.element, folded("Set a limit of a user", userForm)),
   );
-  return { title: "Limits", element, refresh };
+  return { title: "Limits", call: "vhost-limits", element, refresh };
 }

@@ -40,6 +40,7 @@ export function nodesPage() {
   });
   return {
     title: "Nodes",
+    call: "nodes",
     element: el("div", { class: "page" }, section("All nodes", table.element)),
     refresh: () => table.refresh(),
   };
@@ -176,7 +177,7 @@ export function nodePage({ name }) {
   ];
   linkPart.hidden = true;
   const element = el("div", { class: "page" }, section("About", about.element), ...parted);
-  return { title: `Node ${name}`, element, refresh };
+  return { title: `Node ${name}`, call: api.path("nodes", name), thing: "node", element, refresh };
 }
 
 function described(node) {

@@ -18,7 +18,14 @@ const RATES = [
   ["deliver_get", "Delivered"],
   ["ack", "Acknowledged"],
   ["redeliver", "Redelivered"],
-  ["return_unroutable", "Returned"],
+];
+const UNROUTABLE = [
+  ["return_unroutable", "Returned to publishers"],
+  ["drop_unroutable", "Dropped"],
+];
+const DISK = [
+  ["disk_writes", "Messages written"],
+  ["disk_reads", "Messages read"],
 ];
 const LENGTHS = [
   ["messages", "Total"],
@@ -45,11 +52,13 @@ const CHURN = [
 export function overviewPage() {
   const history = new History();
   const range = new RangeChoice({ id: "overview", long: true });
-  const rates = new Chart({
-    title: "Message rates",
-    series: RATES.map(([id, label]) => ({ id, label })),
-    format: rate,
-  });
+  const rateChart = (title, series) =>
+    new Chart({ title, series: series.map(([id, label]) => ({ id, label })), format: rate });
+  const rates = [
+    [rateChart("Message rates", RATES), RATES],
+    [rateChart("Unroutable messages", UNROUTABLE), UNROUTABLE],
+    [rateChart("Disk", DISK), DISK],
+  ];
   const queued = new Chart({
     title: "Queued messages",
     series: LENGTHS.map(([id, label]) => ({ id, label })),
@@ -73,11 +82,10 @@ export function overviewPage() {
     );
     tiles.update(overview.object_totals, overview.queue_totals);
     const stats = overview.message_stats;
-    rates.update(
-      Object.fromEntries(RATES.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)])),
-      now,
-      range.ageS,
-    );
+    for (const [chart, series] of rates) {
+      const lines = series.map(([id]) => [id, history.rates(id, stats[`${id}_details`], now)]);
+      chart.update(Object.fromEntries(lines), now, range.ageS);
+    }
     const totals = overview.queue_totals;
     queued.update(
       Object.fromEntries(
@@ -94,7 +102,7 @@ export function overviewPage() {
   const charts = section(
     "Messages",
     range.element,
-    el("div", { class: "charts" }, queued.element, rates.element),
+    el("div", { class: "charts" }, queued.element, ...rates.map(([chart]) => chart.element)),
   );
   const element = el(
     "div",
@@ -105,7 +113,7 @@ export function overviewPage() {
     node?.element,
     monitor?.elements,
   );
-  return { title: "Overview", element, refresh };
+  return { title: "Overview", call: "overview", element, refresh };
 }
 
 function makeTiles() {

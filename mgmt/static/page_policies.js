@@ -60,6 +60,13 @@ const MORE_KEYS = [
   },
   { key: "queue-mode", value: "lazy", title: "default or lazy: messages on disk" },
   { key: "alternate-exchange", title: "where messages go that match no binding" },
+  {
+    key: "federation-upstream-set",
+    value: "all",
+    title: "the set of upstreams to get messages from; all is every upstream",
+  },
+  { key: "federation-upstream", title: "the upstream to get messages from" },
+  { key: "federation-upstream-pattern", title: "which upstreams to get messages from, by name" },
 ];
 
 /** `query` may hold values the form begins with. */
@@ -94,6 +101,7 @@ export function policiesPage(parameters, query) {
   };
   return {
     title: "Policies",
+    call: "policies",
     element: el(
       "div",
       { class: "page" },

@@ -3,19 +3,19 @@
 import * as api from "./api.js";
 import { BackingBar } from "./backing.js";
 import { bindingsTable, bindQueueForm } from "./bindings.js";
-import { facts, nodeLink, to } from "./cells.js";
+import { facts, nodeLink, table, to } from "./cells.js";
 import { Chart } from "./chart.js";
-import { features } from "./columns.js";
 import { consumersTable } from "./consumers.js";
 import { ask } from "./deleting.js";
 import { explainQueue } from "./diagnosis.js";
 import { button, el, folded, section } from "./dom.js";
-import { bytes, count, pairs, rate, short } from "./format.js";
+import { features } from "./features.js";
+import { bytes, count, rate, short } from "./format.js";
 import { getMessages } from "./getting.js";
 import { History } from "./history.js";
 import { MirrorsPart } from "./mirrors.js";
 import { queueState } from "./page_queues.js";
-import { moveMessagesForm } from "./page_shovels.js";
+import { moveMessagesForm, redriveForm } from "./page_shovels.js";
 import { publishForm } from "./publishing.js";
 import { RangeChoice } from "./range.js";
 import { go } from "./router.js";
@@ -153,6 +153,13 @@ export function queuePage({ vhost, name }) {
           moveMessagesForm({ vhost, name }).element,
         )
       : null,
+    session.isPolicymaker
+      ? folded(
+          "Send dead letters back",
+          el("p", { class: "hint" }, "A shovel sends what is ready now to where it came from."),
+          redriveForm({ vhost, name }).element,
+        )
+      : null,
     el(
       "div",
       { class: "page-actions" },
@@ -160,7 +167,7 @@ export function queuePage({ vhost, name }) {
       button("Delete queue", remove, { class: "danger" }),
     ),
   );
-  return { title: `Queue ${name}`, element, refresh };
+  return { title: `Queue ${name}`, vhost, call: where, thing: "queue", element, refresh };
 }
 
 /** The channels and connections of the consumers, as far as one may see them, and the nodes. */
@@ -285,8 +292,8 @@ function described(queue) {
         ? { text: queue.policy, href: "#/policies" }
         : (queue.policy ?? null),
     "Operator policy": queue.operator_policy ?? null,
-    "Effective policy": pairs(queue.effective_policy_definition),
-    Arguments: pairs(queue.arguments),
+    "Effective policy": table(queue.effective_policy_definition),
+    Arguments: table(queue.arguments),
     Ready: count(queue.messages_ready),
     Unacknowledged: count(queue.messages_unacknowledged),
     Total: count(queue.messages),

@@ -56,6 +56,16 @@ export function queueState(row) {
 export function whereItIs(row) {
   const mirrors = row.slave_nodes ?? [];
   const shown = [nodeLink(row.node)];
+  const followers = (row.members ?? []).filter((node) => node !== row.leader);
+  if (followers.length) {
+    const title = `members: ${row.members.join(", ")}`;
+    shown.push({ text: `+${followers.length}`, tone: "plain", title });
+  }
+  const away = (row.members ?? []).filter((node) => !row.online.includes(node));
+  if (away.length) {
+    const title = `cannot be reached: ${away.join(", ")}`;
+    shown.push({ text: `${away.length} away`, tone: "warn", title });
+  }
   if (mirrors.length) {
     shown.push({ text: `+${mirrors.length}`, tone: "plain", title: `mirrors: ${mirrors.join(", ")}` });
   }
@@ -70,6 +80,7 @@ export function whereItIs(row) {
 export function queuesPage() {
   const table = new DataTable({
     id: "queues",
+    addressed: true,
     caption: "Queues",
     empty: "No queues.",
     key: (row) => `${row.vhost} ${row.name}`,
@@ -77,15 +88,18 @@ export function queuesPage() {
     columns: [
       words("name", "Name", {
         cell: (row) => ({ text: row.name, href: to.queue(row.vhost, row.name) }),
+        narrow: true,
       }),
       vhostColumn(),
       featuresColumn,
       policyColumn(),
       words("state", "State", { cell: queueState }),
-      words("node", "Node", { cell: whereItIs, hidden: !session.isInCluster }),
-      figure("messages_ready", "Ready"),
-      figure("messages_unacknowledged", "Unacked"),
-      figure("messages", "Total"),
+      words("node", "Node", { cell: whereItIs, hidden: !session.isInCluster, wrap: true }),
+      figure("messages_ready", "Ready", "messages_ready", undefined, { narrow: true }),
+      figure("messages_unacknowledged", "Unacked", "messages_unacknowledged", undefined, {
+        narrow: true,
+      }),
+      figure("messages", "Total", "messages", undefined, { narrow: true }),
       figure("consumers", "Consumers"),
       pace("publish", "In"),
       pace("deliver_get", "Out"),
@@ -101,7 +115,7 @@ export function queuesPage() {
     table.element,
     folded("Declare a queue", declareForm(() => table.refresh()).element),
   );
-  return { title: "Queues", element, refresh: () => table.refresh() };
+  return { title: "Queues", call: "queues", element, refresh: () => table.refresh() };
 }
 
 function declareForm(declared) {

@@ -73,6 +73,7 @@ export function shovelsPage() {
     : null;
   return {
     title: "Shovels",
+    call: "shovels",
     element: el("div", { class: "page" }, section("Shovels", table.element, form)),
     refresh: () => table.refresh(),
   };
@@ -193,6 +194,37 @@ export function moveMessagesForm({ vhost, name }) {
       };
       await api.put(api.path("parameters", "shovel", vhost, `Move from ${name}`), { value });
       return `What is in ${name} is being moved to ${destination}.`;
+    },
+  });
+}
+
+/** Sends dead letters back to where they came from. */
+export function redriveForm({ vhost, name }) {
+  return new Form({
+    label: "Send back",
+    fields: [
+      {
+        name: "to",
+        label: "To",
+        type: "select",
+        options: [
+          { value: "exchange", label: "the exchange, with the routing keys they had" },
+          { value: "queue", label: "the queue in which they died" },
+        ],
+      },
+      {
+        name: "death",
+        label: "Of several deaths",
+        type: "select",
+        options: [
+          { value: "last", label: "the last" },
+          { value: "first", label: "the first" },
+        ],
+      },
+    ],
+    submit: async ({ to, death }) => {
+      await api.post(api.path("queues", vhost, name, "redrive"), { to, death });
+      return `What is in ${name} is being sent back. What cannot go back stays here.`;
     },
   });
 }

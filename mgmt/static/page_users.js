@@ -12,12 +12,25 @@ import { go } from "./router.js";
 import { logIn, session } from "./session.js";
 import { DataTable } from "./table.js";
 
-const TAGS_HINT =
-  "administrator, monitoring, policymaker, management; separated by commas. None: no access to these pages.";
+const TAGS = [
+  { value: "administrator", title: "may do everything" },
+  { value: "monitoring", title: "sees nodes, and all connections and virtual hosts" },
+  { value: "policymaker", title: "sets policies and parameters in the user's virtual hosts" },
+  { value: "management", title: "sees the user's own virtual hosts" },
+];
+const TAGS_FIELD = {
+  name: "tags",
+  label: "Tags",
+  type: "choices",
+  options: TAGS,
+  value: [],
+  hint: "Without any: no access to these pages.",
+};
 
 export function usersPage() {
   const table = new DataTable({
     id: "users",
+    addressed: true,
     caption: "Users",
     empty: "No users.",
     key: (row) => row.name,
@@ -44,16 +57,16 @@ export function usersPage() {
     fields: [
       { name: "name", label: "Name", required: true },
       { name: "password", label: "Password", type: "password", required: true },
-      { name: "tags", label: "Tags", hint: TAGS_HINT },
+      TAGS_FIELD,
     ],
     submit: async ({ name, password, tags }) => {
-      await api.put(api.path("users", name), { password, tags });
+      await api.put(api.path("users", name), { password, tags: tags.join(",") });
       await table.refresh();
       return `The user ${name} is there. Permissions are on the user's own page.`;
     },
   });
   const element = el("div", { class: "page" }, table.element, folded("Add a user", form.element));
-  return { title: "Users", element, refresh: () => table.refresh() };
+  return { title: "Users", call: "users", element, refresh: () => table.refresh() };
 }
 
 async function loadUsers() {
@@ -90,7 +103,7 @@ export function userPage({ name }) {
     granted.showAll(permissions);
     topical.showAll(topics);
     // What somebody is typing is not overwritten.
-    if (!known) tagsForm.set({ tags: tags.join(", ") });
+    if (!known) tagsForm.set({ tags });
     known = true;
   };
   const granted = permissionsTable({ id: "user-permissions", of: "user", changed: refresh });
@@ -98,10 +111,10 @@ export function userPage({ name }) {
   const tagsForm = new Form({
     label: "Set tags",
     keep: true,
-    fields: [{ name: "tags", label: "Tags", hint: TAGS_HINT }],
+    fields: [TAGS_FIELD],
     submit: async ({ tags }) => {
       const { password_hash: hash, hashing_algorithm: algorithm } = await api.get(where);
-      await api.put(where, { password_hash: hash, hashing_algorithm: algorithm, tags });
+      await api.put(where, { password_hash: hash, hashing_algorithm: algorithm, tags: tags.join(",") });
       await refresh();
       return `The tags of ${name} are set.`;
     },
@@ -128,7 +141,7 @@ export function userPage({ name }) {
       button("Delete user", () => removeUser(where, name), { class: "danger" }),
     ),
   );
-  return { title: `User ${name}`, element, refresh };
+  return { title: `User ${name}`, call: where, thing: "user", element, refresh };
 }
 
 async function removeUser(where, name) {

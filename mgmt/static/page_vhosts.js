@@ -16,6 +16,7 @@ import { DataTable } from "./table.js";
 export function vhostsPage() {
   const table = new DataTable({
     id: "vhosts",
+    addressed: true,
     caption: "Virtual hosts",
     key: (row) => row.name,
     load: (query) => api.get("vhosts", { query }),
@@ -61,7 +62,7 @@ export function vhostsPage() {
     table.element,
     folded("Add a virtual host", form.element),
   );
-  return { title: "Virtual hosts", element, refresh: () => table.refresh() };
+  return { title: "Virtual hosts", call: "vhosts", element, refresh: () => table.refresh() };
 }
 
 export function vhostPage({ name }) {
@@ -135,5 +136,5 @@ export function vhostPage({ name }) {
       button("Delete virtual host", remove, { class: "danger" }),
     ),
   );
-  return { title: `Virtual host ${name}`, element, refresh };
+  return { title: `Virtual host ${name}`, call: where, thing: "virtual host", element, refresh };
 }

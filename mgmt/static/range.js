@@ -21,11 +21,11 @@ export class RangeChoice {
   /** Called after another range was chosen. */
   changed = async () => {};
 
-  /** `long`: what has samples from the start of the node on, not only while it is looked at. */
+  /** `long`: nodes and virtual hosts, of which the node keeps a day; of others it keeps an hour. */
   constructor({ id, long = false }) {
     this.#ranges = long ? [...RANGES, ...LONG] : RANGES;
-    const age = preference(`range.${id}`, long ? 600 : 60);
-    this.#chosen = this.#ranges.find(([ageS]) => ageS === age) ?? this.#ranges[0];
+    const age = preference(`range.${id}`, 600);
+    this.#chosen = this.#ranges.find(([ageS]) => ageS === age) ?? this.#ranges[1];
     const choice = el(
       "select",
       {},

@@ -1,5 +1,7 @@
 // From the address behind # to a page. A route is a list of names, `:x` stands for any.
 
+import { takeAlong } from "./notices.js";
+
 /** The parts of an address and its query: `#/queues/%2F/q?a=b`. */
 export function parseHash(hash) {
   const [where, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s);
@@ -34,6 +36,8 @@ export function match(routes, parts) {
   return null;
 }
 
+/** To another page, with what was said of this one: a thing that was deleted has no page. */
 export function go(hash) {
+  takeAlong();
   window.location.hash = hash;
 }

@@ -17,6 +17,8 @@ const LINKS = [
   ["exchanges", "Exchanges", ANYBODY],
   ["queues", "Queues", ANYBODY],
 ];
+/** What a health check answers that has found something. */
+const UNHEALTHY = 503;
 /** What is asked of nodes at each refresh, to say what is wrong with them. */
 const WATCHED =
   "name,state,running,partitions,mem_alarm,disk_free_alarm,unclaimed_messages,unreadable_definitions";
@@ -25,6 +27,7 @@ const ADMIN_LINKS = [
   ["vhosts", "Virtual hosts", () => session.isAdministrator],
   ["policies", "Policies", () => session.isPolicymaker],
   ["shovels", "Shovels", () => session.isMonitor],
+  ["federation", "Federation", () => session.isMonitor || session.isPolicymaker],
   ["limits", "Limits", () => session.isAdministrator],
   ["definitions", "Definitions", () => session.isAdministrator],
   ["nodes", "Nodes", () => session.isMonitor],
@@ -91,7 +94,14 @@ export class Shell {
       if (name === area) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
-    this.#main.replaceChildren(el("h1", {}, page.title), this.#alarms, problem, page.element);
+    const inVhost = page.vhost === undefined ? null : ` in virtual host ${page.vhost}`;
+    this.#main.replaceChildren(
+      el("h1", {}, page.title, inVhost && el("span", { class: "in-vhost" }, inVhost)),
+      this.#alarms,
+      problem,
+      page.element,
+      ...callLink(page.call),
+    );
     this.#toggle(false);
     window.scrollTo(0, 0);
     // What had the focus may be gone with the page before.
@@ -100,9 +110,9 @@ export class Shell {
 
   /** Shows what is wrong with nodes, whatever page is on show. */
   async watch() {
-    if (!session.isMonitor) return;
-    const nodes = await api.get("nodes", { query: { columns: WATCHED } });
-    const texts = clusterWarnings(nodes, session.node);
+    const texts = session.isMonitor
+      ? clusterWarnings(await api.get("nodes", { query: { columns: WATCHED } }), session.node)
+      : await alarmsInEffect();
     if (this.#alarms.textContent !== texts.join("")) {
       this.#alarms.replaceChildren(...texts.map((text) => el("p", { class: "alarm" }, text)));
     }
@@ -142,6 +152,25 @@ export class Shell {
     const list = this.#list(ADMIN_LINKS);
     return list.childElementCount ? [el("h2", {}, "Administration"), list] : null;
   }
+}
+
+/** That there are alarms, for those who may not look at nodes: their publishers wait, too. */
+async function alarmsInEffect() {
+  try {
+    await api.get("health/checks/alarms");
+    return [];
+  } catch (problem) {
+    if (problem.status !== UNHEALTHY) throw problem;
+    return [`${problem.message}: publishers may be blocked.`];
+  }
+}
+
+/** What the page shows, as the API tells it. */
+function callLink(call) {
+  if (!call) return [];
+  const { href, pathname } = api.address(call);
+  const link = el("a", { href, target: "_blank", rel: "noopener" }, `GET ${pathname}`);
+  return [el("p", { class: "call" }, "The same from the API: ", link)];
 }
 
 function mark() {

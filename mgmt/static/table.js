@@ -5,6 +5,7 @@ import { ApiFailure } from "./api.js";
 import { showCell } from "./cells.js";
 import { button, el, setText } from "./dom.js";
 import { count } from "./format.js";
+import { readAddress, writeAddress } from "./list_address.js";
 import { failed } from "./notices.js";
 import { prefer, preference } from "./prefs.js";
 
@@ -30,8 +31,10 @@ export class DataTable {
   /**
    * `columns` are `{id, label, cell, value, sort, numeric, hidden}`: `cell` describes what is shown
    * of a row (cells.js), `sort` is the node's name for the column, `value` what plain lists are
-   * sorted by. `load(query)` answers a page of the node or a list. `actions(row)` are
-   * `{label, name, act}`, `key` names a row. `brief` leaves the tools out while the list is short.
+   * sorted by. Where a column is `narrow`, phones show such columns alone.
+   * `load(query)` answers a page of the node or a list. `actions(row)` are `{label, name, act}`,
+   * `key` names a row. `brief` leaves the tools out while the list is short. `addressed`: filter,
+   * order and page are in the address; one list of a page may be.
    */
   constructor({
     id,
@@ -42,8 +45,9 @@ export class DataTable {
     actions,
     empty = "Nothing here.",
     brief = false,
+    addressed = false,
   }) {
-    this.#options = { id, caption, load, key, actions, brief };
+    this.#options = { id, caption, load, key, actions, brief, addressed };
     this.#columns = columns;
     const hidden = columns.filter((column) => column.hidden).map((column) => column.id);
     this.#chosen = new Set(preference(`hidden.${id}`, hidden));
@@ -54,6 +58,7 @@ export class DataTable {
       regex: false,
       sort: null,
       reverse: false,
+      ...(addressed ? readAddress(columns) : {}),
     };
     setText(this.#empty, empty);
     this.#tools = this.#makeTools();
@@ -87,6 +92,7 @@ export class DataTable {
       if (!(problem instanceof ApiFailure && problem.error === "page_out_of_range") || page === 1)
         throw problem;
       this.#state.page = 1;
+      this.#address();
       return this.refresh();
     }
     this.show(Array.isArray(answer) ? this.#cut(answer) : answer);
@@ -160,11 +166,16 @@ export class DataTable {
 
   async #again(change) {
     Object.assign(this.#state, { page: 1 }, change);
+    this.#address();
     try {
       await this.refresh();
     } catch (problem) {
       failed(problem);
     }
+  }
+
+  #address() {
+    if (this.#options.addressed) writeAddress(this.#state);
   }
 
   #visible() {
@@ -177,7 +188,7 @@ export class DataTable {
       const order = sorted ? (this.#state.reverse ? "descending" : "ascending") : null;
       const attributes = {
         scope: "col",
-        class: column.numeric ? "number" : null,
+        class: this.#kind(column),
         "aria-sort": order,
         title: column.title,
       };
@@ -203,6 +214,13 @@ export class DataTable {
     this.#head.replaceChildren(...cells);
   }
 
+  /** Its classes: how it is aligned, and whether phones have room for it. */
+  #kind(column) {
+    const wide = this.#columns.some((one) => one.narrow) && !column.narrow;
+    const kinds = [column.numeric && "number", column.wrap && "wrap", wide && "wide"];
+    return kinds.filter(Boolean).join(" ") || null;
+  }
+
   #sortBy(column) {
     const again = this.#state.sort === column;
     // Of numbers the large ones are what one looks for.
@@ -219,7 +237,7 @@ export class DataTable {
       "tr",
       {},
       this.#visible().map((column) =>
-        el("td", { class: column.numeric ? "number" : column.wrap ? "wrap" : null }),
+        el("td", { class: this.#kind(column) }),
       ),
     );
     if (this.#options.actions) tr.append(el("td", { class: "actions" }));
@@ -247,8 +265,14 @@ export class DataTable {
   #makeTools() {
     const { caption, id } = this.#options;
     let typing;
-    const filter = el("input", { type: "search", spellcheck: "false", autocomplete: "off" });
-    const regex = el("input", { type: "checkbox" });
+    const { name, regex: isRegex } = this.#state;
+    const filter = el("input", {
+      type: "search",
+      spellcheck: "false",
+      autocomplete: "off",
+      value: name,
+    });
+    const regex = el("input", { type: "checkbox", checked: isRegex });
     const apply = () => this.#again({ name: filter.value, regex: regex.checked });
     filter.addEventListener("input", () => {
       clearTimeout(typing);

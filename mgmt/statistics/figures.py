@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.core.exchange import Exchange
 from warren.core.message_stats import MessageStats
 from warren.core.queue import Queue
 from warren.mgmt.statistics.history import Figures
+from warren.mgmt.statistics.track import Kind
 
 MESSAGES = len(MessageStats._fields)
 """Where what follows the message stats begins."""
 
 LENGTHS = ("messages", "messages_ready", "messages_unacknowledged")
 OCTETS = ("recv_oct", "send_oct")
+
+MACHINE = ("mem_used", "disk_free", "fd_used", "sockets_used", "proc_used")
+LEVELS = (*LENGTHS, *MACHINE)
+"""These may get less; all others are counters."""
 
 WAYS_OUT = (
     "messages_expired",
@@ -34,11 +40,7 @@ NODE = (
     "queue_declared",
     "queue_created",
     "queue_deleted",
-    "mem_used",
-    "disk_free",
-    "fd_used",
-    "sockets_used",
-    "proc_used",
+    *MACHINE,
 )
 EXCHANGE = ("publish_in", "publish_out")
 CONNECTION = OCTETS
@@ -56,3 +58,31 @@ def exchange_figures(exchange: Exchange) -> Figures:
 
 def connection_figures(connection: Connection) -> Figures:
     return (connection.received_octets, connection.sent_octets)
+
+
+def queue_activity(queue: Queue) -> float:
+    """Whatever moves changes it: no number of messages makes up for the share of the length."""
+    moved = (
+        queue.published
+        + 2 * (queue.acked + queue.given_back)
+        + queue.unacked
+        + queue.got
+        + queue.got_no_ack
+        + queue.got_nothing
+    )
+    return moved + LENGTH_SHARE * queue.backing.length
+
+
+def queue_key(queue: Queue) -> tuple[str, str, int]:
+    """Another queue of the same name has another one."""
+    return (queue.vhost_name, queue.name, queue.queue_id)
+
+
+LENGTH_SHARE = 2**-0.5
+
+QUEUES = Kind(QUEUE, queue_figures, queue_activity, LEVELS, queue_key)
+EXCHANGES = Kind(EXCHANGE, exchange_figures, lambda exchange: exchange.published_in)
+CHANNELS = Kind(MessageStats._fields, Channel.stats, lambda channel: sum(channel.stats()))
+CONNECTIONS = Kind(
+    CONNECTION, connection_figures, lambda one: one.received_octets + one.sent_octets
+)

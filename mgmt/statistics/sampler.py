@@ -1,28 +1,31 @@
 """Samples what there is to see every few seconds, so that rates and charts can be shown.
 
 Rates are live: from counts of this moment and a sample some seconds old. What nothing passes
-through is looked at and not sampled. Only the node and its virtual hosts have histories from the
-start; anything else has one from the moment somebody first asked for it, as long as somebody does.
-All of it works in slices, whatever the number of queues.
+through is looked at and not sampled. All of it works in slices, whatever the number of queues, and
+reads counts that the broker keeps anyway.
+
+Everything has a history from its first moment; what it takes in memory is bounded (`detail.py`).
+Those of queues, virtual hosts and the node are in a file as well, for the next start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
-from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
+from warren.core.log_line import log_fault
 from warren.core.message_stats import MessageStats
 from warren.core.node import Node
 from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.statistics import figures
+from warren.mgmt.statistics.detail import Detail
 from warren.mgmt.statistics.history import (
     RETENTION,
     RETENTION_OF_ONE,
@@ -31,8 +34,13 @@ from warren.mgmt.statistics.history import (
     Recent,
     Sample,
     Window,
+    pack,
 )
+from warren.mgmt.statistics.kept_histories import KeptHistories, Layout, Restored
 from warren.mgmt.statistics.latency import Latencies
+from warren.mgmt.statistics.track import KEPT_S, Track
+from warren.mgmt.statistics.unacked_octets import UnackedOctets
+from warren.persist.filesystem import RealFileSystem
 
 if TYPE_CHECKING:
     from warren.mgmt.managed_node import ManagedNode
@@ -41,91 +49,33 @@ log = logging.getLogger("warren.http")
 
 T = TypeVar("T")
 
-LEVELS = range(figures.MESSAGES, figures.MESSAGES + len(figures.LENGTHS))
-"""Which figures of a virtual host may get less."""
-
 INTERVAL_S = 5.0
-IDLE_AFTER_S = 60.0
-"""Something in which nothing moved for so long is not sampled until something does."""
 
-FORGET_AFTER_S = 600.0
-"""A history nobody has asked for that long ends."""
+SAVE_EVERY_S = 300.0
+"""What a node that is killed forgets at most of its histories."""
+
+SAVE_S_MAX = 10.0
+"""A stop waits no longer for the file of histories."""
+
+VHOST_HISTORIES = 2
+"""A virtual host's history goes back further than others, and counts as so many of them."""
+
+NODE_KEY = ()
+LAYOUT: Layout = {
+    "node": (RETENTION, len(figures.NODE)),
+    "vhost": (RETENTION, len(figures.VHOST)),
+    "queue": (RETENTION_OF_ONE, len(figures.QUEUE)),
+}
+"""What is in the file."""
+
+NODE_COUNTERS = [at for at, name in enumerate(figures.NODE) if name not in figures.LEVELS]
+VHOST_COUNTERS = [at for at, name in enumerate(figures.VHOST) if name not in figures.LEVELS]
 
 CAPACITY_KEPT = 0.7
 """How much of a queue's consumer capacity comes from before its last sample."""
 
 FEW = 2000
 """Up to so many queues and channels are added up at once for whoever asks."""
-
-
-class Watched:
-    """The history of one thing somebody looks at."""
-
-    __slots__ = ("asked_at", "history")
-
-    def __init__(self, now: float) -> None:
-        self.history = History(RETENTION_OF_ONE)
-        self.asked_at = now
-
-
-class Track:
-    """Samples of all things of one kind. `figures_of` says what is sampled of one."""
-
-    def __init__(self, figures_of: Callable[[Any], Figures]) -> None:
-        self.figures_of = figures_of
-        self._recent: dict[Any, Recent] = {}
-        self._idle: dict[Any, tuple[float, float]] = {}
-        self._watched: dict[Any, Watched] = {}
-
-    async def sample(self, now: float, things: list[Any], activity: Callable[[Any], float]) -> None:
-        """Take a sample of each; what is not among them any more is forgotten."""
-        recent: dict[Any, Recent] = {}
-        idle: dict[Any, tuple[float, float]] = {}
-        async for chunk in chunks(things):
-            for thing in chunk:
-                known = self._recent.get(thing)
-                if known is None:
-                    level = activity(thing)
-                    before = self._idle.get(thing)
-                    if not level or (before is not None and before[0] == level):
-                        if before is not None:
-                            idle[thing] = before
-                        continue
-                    known = Recent(now)
-                known.add(now, self.figures_of(thing))
-                if now - known.changed_at > IDLE_AFTER_S:
-                    idle[thing] = (activity(thing), known.changed_at)
-                else:
-                    recent[thing] = known
-                watched = self._watched.get(thing)
-                if watched is not None:
-                    watched.history.add(now, self.figures_of(thing))
-        self._recent, self._idle = recent, idle
-        self._watched = {
-            thing: watched
-            for thing, watched in self._watched.items()
-            if now - watched.asked_at < FORGET_AFTER_S
-        }
-
-    def rates(self, thing: Any, now: float, current: Figures) -> Figures:
-        recent = self._recent.get(thing)
-        return (0.0,) * len(current) if recent is None else recent.rates(now, current)
-
-    def changed_at(self, thing: Any) -> float | None:
-        """When something last moved in it, as far as anybody looked; None for never."""
-        recent = self._recent.get(thing)
-        if recent is not None:
-            return recent.changed_at
-        idle = self._idle.get(thing)
-        return None if idle is None else idle[1]
-
-    def samples(self, thing: Any, now: float, window: Window) -> list[Sample]:
-        watched = self._watched.get(thing)
-        if watched is None:
-            watched = self._watched[thing] = Watched(now)
-            watched.history.add(now, self.figures_of(thing))
-        watched.asked_at = now
-        return watched.history.at(window.times(now))
 
 
 class Statistics:
@@ -137,66 +87,167 @@ class Statistics:
         self._node = node
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
         self.latencies = Latencies(node)
+        self.unacked_octets = UnackedOctets(node)
         self.reset()
 
     def reset(self) -> None:
         """Forget all samples."""
-        node = self._node
-        self.queues = Track(figures.queue_figures)
-        self.exchanges = Track(figures.exchange_figures)
-        self.channels = Track(Channel.stats)
-        self.connections = Track(figures.connection_figures)
+        self._begin({})
+
+    def _begin(self, restored: Restored) -> None:
+        """With these histories of earlier starts, and nothing else."""
+        now = self._node.clock.now()
+        self._detail = Detail()
+        self._look_at_clocks()
+        self.queues = Track(figures.QUEUES, self._detail, restored.get("queue"))
+        self.exchanges = Track(figures.EXCHANGES, self._detail)
+        self.channels = Track(figures.CHANNELS, self._detail)
+        self.connections = Track(figures.CONNECTIONS, self._detail)
         self._capacity: dict[Queue, float] = {}
         self._totals: dict[VirtualHost, Figures] = {}
         self._answered: WeakKeyDictionary[VirtualHost, Figures] = WeakKeyDictionary()
         self._vhosts: dict[VirtualHost, tuple[Recent, History]] = {}
-        self._recent = Recent(node.clock.now())
-        self._history = History(RETENTION)
+        self._restored_vhosts = restored.get("vhost", {})
+        self._recent = Recent(now)
+        self._history = restored.get("node", {}).get(NODE_KEY) or History(RETENTION)
+        self._history.go_on(NODE_COUNTERS)
+        self._restored_until = now + KEPT_S
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """End, with the histories on disk."""
         self.latencies.stop()
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if self._task is None:
+            return
+        self._task.cancel()
+        self._task = None
+        try:
+            async with asyncio.timeout(SAVE_S_MAX):
+                if self._saving is not None:
+                    await self._saving
+                await self.save()
+        except Exception:
+            # Charts lack their past at the next start; the stop itself goes on.
+            log_fault(log, "history_not_saved")
 
     async def _run(self) -> None:
+        await self._restore()
+        save_at = self._node.clock.now() + SAVE_EVERY_S
         while True:
             try:
                 await self.sample()
             except Exception:
                 # Without it the figures stand still; the broker itself is not concerned.
                 log.exception("sampling failed")
+            if self._node.clock.now() >= save_at:
+                self._saving = asyncio.get_running_loop().create_task(self.save())
+                await asyncio.shield(self._saving)
+                save_at = self._node.clock.now() + SAVE_EVERY_S
             await asyncio.sleep(self._interval_s)
+
+    # Over a restart
+
+    def _file(self) -> KeptHistories | None:
+        directory = self.managed.data_directory
+        return None if directory is None else KeptHistories(RealFileSystem(), directory, LAYOUT)
+
+    async def _restore(self) -> None:
+        file = self._file()
+        if file is not None:
+            now = self._node.clock.now()
+            self._begin(await file.load(now, self.wall_offset_s))
+
+    async def save(self) -> None:
+        file = self._file()
+        if file is not None:
+            await file.save(self._kept(), self.wall_offset_s)
+
+    async def _kept(self) -> AsyncIterator[tuple[str, Hashable, History]]:
+        yield "node", NODE_KEY, self._history
+        for vhost, (_, history) in list(self._vhosts.items()):
+            yield "vhost", (vhost.name,), history
+        for key, history in list(self._restored_vhosts.items()):
+            yield "vhost", key, history
+        async for key, history in self.queues.kept():
+            yield "queue", key, history
+
+    def _look_at_clocks(self) -> None:
+        """Find what to add to times of the node's clock for seconds since 1970.
+
+        Once a round: two readings differ by milliseconds, and so would the times of samples.
+        """
+        clock = self._node.clock
+        self.wall_offset_s = self._detail.wall_offset_s = clock.wall_time() - clock.now()
+
+    # Samples
 
     async def sample(self) -> None:
         node = self._node
         now = node.clock.now()
+        self._look_at_clocks()
         vhosts = list(node.vhosts.values())
         connections = node_connections(node)
         queues = [queue for vhost in vhosts for queue in vhost.queues.values() if queue.is_here]
         exchanges = [exchange for vhost in vhosts for exchange in vhost.exchanges.values()]
         channels = [channel for one in connections for channel in one.channels.values()]
-        await self.queues.sample(now, queues, _queue_activity)
-        await self.exchanges.sample(now, exchanges, lambda exchange: exchange.published_in)
-        await self.channels.sample(now, channels, lambda channel: sum(channel.stats()))
-        await self.connections.sample(now, connections, lambda one: one.received_octets)
+        await self.queues.sample(now, queues)
+        await self.exchanges.sample(now, exchanges)
+        await self.channels.sample(now, channels)
+        await self.connections.sample(now, connections)
+        await self.unacked_octets.sample()
         self._capacity = await self._capacities(queues)
         totals = {vhost: await self._add_up(vhost) for vhost in vhosts}
         self._totals = totals
+        spacing = self._detail.coarse, self.wall_offset_s
         kept: dict[VirtualHost, tuple[Recent, History]] = {}
         for vhost, of_vhost in totals.items():
-            recent, history = self._vhosts.get(vhost) or (Recent(now), History(RETENTION))
-            recent.add(now, of_vhost)
-            history.add(now, of_vhost)
+            recent, history = self._vhosts.get(vhost) or (Recent(now), self._claimed(vhost))
+            packed = pack(of_vhost)
+            if recent.add(now, packed):
+                history.add(now, packed, *spacing)
             kept[vhost] = (recent, history)
         self._vhosts = kept
-        of_node = self.node_figures()
-        self._recent.add(now, of_node)
-        self._history.add(now, of_node)
+        of_node = pack(self.node_figures())
+        if self._recent.add(now, of_node):
+            self._history.add(now, of_node, wall_offset_s=self.wall_offset_s)
+        await self._keep_within_bounds(now)
+
+    def _claimed(self, vhost: VirtualHost) -> History:
+        """The history that the virtual host had before this start, or a new one."""
+        history = self._restored_vhosts.pop((vhost.name,), None)
+        if history is None:
+            return History(RETENTION)
+        history.go_on(VHOST_COUNTERS)
+        return history
+
+    async def _keep_within_bounds(self, now: float) -> None:
+        """See to it that the histories of all things take no more memory than they may."""
+        tracks = (self.queues, self.exchanges, self.channels, self.connections)
+        if now > self._restored_until:
+            self._restored_vhosts = {}
+            self.queues.let_go_of_restored()
+        vhosts = [history for _, history in self._vhosts.values()]
+        count = VHOST_HISTORIES * len(vhosts) + sum([track.history_count for track in tracks])
+        if self._detail.settle(count):
+            coarse = self._detail.coarse
+            async for chunk in chunks(vhosts):
+                for history in chunk:
+                    history.limit(coarse)
+            for track in tracks:
+                async for chunk in chunks(track.histories()):
+                    for history in chunk:
+                        history.limit(coarse)
+
+    @property
+    def history_octets(self) -> int:
+        """What the samples of all things but the node take."""
+        tracks = (self.queues, self.exchanges, self.channels, self.connections)
+        of_tracks = sum([history.octets for track in tracks for history in track.histories()])
+        return of_tracks + sum([history.octets for _, history in self._vhosts.values()])
 
     def capacity(self, queue: Queue) -> float:
         """The share of the time in which a consumer could have taken a message at once."""
@@ -229,7 +280,7 @@ class Statistics:
         if before is not None:
             known = tuple(
                 [
-                    now if at in LEVELS else max(now, then)
+                    max(now, then) if at in VHOST_COUNTERS else now
                     for at, (now, then) in enumerate(zip(known, before, strict=True))
                 ]
             )
@@ -242,9 +293,9 @@ class Statistics:
             return (0.0,) * len(current)
         return kept[0].rates(self._node.clock.now(), current)
 
-    def vhost_samples(self, vhost: VirtualHost, window: Window) -> list[Sample]:
+    def vhost_samples(self, vhost: VirtualHost, times: Sequence[float]) -> list[Sample]:
         kept = self._vhosts.get(vhost)
-        return kept[1].at(window.times(self._node.clock.now())) if kept is not None else []
+        return kept[1].at(times) if kept is not None else []
 
     def message_totals(self) -> MessageStats:
         """Of the whole node since it started."""
@@ -257,7 +308,13 @@ class Statistics:
         total: Figures = (*past, 0, 0, 0, counts.past_received, counts.past_sent)
         for vhost in node.vhosts.values():
             total = tuple(map(add, total, self.vhost_figures(vhost)))
-        machine = self.managed.machine()
+        machine, storage = self.managed.machine(), self.managed.storage
+        if storage is not None:
+            journal = storage.journal
+            stats = MessageStats(*map(int, total[: figures.MESSAGES]))._replace(
+                disk_reads=journal.messages_read, disk_writes=journal.messages_written
+            )
+            total = (*stats, *total[figures.MESSAGES :])
         return (
             *total,
             counts.connections_opened,
@@ -277,8 +334,12 @@ class Statistics:
     def node_rates(self, current: Figures) -> Figures:
         return self._recent.rates(self._node.clock.now(), current)
 
-    def node_samples(self, window: Window) -> list[Sample]:
-        return self._history.at(window.times(self._node.clock.now()))
+    def node_samples(self, times: Sequence[float]) -> list[Sample]:
+        return self._history.at(times)
+
+    def times(self, window: Window) -> list[float]:
+        """The times that a window means now, newest first."""
+        return window.times(self._node.clock.now(), self.wall_offset_s)
 
     async def _add_up(self, vhost: VirtualHost) -> Figures:
         total = _VhostTotal(vhost)
@@ -325,16 +386,3 @@ def node_connections(node: Node) -> list[Connection]:
 def _could_deliver(queue: Queue) -> float:
     """1 or 0: whether a message would find a consumer now."""
     return float(bool(queue.consumers) and (bool(queue.ring.top) or not queue.backing.length))
-
-
-def _queue_activity(queue: Queue) -> float:
-    return (
-        queue.published
-        + queue.acked
-        + queue.given_back
-        + queue.got
-        + queue.got_no_ack
-        + queue.got_nothing
-        + queue.unacked
-        + queue.backing.length
-    )

@@ -29,6 +29,7 @@ from warren.core.ports import Commit, Precondition, Write
 from warren.mirror.definitions.batch_writer import BatchWriter, Decision, WriterSuperseded
 from warren.mirror.definitions.cluster_log import logger
 from warren.mirror.definitions.codec import Keys, NewerDefinition
+from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import (
     EtcdClient,
     EtcdCompacted,
@@ -188,7 +189,7 @@ class ClusterMetadata(SharedDefinitions):
             with suppress(TimeoutError):
                 await asyncio.wait_for(decided.wait(), patience_s)
         self.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     async def _begin(self) -> None:
         await self._writer.claim()

@@ -73,6 +73,8 @@ class LogMember:
         self._everywhere: Position = NOTHING
         # As a leader's: the mirrors that are here, and the ones that are awaited, with the ticks.
         self._sessions: dict[str, _Session] = {}
+        # Where the present life of each node's member began.
+        self._first_places: dict[str, tuple[MemberId, int]] = {}
         self._presumed: dict[str, int] = {}
         # As a mirror's: whether the leader has answered over this link, and whether this member
         # has told that it is gone.
@@ -186,7 +188,10 @@ class LogMember:
         member = MemberId(node, hello.incarnation)
         window = self._window
         epoch = self._record.epoch
-        place = window.end_place if hello.end == NOTHING else window.place_after(hello.end, epoch)
+        if hello.end == NOTHING:
+            place: int | None = self._first_place(member)
+        else:
+            place = window.place_after(hello.end, epoch)
         if place is None:
             self._effects.send(node, self.queue_id, Refusal(hello.incarnation))
             return
@@ -206,6 +211,14 @@ class LogMember:
             self._upper.members_changed((member,), gone)
         if self._sessions.get(node) is session:
             self._send_on(session)
+
+    def _first_place(self, member: MemberId) -> int:
+        """Where a mirror begins that has nothing: with what is new when it comes. What tells it to
+        start may have got lost with its link, so it begins there again when it comes again."""
+        known = self._first_places.get(member.node)
+        if known is None or known[0] != member:
+            known = self._first_places[member.node] = (member, self._window.end_place)
+        return known[1]
 
     def _mirror_gone(self, node: str) -> None:
         session = self._sessions.pop(node, None)

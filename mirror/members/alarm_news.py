@@ -1,4 +1,4 @@
-"""Tells the other nodes of this node's alarms, and hears of theirs.
+"""Tells the other nodes of this node's alarms and of its queues that grow, and hears of theirs.
 
 A link that comes up begins with the alarms there are; one that goes down takes the peer's with it.
 """
@@ -8,20 +8,34 @@ from __future__ import annotations
 import msgspec
 
 from warren.core.alarms import Alarms, Resource
+from warren.core.growth import Growth
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 SHARED = frozenset((Resource.MEMORY, Resource.DISK))
 """Of a fault the others need not hear: the node is about to go."""
 
 
+class News(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What runs short at a node; for what of that only publishers to queues that grow wait; and the
+    ids of the queues led there that have grown."""
+
+    short: list[Resource]
+    growing_only: list[Resource]
+    grown: list[int]
+
+
 class AlarmNews:
-    def __init__(self, alarms: Alarms, post: Post) -> None:
+    """The alarms and the growth of this node, and those of the nodes it has links to."""
+
+    def __init__(self, alarms: Alarms, growth: Growth, post: Post) -> None:
         self._alarms = alarms
+        self._growth = growth
         self._post = post
         self._told = b""
         post.handle(Kind.ALARMS, self._heard)
-        post.watch(on_up=self._up, on_down=alarms.node_down)
+        post.watch(on_up=self._up, on_down=self._down)
         alarms.subscribe(self._changed)
+        growth.watch(self._changed)
 
     def _changed(self) -> None:
         news = self._news()
@@ -33,14 +47,23 @@ class AlarmNews:
     def _up(self, node: str) -> None:
         self._post.send(node, Kind.ALARMS, self._news())
 
+    def _down(self, node: str) -> None:
+        self._alarms.node_down(node)
+        self._growth.node_down(node)
+
     def _news(self) -> bytes:
-        local = [alarm.resource for alarm in self._alarms.local()]
-        return msgspec.msgpack.encode([resource for resource in local if resource in SHARED])
+        local = [alarm for alarm in self._alarms.local() if alarm.resource in SHARED]
+        mild = [alarm.resource for alarm in local if self._alarms.growing_only(alarm)]
+        short = [alarm.resource for alarm in local]
+        return msgspec.msgpack.encode(News(short, mild, self._growth.grown_here()))
 
     def _heard(self, node: str, payload: bytes) -> None:
         try:
-            short = msgspec.msgpack.decode(payload, type=list[Resource])
+            news = msgspec.msgpack.decode(payload, type=News)
         except msgspec.MsgspecError as error:
             raise Undeliverable(f"alarms that cannot be read: {error}") from None
         for resource in Resource:
-            self._alarms.report(resource, resource in short, node)
+            self._alarms.report(
+                resource, resource in news.short, node, growing_only=resource in news.growing_only
+            )
+        self._growth.told(node, news.grown)

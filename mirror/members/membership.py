@@ -21,6 +21,7 @@ import msgspec
 from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Clock, Timer
 from warren.mirror.definitions.cluster_log import logger
+from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError, EtcdRefused, WatchStream
 from warren.mirror.members.directory import (
     Found,
@@ -225,9 +226,7 @@ class Membership:
     async def aclose(self) -> None:
         """Look no longer. The lease ends by itself, unless `leave` was called before."""
         self._end_lease()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(self._tasks)
 
     def _expect_may_join(self, state: NameState) -> None:
         if state.forgotten:

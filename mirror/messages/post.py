@@ -40,6 +40,7 @@ class Kind(IntEnum):
     ANSWER = 4
     ALARMS = 5
     MAINTENANCE = 6
+    QUOTAS = 7
     # From a node whose clients use a queue to the node that has it.
     PUBLISH = 16
     SETTLE = 17

@@ -120,6 +120,9 @@ class QueueHost:
             self._held.setdefault(session.queue.queue_id, []).append((node, payload))
         elif kind is Kind.PUBLISH:
             queue_id, origin = session.queue.queue_id, self._origin(node)
+            if self._node.alarms.raised:
+                # If the queue has grown, the nodes that publish to it are told.
+                self._node.growth.holds_back(session.queue)
             with self._mirroring.publishing_from_afar(queue_id, origin):
                 session.publish(self._unpacker.entries(payload, PUBLISH_HEAD.size))
             self._mirroring.note_origin(queue_id, origin, session.received)

@@ -281,6 +281,9 @@ class RemoteClient:
             queue.reject(messages)
         else:
             for message in messages:
+                if verdict is Verdict.RETURN and self._has_left(message.holder):
+                    # Another consumer may have been given messages that are behind it.
+                    message.redelivered = True
                 message.holder = NOBODY
             if verdict is Verdict.ABANDON:
                 queue.abandoned(messages)
@@ -289,6 +292,11 @@ class RemoteClient:
             return
         if queue.backing.length:
             queue.deliver()
+
+    def _has_left(self, holder: object) -> bool:
+        """Whether it is no consumer that waits for what comes back."""
+        consumers = self._consumers
+        return not (isinstance(holder, RemoteConsumer) and consumers.get(holder.number) is holder)
 
     @property
     def unacked(self) -> Iterable[Message]:

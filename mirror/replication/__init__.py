@@ -19,6 +19,7 @@ are in sync stands in the queue's definition, which changes by compare-and-set o
 | `confirm_rule`, `election` | what confirms, and who leads next, with a log |
 | `carrier_switch` | how a queue gets another carrier |
 | `hand_over` | changes of the leader that are wanted |
+| `new_queues` | new quorum queues whose leader is gone before others have copies |
 | `returned_leader`, `whole_copies` | leaders that come back, and who has all |
 | `figures` | what people are shown |
 """

@@ -5,7 +5,8 @@ of the old leader's batches, so what it says it has stays true. When enough have
 (`confirm_rule.votes_needed`), one of them has every confirmed publish: the one with the most leads.
 It writes itself into the definition on the condition that epoch and ballot are what
 they were, so of several elections at most one counts. The leader before, if it is alive
-after all, makes the votes void by another ballot.
+after all, makes the votes void by another ballot; and so does every change of which copies count,
+since by the changed definition the votes may not be enough.
 
 A copy that was on disk when its node was started votes, too, but only where the others are not
 enough. Nobody knows its last batch. It says behind which position its last message is: a copy whose

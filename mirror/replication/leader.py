@@ -200,6 +200,8 @@ class Leader:
         self.ballot = 0
         self._confirmed = 0
         self._missing = 0
+        # Mirrors that had everything when they were named no more, and the last batch at that time.
+        self._left_with_all: dict[str, int] = {}
         self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
         self._awaiting: deque[tuple[int, _Confirm]] = deque()
         self._open: dict[int, _Confirm] = {}
@@ -215,6 +217,7 @@ class Leader:
         """The definition has another epoch, and still the same leader."""
         if epoch != self.epoch:
             self.epoch = epoch
+            self._left_with_all.clear()
             tails = [level.next_position for level in self.levels]
             self.renumbering.step(Step(epoch, [0] * len(tails), tails))
 
@@ -532,11 +535,22 @@ class Leader:
         self.flush()
         self._copies[mirror] = copy = _Copy(self._batch - 1)
         copy.has_kept = kept
+        self._left_with_all.pop(mirror, None)
 
     def remove_mirror(self, mirror: str) -> None:
         """The definition of the queue names it no more."""
-        if self._copies.pop(mirror, None) is not None:
-            self._release()
+        copy = self._copies.pop(mirror, None)
+        if copy is None:
+            return
+        if copy.in_sync and copy.has_batch >= self._last_batch():
+            self._left_with_all[mirror] = copy.has_batch
+        self._release()
+
+    def left_with_all(self) -> list[str]:
+        """The mirrors that are not named any more and still have everything: nothing was done to
+        the queue since."""
+        last = self._last_batch()
+        return [mirror for mirror, batch in self._left_with_all.items() if batch == last]
 
     def start(self, mirror: str, *, synchronise: bool) -> None:
         """Have a mirror begin: with the whole queue, or with what is published from now on."""
@@ -751,19 +765,22 @@ class Leader:
             return None
         level = self.levels[number]
         listed = level.list_positions(start, kept_to, KEEP_COUNT)
-        out = [m for p, m in level.pending.items() if start <= p < listed.next_position]
+        end = listed.next_position
+        out = first_positions(level.pending, start, end, KEEP_COUNT + 1)
+        if len(out) > KEEP_COUNT:
+            end = out.pop()
         assert copy.has_kept is not None
         if copy.has_kept.safe_only:
-            safe = level.is_durable and all(m.envelope.persistent for m in out)
+            safe = level.is_durable and all(level.pending[p].envelope.persistent for p in out)
             if not (listed.safe and safe):
                 return None
-        positions = sorted((*listed.positions, *[message.position for message in out]))
+        positions = sorted((*[p for p in listed.positions if p < end], *out))
         for position in positions:
             was_fetched = level.was_fetched(position)
             script.run(Op.KEEP_OUT if was_fetched else Op.KEEP, number, position)
         self._write_notes(script, number, positions)
-        copy.sent += len(listed.positions) + len(out)
-        return listed.next_position
+        copy.sent += len(positions)
+        return end
 
     def _write_messages(self, script: Script, copy: _Copy, number: int, start: int) -> int:
         """Send messages; returns up to where."""

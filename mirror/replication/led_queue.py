@@ -567,6 +567,9 @@ class LedQueue:
         if storage_id is None or birth in self._admitting:
             # Its answer is on the way (see `has_answered`), or the definition is.
             return
+        if self._put_off is not None:
+            # It is asked anew when another carrier is there, or admitted at the next tick.
+            return
         record = self._definitions.record_of(self.key, self.queue.queue_id)
         if (
             record is not None
@@ -653,7 +656,8 @@ class LedQueue:
         def if_still_led(record: QueueRecord) -> QueueRecord | None:
             if record.leader != self._node or record.epoch != epoch:
                 return None
-            return change(record)
+            changed = change(record)
+            return None if changed is None else _with_void_votes(record, changed)
 
         self._changes.append((if_still_led, then))
         if may_wait and self._awaits_mirrors():
@@ -701,6 +705,16 @@ class LedQueue:
     def _send_on(self) -> None:
         while self._joined and self._unsent and self.member.broadcast(self._unsent[0]):
             self._unsent.popleft()
+
+
+def _with_void_votes(earlier: QueueRecord, changed: QueueRecord) -> QueueRecord:
+    """The changed definition, with another ballot where another number of votes may be needed: a
+    mirror may have counted votes by the earlier one, and not have written yet that it leads."""
+    counted = (earlier.in_sync, earlier.missing, earlier.acks)
+    is_counted_so = counted == (changed.in_sync, changed.missing, changed.acks)
+    if not changed.carrier or is_counted_so or changed.ballot != earlier.ballot:
+        return changed
+    return msgspec.structs.replace(changed, ballot=earlier.ballot + 1)
 
 
 def _is_needed(record: QueueRecord, node: str) -> bool:

@@ -58,6 +58,7 @@ from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
 from warren.mirror.replication.mirror import Mirror, unpack_slice
+from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.quorum_levels import leader_level
@@ -159,6 +160,7 @@ class Mirroring:
             name, calls, clock, self._led, self._definitions, running, may_lead
         )
         self.quorum_members = QuorumMembers(self._definitions)
+        self._new_queues = NewQueues(name, clock, self._definitions, present, may_lead)
         self._carrier_switch = CarrierSwitch(
             name,
             calls,
@@ -212,6 +214,7 @@ class Mirroring:
             self._has_queue(queue, was_there=True)
         for key, record in list(self._definitions.items()):
             self._have_copy_of_disk(key, record)
+            self._new_queues.changed(key, record)
         formers = self._formers.to_search()
         for key, record in self._definitions.items() if formers else ():
             for former in formers.get(record.queue_id, ()):
@@ -237,11 +240,14 @@ class Mirroring:
         it to go on at any price.
         """
         self._stopping = True
+        present = self._present()
         for led in list(self._led.values()):
+            # A node that is up has seen that its mirror is not named, and has a former copy of it.
+            stopped = [mirror for mirror in led.leader.left_with_all() if mirror not in present]
+            last_words = partial(_at_stop, led, led.leader.epoch, stopped)
             led.leader.tell_handed_out()
             led.leader.flush()
-            if led.wanted.promote_on_shutdown == WHEN_SYNCED:
-                self._definitions.write_record(led.key, led.queue.queue_id, _down)
+            self._definitions.write_record(led.key, led.queue.queue_id, last_words)
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
@@ -398,6 +404,9 @@ class Mirroring:
 
     def _has_queue(self, queue: Queue, *, was_there: bool) -> None:
         key: Key = ("queue", queue.vhost_name, queue.name)
+        invited = self._copies.get(queue.queue_id)
+        if invited is not None and not invited.mirror.started:
+            self.drop_copy(invited, "its leader is gone, and had not told it to begin")
         self._by_key[key] = queue.queue_id
         copy = self._copies.pop(queue.queue_id, None)
         record = self._definitions.record_of(key, queue.queue_id)
@@ -797,6 +806,7 @@ class Mirroring:
         await self._in_turns(due_copies, self._look_at_copy)
         if self._stopping:
             return
+        self._new_queues.look()
         self._formers.discard_unwanted(self._definitions.records(), self._running())
         if not self._may_lead(self._name):
             # A mirror may be in sync by now, or this node lead what it did not then.
@@ -959,13 +969,14 @@ class Mirroring:
             )
             for level in range((settings.max_priority or 0) + 1)
         ]
-        mirror = Mirror(
-            self._name,
-            record.epoch,
-            _levels(settings, backings),
-            self._clock,
-            lambda batch: self._report(queue_id, batch),
-        )
+
+        def report(batch: int) -> None:
+            copy = self._copies.get(queue_id)
+            # What an earlier copy had to write may be on disk only now.
+            if copy is not None and copy.mirror is mirror:
+                self._report(copy, batch)
+
+        mirror = Mirror(self._name, record.epoch, _levels(settings, backings), self._clock, report)
         mirror.former = self._formers.take(queue_id)
         copy = CopyHere(
             key,
@@ -1022,11 +1033,10 @@ class Mirroring:
         declared = queue_arguments.parse(name, vhost, from_plain(record.arguments))
         return self._node.policies.queue_settings(vhost, name, declared)
 
-    def _report(self, queue_id: int, batch: int) -> None:
-        copy = self._copies.get(queue_id)
-        record = self._definitions.record_of(copy.key, copy.queue_id) if copy is not None else None
-        if copy is not None and record is not None:
-            payload = _MIRRORED.pack(queue_id, copy.mirror.epoch, batch)
+    def _report(self, copy: CopyHere, batch: int) -> None:
+        record = self._definitions.record_of(copy.key, copy.queue_id)
+        if record is not None:
+            payload = _MIRRORED.pack(copy.queue_id, copy.mirror.epoch, batch)
             self._post.send(record.leader, Kind.MIRRORED, payload)
 
     def drop_copy(self, copy: CopyHere, reason: str, *, keep: bool = False) -> None:
@@ -1194,6 +1204,7 @@ class Mirroring:
 
     def _record_changed(self, key: Key, record: object | None) -> None:
         self._definitions.changed(key)
+        self._new_queues.changed(key, record)
         queue_id = self._by_key.get(key)
         if queue_id is None or self._stopping:
             # What is here is for the next start.
@@ -1221,6 +1232,8 @@ class Mirroring:
             return
         elif copy.mirror.from_disk is not None and record.epoch != copy.mirror.epoch:
             self.drop_copy(copy, "another node leads, or leads on", keep=True)
+        elif self._is_known_to_nobody(copy, record):
+            self.drop_copy(copy, "who asked for it leads no more", keep=True)
         elif self._is_to_come_over(copy, record):
             copy.promoting = False
             self._carrier_switch.follow(copy, record)
@@ -1233,6 +1246,15 @@ class Mirroring:
             copy.member.follow(record)
             # The leader's batches may have come before this.
             copy.mirror.report_again()
+
+    def _is_known_to_nobody(self, copy: CopyHere, record: QueueRecord) -> bool:
+        """Whether the leader that asked for this copy was lost before the definition named it.
+
+        The next leader does not know where it is stored, so it can neither name it nor tell it to
+        start; it asks for a copy where there is none.
+        """
+        is_named = record.storage_id(self._name) == copy.storage_id
+        return not copy.mirror.started and record.epoch != copy.mirror.epoch and not is_named
 
     def _is_to_come_over(self, copy: CopyHere, record: QueueRecord) -> bool:
         """Whether this copy, which has all, is to be brought batches by another carrier."""
@@ -1354,11 +1376,25 @@ def _levels(settings: QueueSettings, backings: Sequence[MirroredLevel]) -> Seque
     return backings
 
 
-def _down(record: QueueRecord) -> QueueRecord | None:
-    """Nobody but a mirror in sync may take the place of the leader, which stops."""
-    return (
-        None if record.in_sync or not record.mirrors else msgspec.structs.replace(record, down=True)
-    )
+def _at_stop(
+    led: LedQueue, epoch: int, have_all: Sequence[str], record: QueueRecord
+) -> QueueRecord | None:
+    """What the definition says when its leader has stopped in order.
+
+    Where no mirror is in sync, those are named again that stopped before and still have all, for
+    the time after a start without the leader. Without one the leader may be waited for.
+    """
+    if record.epoch != epoch or record.in_sync:
+        return None
+    have_all = [mirror for mirror in have_all if mirror in record.stores]
+    if have_all:
+        others = [mirror for mirror in record.mirrors if mirror not in have_all]
+        mirrors = [*have_all, *others]
+        return msgspec.structs.replace(record, mirrors=mirrors, in_sync=list(have_all))
+    if record.mirrors and led.wanted.promote_on_shutdown == WHEN_SYNCED:
+        # Nobody but a mirror in sync may take the place of the leader.
+        return msgspec.structs.replace(record, down=True)
+    return None
 
 
 def _begin(work: Waiting[None]) -> None:

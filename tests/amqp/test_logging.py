@@ -218,6 +218,6 @@ def test_virtual_hosts_and_alarms(broker: Broker, caplog: pytest.LogCaptureFixtu
     assert [f"{record.levelname} {record.name} {record.message}" for record in caplog.records] == [
         'INFO warren.vhost vhost_created vhost="v 1"',
         'INFO warren.vhost vhost_deleted vhost="v 1"',
-        "WARNING warren.alarm alarm_raised resource=memory node=warren@test",
+        "WARNING warren.alarm alarm_raised resource=memory node=warren@test blocks=all",
         "WARNING warren.alarm alarm_cleared resource=memory node=warren@test",
     ]

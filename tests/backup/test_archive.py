@@ -10,10 +10,11 @@ from typing import BinaryIO
 import pytest
 from click.testing import CliRunner
 
-from warren.backup.archive import Archive, StoredFile
+from warren.backup.archive import Archive, content_name
 from warren.backup.errors import BackupDamaged, BackupRefused
 from warren.backup.moment import copy, link_or_copy, moment
 from warren.backup.restore import restore
+from warren.backup.shelf import DirectoryShelf
 from warren.mgmt.backup_command import backup as backup_command
 from warren.mgmt.backup_command import restore as restore_command
 from warren.persist.data_directory import DataDirectory
@@ -41,8 +42,24 @@ def checkpoint(data: Path, number: int) -> None:
     (data / "store/checkpoint").write_bytes(octets)
 
 
+@pytest.fixture(params=["directory", "mounted", "s3"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where an archive may be: a path or a URL."""
+    if request.param == "directory":
+        return tmp_path / "backups"
+    if request.param == "mounted":
+        return f"file://{tmp_path}/backups"
+    url: str = request.getfixturevalue("s3_url")
+    return url
+
+
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
+def archive(where: Path | str) -> Archive:
+    return Archive.open(where, create=True)
+
+
+@pytest.fixture
+def local_archive(tmp_path: Path) -> Archive:
     return Archive.open(tmp_path / "backups", create=True)
 
 
@@ -132,9 +149,9 @@ def test_a_file_of_the_journal_that_goes_begins_the_moment_anew(data: Path) -> N
 
 def test_damage_is_found(data: Path, archive: Archive, tmp_path: Path) -> None:
     made = archive.create(data)
-    by_path = {file.path: archive.content(file) for file in made.files}
-    by_path["store/log/00000001.0.rdq"].write_bytes(b"x" * 1000)
-    by_path["store/log/00000002.0.rdq"].unlink()
+    by_path = {file.path: file.sha256 for file in made.files}
+    archive.shelf.write(content_name(by_path["store/log/00000001.0.rdq"]), b"x" * 999)
+    archive.shelf.remove(content_name(by_path["store/log/00000002.0.rdq"]))
     wrong = archive.verify(made)
     assert [line.split(":")[0] for line in wrong] == [
         "store/log/00000001.0.rdq",
@@ -156,14 +173,20 @@ def test_what_is_refused(data: Path, archive: Archive, tmp_path: Path) -> None:
         archive.backup("20010101T000000Z-0000")
     with pytest.raises(BackupRefused, match="no directory of backups"):
         Archive.open(tmp_path / "nowhere")
+    for url in ("ftp://host/backups", "s3:/bucket", "nonsense://"):
+        with pytest.raises(BackupRefused):
+            Archive.open(url)
     with pytest.raises(BackupRefused, match="something else"):
         Archive.open(data, create=True)
     with pytest.raises(BackupRefused, match="no node has run there"):
         other = tmp_path / "other"
         DataDirectory.open(other).close()
         Archive.open(tmp_path / "others", create=True).create(other)
-    with pytest.raises(BackupRefused, match="another process"), archive.locked():
-        Archive.open(archive.path).create(data)
+
+
+def test_one_process_at_a_time_works_on_a_directory(data: Path, local_archive: Archive) -> None:
+    with pytest.raises(BackupRefused, match="another process"), local_archive.shelf.locked():
+        Archive.on(local_archive.shelf, create=True).create(data)
 
 
 def test_backups_of_another_node_are_not_mixed(data: Path, archive: Archive) -> None:
@@ -177,7 +200,7 @@ def test_backups_of_another_node_are_not_mixed(data: Path, archive: Archive) -> 
 def test_two_nodes_that_begin_at_once_are_not_mixed(
     data: Path, archive: Archive, tmp_path: Path
 ) -> None:
-    other = Archive.open(archive.path, create=True)
+    other = Archive.on(archive.shelf, create=True)
     archive.create(data)
     identity = data / "identity.json"
     identity.write_text('{"format": 1, "node_id": "%s"}' % ("1" * 32))
@@ -198,7 +221,7 @@ def test_a_list_that_cannot_be_read_does_not_keep_the_next_backup_from_being_mad
     data: Path, archive: Archive
 ) -> None:
     damaged = archive.create(data)
-    (archive.path / "backups" / f"{damaged.id}.json").write_text("{")
+    archive.shelf.write(f"backups/{damaged.id}.json", b"{")
     made = archive.create(data)
     assert archive.verify(made) == []
     with pytest.raises(BackupDamaged, match=damaged.id):
@@ -207,22 +230,22 @@ def test_a_list_that_cannot_be_read_does_not_keep_the_next_backup_from_being_mad
 
 @pytest.mark.parametrize("octets", [b"y" * 1000, b"y" * 10])
 def test_what_changes_while_it_is_copied_is_no_backup(
-    data: Path, archive: Archive, octets: bytes
+    data: Path, tmp_path: Path, octets: bytes
 ) -> None:
     changes = iter([True])
 
-    class Changing(Archive):
-        def content(self, file: StoredFile) -> Path:
-            if file.path.endswith("1.0.rdq") and next(changes, False):
+    class Changing(DirectoryShelf):
+        def store(self, name: str, source: Path, size: int) -> str:
+            if source.name.endswith("1.0.rdq") and next(changes, False):
                 # Between the reading for the hash and the copying.
                 (data / "store/log/00000001.0.rdq").write_bytes(octets)
-            return super().content(file)
+            return super().store(name, source, size)
 
-    changing = Changing.open(archive.path, create=True)
+    changing = Archive.on(Changing(tmp_path / "backups"), create=True)
     with pytest.raises(BackupRefused, match=r"changed|shorter"):
         changing.create(data)
     assert changing.backups() == []
-    assert archive.verify(archive.create(data)) == []
+    assert changing.verify(changing.create(data)) == []
 
 
 def test_a_file_that_is_replaced_while_it_is_copied_is_not_taken_for_the_new_one(
@@ -242,6 +265,14 @@ def test_a_file_that_is_replaced_while_it_is_copied_is_not_taken_for_the_new_one
     copy(source, target)
     assert (source.read_bytes(), target.read_bytes()) == (b"new", b"old")
     assert target.stat().st_mtime_ns != source.stat().st_mtime_ns
+
+
+def test_a_password_in_a_url_is_not_shown(data: Path, archive: Archive) -> None:
+    archive.create(data)
+    with pytest.raises(BackupRefused) as refused:
+        archive.backup("20010101T000000Z-0000")
+    assert archive.shelf.shown in str(refused.value)
+    assert "key:secret" not in archive.shelf.shown
 
 
 def test_the_commands(data: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from warren.client.events import (
     Opened,
     Refused,
 )
-from warren.client.frames import HEARTBEAT_FRAME
+from warren.client.frames import HEARTBEAT_FRAME, method_frame
 from warren.client.protocol import (
     ANSWER_S,
     PROTOCOL_HEADER,
@@ -486,3 +486,24 @@ def test_answer_that_does_not_come_ends_the_connection() -> None:
 
 def test_pamqp_knows_the_header_of_these_tests() -> None:
     assert isinstance(frame.unmarshal(content(PERSISTENT))[2], header.ContentHeader)
+
+
+def test_arguments_that_are_octets_go_out_as_they_are() -> None:
+    table = b"\0\0\0\x05\x01ks\0\x02"
+    octets_sent = method_frame(
+        2, commands.Exchange.Bind, destination="d", source="s", routing_key="k", arguments=table
+    )
+    _, channel, method = frame.unmarshal(octets_sent)
+    assert channel == 2
+    assert isinstance(method, commands.Exchange.Bind)
+    assert (method.destination, method.source, method.arguments) == ("d", "s", {"k": 2})
+    assert octets_sent.endswith(table + b"\xce")
+
+
+def test_what_the_broker_says_of_itself_is_kept() -> None:
+    protocol = ClientProtocol(login(), Tuning(), 0)
+    start = commands.Connection.Start(
+        mechanisms="PLAIN", server_properties={"cluster_name": "there"}
+    )
+    protocol.receive_data(octets((start, 0)), 0)
+    assert protocol.server_properties["cluster_name"] == "there"

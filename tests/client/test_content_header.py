@@ -114,3 +114,10 @@ def test_property_that_does_not_fit_is_refused(name: str, value: str | int) -> N
 def test_header_that_ends_too_early_is_malformed(end: int) -> None:
     with pytest.raises(MalformedContent):
         with_properties(FULL[:end], {})
+
+
+def test_property_that_is_none_is_taken_out() -> None:
+    changed = with_properties(FULL, {"user_id": None})
+    assert CODEC.as_table(changed) == {
+        name: field for name, field in CODEC.as_table(FULL).items() if name != "user_id"
+    }

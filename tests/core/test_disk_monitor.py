@@ -45,6 +45,24 @@ def monitor(disk: Disk, alarms: Alarms) -> DiskMonitor:
     return DiskMonitor(disk.free_bytes, alarms, total_memory_bytes=lambda: 4 * GB)
 
 
+@pytest.mark.parametrize("blocks_all", [False, True])
+def test_all_publishers_wait_when_half_of_the_limit_is_used_up(
+    disk: Disk, alarms: Alarms, blocks_all: bool
+) -> None:
+    monitor = DiskMonitor(
+        disk.free_bytes, alarms, total_memory_bytes=lambda: 4 * GB, blocks_all=blocks_all
+    )
+    for free, all_wait in ((40 * MB, False), (25 * MB, False), (25 * MB - 1, True)):
+        disk.free = free
+        interval_s = monitor.check(0.0)
+        assert alarms.raised and alarms.all_wait is (all_wait or blocks_all)
+        assert interval_s == (10.0 if all_wait or blocks_all else 0.1)
+    monitor.writes_fail(True)
+    disk.free = 40 * MB
+    monitor.check(0.0)
+    assert alarms.all_wait
+
+
 def test_the_alarm_is_on_strictly_below_the_limit(
     disk: Disk, alarms: Alarms, monitor: DiskMonitor
 ) -> None:

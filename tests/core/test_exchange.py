@@ -14,7 +14,12 @@ from warren.core.field import Field, Table, longstr
 ONE = Field("l", 1)
 
 
+NEEDED: dict[str, Table] = {"x-federation-upstream": {"x-max-hops": ONE}}
+"""Arguments without which there is no exchange of that type."""
+
+
 def exchange(kind: str, arguments: Table | None = None, seed: int = 0) -> Exchange:
+    arguments = {**NEEDED.get(kind, {}), **(arguments or {})}
     return make_exchange(kind, "x", arguments=arguments, random=Random(seed))
 
 

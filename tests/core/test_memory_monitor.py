@@ -54,6 +54,22 @@ def test_the_alarm_is_on_above_the_watermark_and_off_below(
         assert monitor.limit_bytes == below_mib * MIB
 
 
+@pytest.mark.parametrize("blocks_all", [False, True])
+def test_all_publishers_wait_when_a_tenth_more_than_the_watermark_is_used(
+    files: Files, blocks_all: bool
+) -> None:
+    alarms = Alarms("a@host")
+    watermark = Absolute(100 * MIB)
+    monitor = MemoryMonitor(files.read, alarms, watermark, blocks_all=blocks_all)
+    for mib, all_wait in ((101, False), (110, False), (111, True), (105, False)):
+        files.use(mib)
+        monitor.check(0.0)
+        assert alarms.raised and alarms.all_wait is (all_wait or blocks_all)
+    files.use(99)
+    monitor.check(0.0)
+    assert not alarms.raised and not alarms.all_wait
+
+
 @pytest.mark.parametrize(
     ("used_mib", "interval_s"), [(10, 1.0), (3800, 0.311), (4090, 0.1), (5000, 1.0)]
 )

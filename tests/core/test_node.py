@@ -41,6 +41,9 @@ class FakeClient:
     def alarms_changed(self) -> None:
         self.alarms_heard += 1
 
+    def growth_changed(self) -> None:
+        pass
+
 
 @pytest.fixture
 def metadata() -> VolatileMetadataStore:

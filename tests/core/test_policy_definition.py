@@ -20,6 +20,9 @@ VALID: list[dict[str, Any]] = [
     {"overflow": "reject-publish-dlx"},
     {"queue-mode": "lazy", "queue-version": 2},
     {"queue-mode": "default", "queue-version": 1},
+    {"federation-upstream": "u"},
+    {"federation-upstream-set": "all", "max-length": 5},
+    {"federation-upstream-pattern": "^a|b$"},
     {"queue-master-locator": "min-masters"},
     {"ha-mode": "all"},
     {"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic"},
@@ -52,6 +55,18 @@ def test_every_known_key_is_accepted(definition: dict[str, Any]) -> None:
         ({"dead-letter-exchange": 1}, "1 is not a valid dead letter exchange name"),
         ({"dead-letter-routing-key": ["k"]}, '[<<"k">>] is not a valid dead letter routing key'),
         ({"message-ttl": -1}, "-1 is not a valid message TTL"),
+        ({"federation-upstream": 1}, "1 is not a valid federation upstream name"),
+        ({"federation-upstream-set": 1}, "1 is not a valid federation upstream set name"),
+        ({"federation-upstream-pattern": 1}, "1 is not a valid federation upstream pattern name"),
+        (
+            {"federation-upstream-pattern": "("},
+            'could not compile pattern ( to a regular expression. Error: {"missing )",1}',
+        ),
+        (
+            {"federation-upstream": 1, "federation-upstream-set": "all"},
+            "cannot specify federation-upstream, federation-upstream-set or"
+            " federation-upstream-pattern together",
+        ),
         ({"message-ttl": 1.5}, "1.5 is not a valid message TTL"),
         ({"message-ttl": 2**63}, "9223372036854775808 is not a valid message TTL"),
         ({"expires": 0}, "0 is not a valid queue expiry"),
@@ -120,6 +135,10 @@ def test_an_operator_can_only_limit() -> None:
     for definition, text in (
         ({"ha-mode": "all"}, '[{<<"ha-mode">>,<<"all">>}] are not recognised policy settings'),
         ({"overflow": "x"}, '[{<<"overflow">>,<<"x">>}] are not recognised policy settings'),
+        (
+            {"federation-upstream": "u"},
+            '[{<<"federation-upstream">>,<<"u">>}] are not recognised policy settings',
+        ),
         ({"max-length": -1}, "-1 is not a valid maximum length"),
     ):
         with pytest.raises(ValidationFailed) as refused:

@@ -122,6 +122,12 @@ TABLE = """
 /global-parameters/{name} GET P
 /global-parameters/{name} PUT P
 /global-parameters/{name} DELETE P
+/federation-links GET M
+/federation-links/state/down GET M
+/federation-links/{vhost} GET M M
+/federation-links/{vhost}/state/down GET M M
+/federation-links/vhost/{vhost}/{id}/{node}/restart DELETE P A
+/queues/{vhost}/{queue}/redrive POST P A
 /shovels GET M
 /shovels/{vhost} GET M M
 /shovels/vhost/{vhost}/{name} GET M M

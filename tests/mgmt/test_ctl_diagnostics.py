@@ -131,7 +131,8 @@ def test_plugins_that_are_built_in_are_enabled(ctl_node: CtlNode) -> None:
     assert "[E*] rabbitmq_prometheus" in ctl_node("list").out
     assert ctl_node("is_enabled", "rabbitmq_management").code == 0
     assert ctl_node("is_enabled", "rabbitmq_shovel").code == 0
-    assert ctl_node("is_enabled", "rabbitmq_federation").code == 69
+    assert ctl_node("is_enabled", "rabbitmq_federation").code == 0
+    assert ctl_node("is_enabled", "rabbitmq_stream").code == 69
 
 
 # Certificates

@@ -106,6 +106,30 @@ def test_shovels_are_counted_by_state_and_with_what_they_moved(broker: Broker) -
     assert values["warren_shovel_messages_moved_total"] == 3
 
 
+def test_federation_links_are_counted_with_what_they_got(broker: Broker) -> None:
+    api = ApiClient(broker)
+    running = 'warren_federation_links{type="queue",state="running"}'
+    assert scrape(broker)[running] == 0
+    upstream = {"uri": "amqp://", "queue": "fed-up"}
+    policy = {"pattern": "^fed-down$", "definition": {"federation-upstream": "u"}}
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        for queue in ("fed-up", "fed-down"):
+            channel.queue_declare(queue, durable=True)
+        channel.basic_publish("", "fed-up", b"x")
+        assert api.put("/parameters/federation-upstream/%2F/u", {"value": upstream})[0] == 201
+        assert api.put("/policies/%2F/fed", policy)[0] == 201
+        got = channel.consume("fed-down", inactivity_timeout=30)
+        assert next(got)[2] == b"x"
+    while not (values := scrape(broker))["warren_federation_messages_received_total"]:
+        pass
+    assert values[running] == 1
+    api.delete("/policies/%2F/fed")
+    while (values := scrape(broker))[running]:
+        pass
+    assert values["warren_federation_messages_received_total"] == 1
+
+
 def test_series_the_dashboards_need_are_there(broker: Broker) -> None:
     names = {re.sub(r"\{.*", "", key) for key in scrape(broker)}
     for name in (

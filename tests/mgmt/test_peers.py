@@ -32,8 +32,9 @@ def details(rate: float, *samples: tuple[int, float]) -> dict[str, Any]:
         ),
         # Clocks of nodes differ: the time is that of the node that was asked.
         (details(1, (20, 5), (10, 3)), details(2, (21, 1), (11, 1)), details(3, (20, 6), (10, 4))),
-        # What only one of them has sampled yet is left out.
-        (details(1, (20, 5), (10, 3)), details(2, (21, 1)), details(3, (20, 6))),
+        # One of them has begun later: before that, there were the other's alone.
+        (details(1, (20, 5), (10, 3)), details(2, (21, 1)), details(3, (20, 6), (10, 3))),
+        (details(2, (21, 1)), details(1, (20, 5), (10, 3)), details(3, (21, 6), (10, 3))),
     ],
 )
 def test_numbers_are_added_place_by_place(one: Any, other: Any, both: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 
 import pytest
 import trustme
+from aiohttp.helpers import TimerContext
 from cutting_proxy import CuttingProxy
-from etcd_server import EtcdServer, find_etcd
+from etcd_server import PATIENCE_S, EtcdServer, find_etcd
 
 from warren.core.ports import Write
 from warren.core.records import VirtualHostRecord
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
+from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import (
     EtcdClient,
     EtcdCompacted,
+    EtcdError,
     EtcdNotAllowed,
     EtcdOutcomeUnknown,
     EtcdRefused,
@@ -263,3 +267,43 @@ def test_tls_with_certificates_on_both_sides(tmp_path: Path) -> None:
         authority.issue_cert("node").configure_cert(known)
         run(scenario, server.url, tls=known)
         run(stranger, server.url)
+
+
+def test_a_task_ends_though_its_question_times_out_as_it_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """aiohttp takes the cancellation for its own."""
+    asked = 0
+
+    async def scenario(etcd: EtcdClient) -> None:
+        ending: list[asyncio.Task[None]] = []
+
+        async def ask() -> None:
+            nonlocal asked
+            while True:
+                asked += 1
+                try:
+                    await etcd.range(get(b"key"))
+                except EtcdError:
+                    await asyncio.sleep(3600)
+
+        task = asyncio.create_task(ask())
+        timeout = TimerContext.timeout
+
+        def timeout_and_end(timer: TimerContext) -> None:
+            # It runs when the timer has cancelled the task, and the task has not run yet.
+            ending.append(asyncio.create_task(end_tasks([task])))
+            timeout(timer)
+
+        monkeypatch.setattr(TimerContext, "timeout", timeout_and_end)
+        while not ending:
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE_S):
+            await ending[0]
+        assert task.done()
+
+    # It takes the connection, and says nothing.
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        run(scenario, url, request_timeout_s=0.1)
+    assert asked == 1

@@ -12,15 +12,18 @@ sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 import msgspec
 from cluster import Cluster, FakeCardFiles
+from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 
 from warren.core.backing_queue import BackingSpec
 from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope
+from warren.core.message import Envelope, Message
 from warren.core.records import QueueRecord
+from warren.mirror.replication import leader
 from warren.mirror.replication.copy_cards import COPY_BIT, Card
 from warren.mirror.replication.former_copies import FormerCopies
+from warren.mirror.replication.leader import Leader
 
 BODY = bytes(1000)
 
@@ -111,6 +114,52 @@ def test_a_mirror_that_comes_back_is_sent_what_came_meanwhile(cluster: Cluster) 
     cluster.clock.advance(5)
     assert record(cluster, "b").leader == "b"
     assert numbers_in(cluster, "b") == list(range(5, 310))
+
+
+class NotGoneThrough(dict[int, Message]):
+    """Messages by position, which nobody may go through one after the other."""
+
+    def items(self) -> Any:
+        raise AssertionError("all were looked at")
+
+    values = keys = __iter__ = items
+
+
+def test_a_mirror_that_comes_back_to_many_messages_out_is_told_of_a_share_at_a_time(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To look at all of them for each share would take hours with a million."""
+    monkeypatch.setattr(leader, "KEEP_COUNT", 8)
+    publish(cluster, "a", range(60))
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    client.sets_prefetch(50)
+    client.sends(commands.Basic.Consume, queue="ha", consumer_tag="c")
+    cluster.clock.advance(1)
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    led = cluster["a"].mirroring.led(record(cluster, "a").queue_id)
+    assert led is not None
+    level = led.leader.levels[0]
+    assert len(level.pending) == 50
+    shares: list[int] = []
+    written = Leader._write_kept
+
+    def write_kept(self: Leader, script: Any, copy: Any, number: int, start: int) -> int | None:
+        before, there = copy.sent, level.pending
+        level.pending = NotGoneThrough(there)
+        end = written(self, script, copy, number, start)
+        level.pending = there
+        if end is not None:
+            shares.append(copy.sent - before)
+        return end
+
+    monkeypatch.setattr(Leader, "_write_kept", write_kept)
+    come_back(cluster, "c")
+    cluster.clock.advance(5)
+    assert sorted(record(cluster, "a").in_sync) == ["b", "c"]
+    assert sum(shares) == 60 and max(shares) <= 16
+    assert len(list(check_mirrors(cluster))) == 2
 
 
 def test_a_leader_that_comes_back_as_a_mirror_keeps_what_the_next_one_has(

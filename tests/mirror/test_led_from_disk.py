@@ -60,6 +60,13 @@ class StoppedCluster(Cluster):
         for name in self.nodes:
             self.tidy_after(name)
 
+    def stop_in_order(self, name: str) -> None:
+        self[name].mirroring.stop_leading()
+        self.clock.advance(1)
+        self.kill(name)
+        self.tidy_after(name)
+        self.clock.advance(5)
+
     def start_again(self, *names: str) -> None:
         """Only these nodes, each of which reaches the others."""
         for name in names:
@@ -122,6 +129,87 @@ def test_a_leader_that_is_up_is_waited_for_though_it_cannot_be_reached(carrier: 
     cluster.connect("b", "c")
     cluster.clock.advance(LEADER_MAY_COME_S + 10)
     assert cluster.record().leader == "a"
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_mirror_that_stopped_before_its_leader_leads_if_nothing_happened_in_between(
+    carrier: str, is_used: bool
+) -> None:
+    cluster = StoppedCluster(carrier, ha_promote_on_shutdown="when-synced")
+    cluster.publish(b"one")
+    cluster.clock.advance(2)
+    for name in ("c", "b"):
+        cluster.stop_in_order(name)
+    if is_used:
+        cluster.publish(b"two")
+    cluster.stop_in_order("a")
+    cluster.start_again("c", "b")
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    if is_used:
+        # Only the leader has all.
+        assert cluster.record().leader == "a"
+        cluster.start_again("a")
+        cluster.clock.advance(10)
+    else:
+        assert cluster.record().leader in ("b", "c")
+    expected = [b"one", b"two"] if is_used else [b"one"]
+    assert [body for body, _ in cluster.bodies()] == expected
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_mirror_whose_node_is_up_and_was_not_reached_is_not_named_by_a_leader_that_stops(
+    carrier: str,
+) -> None:
+    """It has dropped its copy when it saw that it was named no more."""
+    cluster = StoppedCluster(carrier)
+    cluster.kill("c")
+    cluster.cut("a", "b")
+    cluster.clock.advance(20)
+    assert cluster.record().in_sync == []
+    cluster.stop_in_order("a")
+    assert (cluster.record().leader, cluster.record().in_sync) == ("a", [])
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_a_leader_that_is_back_first_leads_on_without_mirrors_that_stopped_before_it(
+    carrier: str,
+) -> None:
+    cluster = StoppedCluster(carrier)
+    cluster.publish(b"one")
+    cluster.clock.advance(2)
+    for name in ("c", "b", "a"):
+        cluster.stop_in_order(name)
+    cluster.start_again("a")
+    cluster.clock.advance(5)
+    assert (cluster.record().leader, cluster.record().in_sync) == ("a", [])
+    cluster.publish(b"two")
+    cluster.start_again("b", "c")
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    assert (cluster.record().leader, sorted(cluster.record().in_sync)) == ("a", ["b", "c"])
+    assert [body for body, _ in cluster.bodies()] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_leader_that_goes_on_without_its_lease_is_up_for_those_who_reach_it(
+    carrier: str, goes_on: bool
+) -> None:
+    """b is started anew, and is not told yet that the leader wants a mirror there again."""
+    cluster = StoppedCluster(carrier)
+    cluster.goes_on_without_lease = goes_on
+    cluster.kill("c")
+    cluster.clock.advance(10)
+    assert cluster.record().in_sync == ["b"]
+    cluster.cut_store("a")
+    cluster.kill("b")
+    cluster.stall("a", "b")
+    cluster.comes_back("b")
+    cluster.lease_ends("a")
+    cluster.clock.advance(LEADER_MAY_COME_S + 10)
+    stored = cluster["b"].metadata.get(("queue", "/", "q"))
+    assert stored is not None and isinstance(stored.record, QueueRecord)
+    assert stored.record.leader == ("a" if goes_on else "b")
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)

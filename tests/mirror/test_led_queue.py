@@ -1,4 +1,4 @@
-"""What a leader does about mirrors of whose death it was told before it led."""
+"""What a leader has written into the definition of its queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from manual_clock import ManualClock
 
 from warren.core.ports import Key
 from warren.core.records import QueueRecord
-from warren.mirror.carriers.ports import MemberId
+from warren.mirror.carriers.ports import CarrierKind, MemberId
 from warren.mirror.replication.led_queue import LedQueue
 
 KEY: Key = ("queue", "/", "ha")
@@ -39,22 +39,52 @@ class Definitions:
         self.record = change(self.record) or self.record
 
 
-def test_a_new_leader_does_not_wait_for_a_mirror_that_is_not_in_the_group() -> None:
-    """Of its death this node heard when it was a mirror itself; nobody says so again."""
-    record = QueueRecord(
+def led_by_a(definitions: Definitions, carrier: CarrierKind = CarrierKind.GM) -> LedQueue:
+    queue, no_effects = SimpleNamespace(queue_id=7), SimpleNamespace()
+    return LedQueue(
+        KEY,
+        queue,  # type: ignore[arg-type]
+        2,
+        "a",
+        ManualClock(),
+        definitions,  # type: ignore[arg-type]
+        no_effects,  # type: ignore[arg-type]
+        carrier,
+    )
+
+
+def record_with(mirrors: list[str], in_sync: list[str]) -> QueueRecord:
+    return QueueRecord(
         durable=True,
         auto_delete=False,
         exclusive=False,
         arguments={},
         queue_id=7,
         leader="a",
-        mirrors=["b", "c"],
-        in_sync=["b", "c"],
+        mirrors=mirrors,
+        in_sync=in_sync,
         epoch=2,
     )
-    definitions = Definitions(record)
-    queue, no_effects = SimpleNamespace(queue_id=7), SimpleNamespace()
-    led = LedQueue(KEY, queue, 2, "a", ManualClock(), definitions, no_effects)  # type: ignore[arg-type]
+
+
+def test_a_new_leader_does_not_wait_for_a_mirror_that_is_not_in_the_group() -> None:
+    """Of its death this node heard when it was a mirror itself; nobody says so again."""
+    definitions = Definitions(record_with(["b", "c"], ["b", "c"]))
+    led = led_by_a(definitions)
     led.already_joined((MemberId("a", 1), MemberId("b", 2)))
     assert definitions.record.mirrors == ["b"]
     assert definitions.record.in_sync == ["b"]
+
+
+def test_no_mirror_is_named_for_a_carrier_that_the_queue_is_about_to_leave() -> None:
+    """The definition that names the other carrier may be written already."""
+    definitions = Definitions(record_with([], []))
+    led = led_by_a(definitions, CarrierKind.LOG)
+    b = MemberId("b", 5)
+    led.is_about_to_come_over()
+    led._members[b.node] = b
+    led.has_answered(b.node, b.incarnation, 8, None)
+    assert definitions.record.mirrors == []
+    led.does_not_come_over()
+    led.has_answered(b.node, b.incarnation, 8, None)
+    assert definitions.record.mirrors == ["b"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from warren.core.records import QueueRecord
-from warren.mirror.carriers.batch import HEAD
+from warren.mirror.carriers.batch import HEAD, NOTHING
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.log.member import LogMember
 from warren.mirror.log.messages import Data, Hello, Message, Welcome
@@ -20,12 +20,14 @@ class Effects:
 
     def __init__(self) -> None:
         self.sent: list[Message] = []
+        self.batches: list[bytes] = []
 
     def send(self, _node: str, _queue_id: int, message: Message) -> bool:
         self.sent.append(message)
         return True
 
-    def send_batch(self, *_: Any) -> bool:
+    def send_batch(self, _node: str, _queue_id: int, _everywhere: Any, payload: bytes) -> bool:
+        self.batches.append(payload)
         return True
 
     def is_up(self, _node: str) -> bool:
@@ -76,3 +78,20 @@ def test_a_mirror_that_voted_before_it_was_answered_says_so_to_its_leader() -> N
     payload = HEAD.pack(0, 5)
     member.received("a", Data((0, 4), payload))
     assert upper.taken == [payload]
+
+
+def test_what_tells_a_mirror_to_start_is_sent_again_when_it_got_lost_with_the_link() -> None:
+    effects, upper = Effects(), Upper()
+    leader = LogMember(MemberId("a", 1), RECORD, upper, effects, (0, 4))  # type: ignore[arg-type]
+    leader.start()
+    before, start = HEAD.pack(0, 5), HEAD.pack(0, 6)
+    leader.broadcast(before)
+    leader.received("c", Hello(5, NOTHING, None))
+    leader.broadcast(start)
+    assert effects.batches == [start]
+    leader.node_down("c")
+    leader.received("c", Hello(5, NOTHING, None))
+    assert effects.batches == [start, start]
+    # Another life of it begins with what is new then.
+    leader.received("c", Hello(6, NOTHING, None))
+    assert effects.batches == [start, start]

@@ -444,3 +444,77 @@ def test_a_mirror_that_was_synchronised_leads_on_with_positions_nobody_has_used(
     cluster.clock.advance(5)
     assert confirmed(publisher) == 1
     assert (cluster.record().in_sync, cluster.record().stores["c"]) == (["c"], before)
+
+
+def half_cut(cluster: LoggedCluster) -> None:
+    """The link between a and b is lost, and a does not notice."""
+    unnoticed = iter((1_000.0, 0.0))
+    cluster.cut("a", "b", notice_s=lambda: next(unnoticed))
+
+
+def test_a_mirror_that_comes_to_be_in_sync_makes_votes_void_that_were_counted_without_it() -> None:
+    """b alone was enough to elect b, and then c confirmed what b has not."""
+    disks: dict[str, Disk] = {}
+    cluster = LoggedCluster("a", "b", "c", new_backing=backings_on(disks), delay=lambda: 0.001)
+    cluster.policy(log_acks=2)
+    publisher = cluster.client()
+    publisher.sends(commands.Queue.Declare, queue="q", durable=True, arguments={})
+    cluster.clock.advance(5)
+    publisher.sends(commands.Confirm.Select)
+    cluster.kill("c")
+    cluster.clock.advance(5)
+    cluster.comes_back("c")
+    while "c" not in cluster.record().mirrors:
+        cluster.clock.advance(0.001)
+    assert (cluster.record().acks, cluster.record().in_sync) == (2, ["b"])
+    # What b writes comes late.
+    half_cut(cluster)
+    cluster.cut_store("b")
+    while cluster.record().in_sync != ["b", "c"]:
+        cluster.clock.advance(0.001)
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.restore_store("b")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "a"
+
+
+def test_a_smaller_number_of_acknowledgements_makes_votes_void_that_were_counted_with_a_larger_one(
+    cluster: LoggedCluster,
+) -> None:
+    """Each mirror had all that was confirmed, so b alone was enough to elect b."""
+    half_cut(cluster)
+    cluster.cut("b", "c")
+    cluster.cut_store("b")
+    cluster.clock.advance(0.5)
+    cluster.policy(log_acks="majority")
+    assert (cluster.record().acks, cluster.record().in_sync) == (2, ["b", "c"])
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    cluster.restore_store("b")
+    cluster.clock.advance(5)
+    assert cluster.record().leader == "a"
+
+
+def test_what_an_earlier_copy_of_a_mirror_has_on_disk_says_nothing_of_its_present_copy(
+    cluster: LoggedCluster,
+) -> None:
+    """Its disk was slow, and in the epoch of the next leader batches are counted anew."""
+    mirroring, queue_id = cluster["b"].mirroring, cluster.record().queue_id
+    earlier = mirroring._copies[queue_id].mirror
+    cluster.policy(log_acks=2)
+    cluster.cut("a", "b")
+    cluster.clock.advance(2)
+    cluster.connect("a", "b")
+    cluster.clock.advance(5)
+    assert mirroring._copies[queue_id].mirror is not earlier
+    for one, other in ("ab", "ac"):
+        cluster.stall(one, other)
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one", delivery_mode=2)
+    earlier._report(1_000)
+    cluster.clock.advance(1)
+    assert not confirmed(publisher)

@@ -387,3 +387,128 @@ def test_a_queue_with_one_member_does_not_wait_for_a_second_one_that_has_not_all
     publisher.publishes("one", b"three")
     cluster.clock.advance(1)
     assert not confirmed(publisher)
+
+
+def new_queue_without_mirrors() -> QuorumCluster:
+    """Node a leads queue `q`, and has reached no other member since it was declared."""
+    disks: dict[str, Disk] = {}
+    cluster = QuorumCluster("a", "b", "c", new_backing=backings_on(disks))
+    for other in "bc":
+        cluster.stall("a", other)
+    declaring = cluster.client()
+    declaring.sends(commands.Queue.Declare, queue="q", durable=True, arguments=QUORUM)
+    cluster.clock.advance(5)
+    assert (cluster.record().leader, cluster.record().mirrors) == ("a", [])
+    return cluster
+
+
+def test_a_new_queue_whose_leader_is_lost_before_others_have_copies_is_led_by_another_member() -> (
+    None
+):
+    cluster = new_queue_without_mirrors()
+    lost = cluster.publisher()
+    lost.publishes("q", b"lost")
+    cluster.clock.advance(5)
+    assert not confirmed(lost)
+    cluster.loses("a")
+    record = cluster.record()
+    assert record.leader in ("b", "c") and len(record.in_sync) == 1
+    publisher = cluster.publisher("c")
+    publisher.publishes("q", b"one")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    # Who led before follows.
+    cluster.comes_back("a")
+    cluster.clock.advance(15)
+    assert cluster.record().leader == record.leader and len(cluster.record().in_sync) == 2
+    assert bodies(cluster.client("a")) == [b"one"]
+
+
+def test_a_new_leader_that_is_only_cut_off_confirms_nothing_when_another_member_leads() -> None:
+    cluster = new_queue_without_mirrors()
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one")
+    cluster.cut_store("a")
+    cluster.lease_ends("a")
+    cluster.clock.advance(5)
+    leader = cluster["b"].metadata.get(("queue", "/", "q"))
+    assert leader is not None and isinstance(leader.record, QueueRecord)
+    assert leader.record.leader in ("b", "c")
+    for other in "bc":
+        cluster.unstall("a", other)
+    cluster.clock.advance(5)
+    assert not confirmed(publisher)
+    # It hears who leads, and sends there what it has not confirmed.
+    cluster.has_lease_again("a")
+    cluster.restore_store("a")
+    cluster.clock.advance(15)
+    assert len(cluster.record().in_sync) == 2
+
+
+def test_a_queue_of_which_something_may_be_confirmed_is_not_led_with_nothing() -> None:
+    """It had one member, which confirmed alone, and the second has no copy yet."""
+    disks: dict[str, Disk] = {}
+    cluster = QuorumCluster("a", "b", "c", new_backing=backings_on(disks))
+    declared(cluster, "q", x_quorum_initial_group_size=long(1))
+    publisher = cluster.publisher()
+    publisher.publishes("q", b"one")
+    cluster.clock.advance(1)
+    assert confirmed(publisher) == 1
+    for other in "bc":
+        cluster.stall("a", other)
+    for other in "bc":
+        adding = cluster["a"].mirroring.quorum_members.add(
+            ("queue", "/", "q"), cluster.record().queue_id, other
+        )
+        run(adding, lambda result: result())
+    cluster.clock.advance(5)
+    assert (cluster.record().members, cluster.record().mirrors) == (["a", "b", "c"], [])
+    cluster.loses("a")
+    assert cluster.record().leader == "a"
+    cluster.comes_back("a")
+    cluster.clock.advance(15)
+    assert len(cluster.record().in_sync) == 2
+    assert bodies(cluster.client("b")) == [b"one"]
+
+
+def test_a_copy_that_only_the_lost_leader_had_asked_for_is_asked_for_anew() -> None:
+    """The definition names the copy the node had before; the next leader does not know this one."""
+    disks: dict[str, Disk] = {}
+    delays_s = [0.0]
+    cluster = QuorumCluster(*"abcde", new_backing=backings_on(disks), delay=lambda: delays_s[-1])
+    declared(cluster, x_quorum_initial_group_size=long(5))
+    cluster.loses("d")
+    cluster.loses("e")
+    publisher = cluster.publisher()
+    for number in range(3):
+        publisher.publishes("q", b"%d" % number)
+    cluster.clock.advance(5)
+    assert confirmed(publisher) == 3
+    # Without it there is no majority, so it stays named while it is away.
+    cluster.kill("c")
+    cluster.comes_back("c")
+    # There is time between the question and the definition.
+    delays_s.append(0.02)
+
+    def is_asked_for() -> bool:
+        named = cluster.record().storage_id("c")
+        copies = cluster["c"].mirroring.figures.copies_here()
+        return any(copy.storage_id != named for copy in copies)
+
+    for _ in range(10_000):
+        if is_asked_for():
+            break
+        cluster.clock.advance(0.001)
+    assert is_asked_for()
+    assert sorted(cluster.record().in_sync) == ["b", "c"]
+    cluster.kill("a")
+    delays_s.append(0.0)
+    cluster.comes_back("d")
+    cluster.comes_back("e")
+    cluster.tidy_after("a")
+    cluster.clock.advance(30)
+    record = cluster.record()
+    assert record.leader == "b" and "c" in record.in_sync
+    (copy,) = cluster["c"].mirroring.figures.copies_here()
+    assert copy.storage_id == record.storage_id("c")
+    assert [level.backing.length for level in copy.mirror.levels] == [3]

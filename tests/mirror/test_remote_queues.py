@@ -173,6 +173,29 @@ def test_a_consumer_elsewhere_gets_messages_in_order_however_it_is_stopped(seed:
     assert cluster["a"].queue("q").unacked == 0
 
 
+def test_what_was_on_its_way_to_a_consumer_that_left_comes_to_the_next_one_as_redelivered(
+    cluster: Cluster,
+) -> None:
+    """The leader has handed over what is behind it by the time it is back."""
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q")
+    b.consumes("q", "first")
+    cluster.stall("a", "b")
+    a.publishes("q", b"one")
+    b.sends(commands.Basic.Cancel, consumer_tag="first")
+    b.sends(commands.Basic.Consume, queue="q", consumer_tag="second")
+    cluster.settle()
+    a.publishes("q", b"two")
+    cluster.unstall("a", "b")
+    cluster.settle()
+    b.receives(commands.Basic.CancelOk)
+    b.receives(commands.Basic.ConsumeOk)
+    got = [(one.body, one.method.redelivered) for one in b.receives_deliveries()]
+    assert got == [(b"two", False), (b"one", True)]
+
+
 def test_a_leader_that_cannot_hold_messages_is_told_that_the_consumer_may_have_no_more(
     cluster: Cluster,
 ) -> None:

@@ -21,7 +21,7 @@ from moving import End  # noqa: E402
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was refused is published again soon."""
-    monkeypatch.setattr("warren.shovel.session.REFUSED_PAUSE_S", 0.02)
+    monkeypatch.setattr("warren.shovel.flow.REFUSED_PAUSE_S", 0.02)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from warren.core.validation import ValidationFailed
-from warren.shovel.definition import AckMode, check, parse
+from warren.shovel.definition import check, parse
+from warren.shovel.transfer import AckMode
 
 LEAST = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://"}
 

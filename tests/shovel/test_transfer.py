@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.client.events import Delivered
-from warren.shovel.definition import AckMode
-from warren.shovel.transfer import HELD_OCTETS_MAX, Ack, Transfer
+from warren.shovel.transfer import HELD_OCTETS_MAX, Ack, AckMode, Transfer
 
 
 def message(tag: int, body: bytes = b"") -> Delivered:
@@ -162,3 +161,23 @@ def test_each_message_is_acked_once_and_only_when_it_was_confirmed(
             assert ack.delivery_tag not in acked
             acked |= settled
     assert acked == set(range(1, count + 1))
+
+
+def test_what_is_refused_is_left_where_that_is_wanted() -> None:
+    transfer = Transfer(AckMode.ON_CONFIRM, in_order=False, limit=4, leaves_refused=True)
+    for tag in range(1, 6):
+        transfer.deliver(message(tag))
+    for tag in (1, 2, 3):
+        found = transfer.next()
+        assert found is not None
+        assert transfer.published(found, tag) == []
+    transfer.refused(2)
+    found = transfer.next()
+    assert found is not None
+    transfer.leave(found)
+    assert transfer.next() is None, "the limit counts what is left"
+    assert transfer.confirmed([1]) == [Ack(1, True)]
+    # What is left is never acked, nor what stands behind it acked with it.
+    assert transfer.confirmed([3]) == [Ack(3, False)]
+    assert (transfer.moved, transfer.left, transfer.done) == (2, 2, True)
+    assert not transfer.needs_pause and transfer.refused_count == 0

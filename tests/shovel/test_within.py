@@ -117,7 +117,8 @@ def test_alarm_holds_messages_back_until_it_is_over(
     end.declare("a")
     bodies = [f"{number:02}" * (size // 2 or 1) for number in range(count)]
     end.publish("a", *bodies)
-    broker.call(lambda node: node.alarms.report(Resource.MEMORY, True))
+    # Of another node: this one's monitor would find that it has memory enough.
+    broker.call(lambda node: node.alarms.report(Resource.MEMORY, True, "elsewhere"))
     try:
         put(end.api, src_prefetch_count=0)
         row = until(lambda: (row := end.row("s")).get("waiting_for") and row)
@@ -126,7 +127,7 @@ def test_alarm_holds_messages_back_until_it_is_over(
         # No more than 16 MiB and what was read at once is held.
         assert row["messages_pending"] * size < 20_000_000
     finally:
-        broker.call(lambda node: node.alarms.report(Resource.MEMORY, False))
+        broker.call(lambda node: node.alarms.report(Resource.MEMORY, False, "elsewhere"))
     assert end.bodies("b", count) == bodies
 
 

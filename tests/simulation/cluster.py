@@ -211,7 +211,7 @@ class ClusterNode(Broker):
                 self.clock,
                 lambda: self.cluster.card_sync_s,
             ),
-            lambda: self.cluster.seen_present[self.name],
+            self._alive,
         )
         return ClusterPlacement(
             self.name,
@@ -225,6 +225,11 @@ class ClusterNode(Broker):
 
     def _running(self) -> list[str]:
         return [self.name, *self.links.up]
+
+    def _alive(self) -> set[str]:
+        """The nodes that have a presence, or go on without: as `alive` of `warren/cluster.py`."""
+        going_on = self._running() if self.cluster.goes_on_without_lease else ()
+        return {*self.cluster.seen_present[self.name], *going_on}
 
 
 class Cluster:
@@ -258,6 +263,8 @@ class Cluster:
         # Of links on which nothing passes one way: what has not arrived.
         self._stalled: dict[tuple[str, str], list[Callable[[], None]]] = {}
         self.frozen: set[str] = set()
+        # Whether nodes go on that have lost their lease, so that one that can be reached is up.
+        self.goes_on_without_lease = False
         # Who is up by the leases there are: as it is, and as each node knows it.
         self.present: set[str] = set()
         self.seen_present: dict[str, set[str]] = {}

@@ -18,6 +18,7 @@ from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
+from warren.mirror.replication.new_queues import is_new
 from warren.mirror.replication.promotion import Promotion, promotion
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class QueueLedger:
         self.changed_hands_at: list[float] = []
         # Until when it had no mirrors, if it ever had none.
         self.bare_until = 0.0
+        # What was published until then comes as redelivered: who led next lacked votes.
+        self.marked_until = 0.0
         self.declared_at = 0.0
         # When it became a quorum queue of other members.
         self.members_changed_at = 0.0
@@ -65,6 +68,10 @@ class Ledger:
     def __init__(self, cluster: Cluster, is_durable: bool, seen: Counter[str]) -> None:
         self._is_durable = is_durable
         self.queues: dict[str, QueueLedger] = {}
+        # When copies were named first, by the ids of their stores; and those that were named no
+        # more: a leader that stops may name them again, for what they have on disk.
+        self._named_at: dict[int, float] = {}
+        self._left: set[int] = set()
         self.deletable: set[str] = set()
         self._past_losses: dict[str, list[tuple[float, str, str]]] = {}
         self.may_promote_out_of_sync: set[str] = set()
@@ -118,6 +125,8 @@ class Ledger:
                 self._past_losses[name] = gone.losses
             return
         alive = set(self._cluster.alive)
+        for storage_id in record.stores.values():
+            self._named_at.setdefault(storage_id, self._cluster.clock.now())
         self._check(name, record)
         if before is None or before.record.queue_id != record.queue_id:
             self.queues[name] = queue = QueueLedger(name, record)
@@ -145,7 +154,10 @@ class Ledger:
             self._check_stay_in_sync(name, earlier, record)
         named = {record.leader, *record.in_sync}
         came = set(record.in_sync) - set(earlier.in_sync)
-        queue.holders = (queue.holders & named) | (came & alive)
+        there = {mirror for mirror in came if self._has_copy(mirror, record)}
+        gone = set(earlier.mirrors) - {record.leader, *record.mirrors}
+        self._left.update([earlier.storage_id(mirror) for mirror in gone])
+        queue.holders = (queue.holders & named) | there
         if not record.epoch != earlier.epoch and len(record.in_sync) > len(earlier.in_sync):
             self._seen["mirror in sync"] += 1
 
@@ -161,7 +173,10 @@ class Ledger:
             )
             what = TRANSIENT if self._is_durable else ALL
             self._lose(queue, what, f"{leader} led without the votes it needs")
-            queue.holders = {leader}
+            queue.marked_until = self._cluster.clock.now()
+            # Mirrors that stay in sync have what it has.
+            stay = {mirror for mirror in record.in_sync if self._has_copy(mirror, record)}
+            queue.holders = {leader} | stay
             return
         if leader in queue.holders:
             order = earlier.in_sync.index(leader) if leader in earlier.in_sync else -1
@@ -189,6 +204,12 @@ class Ledger:
             )
             what = TRANSIENT if self._is_durable else ALL
             self._lose(queue, what, f"{leader} led from its disk")
+        elif is_new(earlier):
+            # Nothing was confirmed, so nothing is lost by it.
+            seen["a new quorum queue led by another member"] += 1
+            assert earlier.leader not in self._up() or self._has_just_started(earlier.leader), (
+                f"MS26: {leader} leads {queue.name}, which is new: {earlier} -> {record}"
+            )
         else:
             seen["promoted out of sync"] += 1
             self.led_out_of_sync.add(queue.name)
@@ -204,6 +225,14 @@ class Ledger:
             what = TRANSIENT if self._is_durable else ALL
             self._lose(queue, what, f"{leader} was promoted out of sync")
         queue.holders = {leader}
+
+    def _has_copy(self, mirror: str, record: QueueRecord) -> bool:
+        """Whether it still has the copy of which the definition speaks: it may have been started
+        anew since it reported that it has all."""
+        storage_id = record.storage_id(mirror)
+        if storage_id in self._left or mirror not in self._cluster.alive:
+            return False
+        return self._cluster[mirror].started_at <= self._named_at[storage_id]
 
     def _up(self) -> set[str]:
         """The nodes that live, and are up for the cluster: others may count a node as dead that

@@ -42,6 +42,7 @@ from warren.core.queue import Queue
 from warren.core.validation import NotThere
 from warren.core.waiting import run as run_to_end
 from warren.mirror.messages.cargo import Entry
+from warren.mirror.remote.queue_host import WAIT_FOR_QUEUE_S
 from warren.mirror.remote.remote_client import RemoteClient
 from warren.mirror.replication import copy_here, hand_outs
 from warren.mirror.replication.leader_level import LeaderLevel
@@ -66,6 +67,13 @@ CARRIERS_FROM = 10_000_000
 
 QUORUM_FROM = 20_000_000
 """From here on some queues are quorum queues, whose members change; what is on disk stays there."""
+
+HARD_FROM = 40_000_000
+"""From here on many things go wrong in each history, and most policies name the log."""
+
+HARD_S = (5.0, 9.0, 14.0)
+FAULT_COUNTS = (0, 1, 1, 2, 2, 3, 4)
+HARD_FAULT_COUNTS = (3, 4, 5, 6, 7, 9)
 
 DEAD = "dead"
 """Where the dead letters of all queues go that have any."""
@@ -105,6 +113,7 @@ class History(Faults):
         self.is_widest = seed >= WIDEST_FROM
         self.has_carriers = seed >= CARRIERS_FROM
         self.has_quorum = seed >= QUORUM_FROM
+        self.is_hard = seed >= HARD_FROM
         self.random = random = Random(seed)
         names = "abcde" if random.random() < 0.15 else "abc"
         self.is_durable = random.random() < 0.6 or self.has_quorum
@@ -177,9 +186,9 @@ class History(Faults):
 
     def run(self) -> None:
         self._set_up()
-        faulty_s = self.random.choice(FAULTY_S)
+        faulty_s = self.random.choice(HARD_S if self.is_hard else FAULTY_S)
         end = self.now + faulty_s
-        for _ in range(self.random.choice((0, 1, 1, 2, 2, 3, 4))):
+        for _ in range(self.random.choice(HARD_FAULT_COUNTS if self.is_hard else FAULT_COUNTS)):
             fault = self.random.choice(self._faults())
             self.after(self.random.uniform(0.1, faulty_s), lambda fault=fault: self._hit(fault))
         while self.now < end:
@@ -284,6 +293,7 @@ class History(Faults):
         if random.random() < 0.3:
             # With cluster_partition_handling = pause_if_all_down; else pause_minority.
             self.pauses_unless = random.choice("abc")
+            self.cluster.goes_on_without_lease = True
 
     def _make_quorum(self, name: str, arguments: dict[str, Any]) -> None:
         """What is returned comes last; and who waits its turn may get nothing by itself."""
@@ -333,7 +343,7 @@ class History(Faults):
 
     def _carrier(self) -> dict[str, Any]:
         """What a policy says of how batches are brought; another one may say otherwise."""
-        if self.random.random() < 0.4:
+        if self.random.random() < (0.15 if self.is_hard else 0.4):
             return {}
         acks = self.random.choice(({}, {"log-acks": "one"}, {"log-acks": "majority"}))
         return {"ha-replication": "log", **acks}
@@ -614,8 +624,10 @@ class History(Faults):
         self.ledger.follow()
         queue = self.ledger.queues.get(publish.queue)
         started_at = self.cluster[led._node].started_at
-        if queue is None or publish.published_at <= max(queue.bare_until, started_at):
-            # All that a disk gives back after a crash is redelivered.
+        if queue is None:
+            return
+        # All that a disk gives back after a crash is redelivered.
+        if publish.published_at <= max(queue.bare_until, queue.marked_until, started_at):
             return
         self._marked_too_much[led.queue.queue_id] += 1
         count = self._marked_too_much[led.queue.queue_id]
@@ -656,7 +668,7 @@ class History(Faults):
         self._blocked.clear()
         for name in list(self.cluster.dead):
             self.cluster.restart(name)
-        self._step(1.5)
+        self._rest(1.5)
         for one in self.cluster.nodes:
             for other in self.cluster.nodes:
                 if one < other:
@@ -730,7 +742,8 @@ class History(Faults):
             and not self.ledger.may_be_lost(publish)
         ]
         assert not lost, f"E1: {len(lost)} lost, such as {lost[:3]}"
-        self._rest(3.0)
+        # A queue may just have been handed over, and who led it be asked about it.
+        self._rest(WAIT_FOR_QUEUE_S + 1.0)
         checks.check_nothing_left(self.cluster)
         exclusive = [n for n, r in checks.queue_records(self.cluster).items() if r.exclusive]
         assert not exclusive, f"E10: {exclusive}"

@@ -23,10 +23,15 @@ SEEDS = (
     *range(cluster_history.WIDEST_FROM, cluster_history.WIDEST_FROM + 15),
     *range(cluster_history.CARRIERS_FROM, cluster_history.CARRIERS_FROM + 30),
     *range(cluster_history.QUORUM_FROM, cluster_history.QUORUM_FROM + 15),
+    *range(cluster_history.HARD_FROM, cluster_history.HARD_FROM + 5),
     OUT_OF_SYNC_SEED,
 )
 
 ONCE_FAILED = {
+    21_000_479: "what told a mirror to start was lost with its link, and not sent again",
+    21_002_045: "a mirror was named for the carrier that its queue had just left",
+    21_002_609: "votes counted that had been enough before another mirror was in sync",
+    21_003_350: "what an earlier copy reported was taken for a report of the present one",
     20_060_046: "a member led without votes when its leader was about to be the only member",
     10_302: "who left while it waited for a leader was subscribed all the same",
     800_116: "a consumer that waited for a leader was forgotten when that was given up",

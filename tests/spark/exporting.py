@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from warren.spark_export.export import Wish, begin, finish, tasks
-from warren.spark_export.manifest import Manifest
+from warren.spark_export.manifest import Manifest, Where
 from warren.spark_export.options import ReadOptions, parse_options
 from warren.spark_export.parquet import ExportTask, export_unit
 from warren.spark_export.plan import QueueSelector
@@ -28,7 +28,7 @@ def wish(*, options: ReadOptions | None = None, **fields: Any) -> Wish:
 
 def export(
     data_directory: Path,
-    destination: Path,
+    destination: Where,
     name: str,
     wanted: Wish,
     before: Callable[[ExportTask], None] = lambda task: None,

@@ -38,6 +38,7 @@ from warren.spark_export.manifest import (
     list_manifests,
     partition_directory,
     read_manifest,
+    shelf_of,
     verify,
     write_manifest,
 )
@@ -208,7 +209,7 @@ from pathlib import Path
 sys.path += sys.argv[1:3]
 from exporting import export, wish
 from warren.spark_export import parquet
-store, destination, snapshot = map(Path, sys.argv[3:6])
+store, destination, snapshot = Path(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
 units = int(sys.argv[6])
 started = []
 finish = parquet.ParquetFile.finish
@@ -223,25 +224,49 @@ export(store, destination, "full", wish(snapshot=snapshot))
 """
 
 
+@pytest.mark.parametrize("place", ["directory", "s3"])
 @pytest.mark.parametrize("units", [0, 3])
 def test_an_export_that_was_killed_and_run_again_has_the_same_files(
-    store: Path, tmp_path: Path, units: int
+    store: Path, tmp_path: Path, units: int, place: str, request: pytest.FixtureRequest
 ) -> None:
+    killed = tmp_path / "killed" if place == "directory" else request.getfixturevalue("s3_url")
     snapshot = create(store, QueueSelector())
     wanted = export(store, tmp_path / "whole", "full", wish(snapshot=snapshot.directory))
     here = Path(__file__).parent
     command = [sys.executable, "-P", "-c", PROGRAM, str(here), str(here.parent / "persist")]
-    arguments = [store, tmp_path / "killed", snapshot.directory, units]
+    arguments = [store, killed, snapshot.directory, units]
     ended = subprocess.run([*command, *map(str, arguments)], check=False)
     assert ended.returncode == -signal.SIGKILL
-    again = export(store, tmp_path / "killed", "full", wish(snapshot=snapshot.directory))
+    again = export(store, killed, "full", wish(snapshot=snapshot.directory))
     assert digests(again) == digests(wanted)
-    assert not list(verify(tmp_path / "killed", again))
-    names = {name for name in files_in(tmp_path / "killed") if not name.startswith("_")}
+    assert not list(verify(killed, again))
+    names = {name for name in shelf_of(killed).names("") if not name.startswith("_")}
     assert names == {file.path for file in again.files}
     # Who brings a snapshot keeps it.
     assert list_snapshots(store) == [snapshot]
     snapshot.release()
+
+
+def test_an_export_at_a_url_is_verified_and_goes_on(node: StoredNode, s3_url: str) -> None:
+    for number in range(3):
+        node.publish(b"%d" % number, ORDERS)
+    node.flush()
+    first = export(node.directory.path, s3_url, "1", wish())
+    node.publish(b"3", ORDERS)
+    node.flush()
+    second = export(node.directory.path, s3_url, "2", wish(since="latest"))
+    assert (first.rows, second.rows) == (3, 1)
+    links = chain(s3_url, find_manifest(s3_url, None))
+    assert links == [first, second] == list_manifests(s3_url)
+    assert not [fault for link in links for fault in verify(s3_url, link)]
+    shelf = shelf_of(s3_url)
+    shelf.remove(first.files[0].path)
+    octets = shelf.read(second.files[0].path)
+    shelf.write(second.files[0].path, octets[:-1] + b"x")
+    assert [fault.reason for link in links for fault in verify(s3_url, link)] == [
+        "missing",
+        "its SHA-256 is another one",
+    ]
 
 
 def test_what_a_kill_behind_the_manifest_left_is_settled_by_the_next_run(

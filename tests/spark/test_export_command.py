@@ -226,11 +226,11 @@ def test_a_place_that_cannot_be_read_is_told(spark: SparkSession, tmp_path: Path
 # Without the extra
 
 
-def test_without_the_extra_it_says_what_to_install(node: StoredNode) -> None:
+def test_without_the_extra_it_says_what_to_install(node: StoredNode, tmp_path: Path) -> None:
     for missing, *arguments in (
         ["numpy", "snapshot", "list", str(node.directory.path)],
         ["pyarrow", "schema"],
-        ["pyspark", "run", str(node.directory.path), str(node.directory.path / "to")],
+        ["pyspark", "run", str(node.directory.path), str(tmp_path / "to")],
     ):
         program = (
             "import sys; sys.modules[sys.argv[1]] = None\n"

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from warren.compat_tests.broker import parse_url
+from warren.compat_tests.methods import encode_header, encode_method
 from warren.compat_tests.raw_client import RawClient
+from warren.compat_tests.raw_connection import BODY, HEADER, METHOD, frame_bytes
 
 
 class RawClients:
@@ -22,3 +24,13 @@ class RawClients:
     def abandon_all(self) -> None:
         for client in self._clients:
             client.abandon()
+
+
+def publish_bytes(channel: int, queue: str, body: bytes) -> bytes:
+    """The frames of one publish to a queue."""
+    method = encode_method("basic.publish", {"exchange": "", "routing_key": queue})
+    return (
+        frame_bytes(METHOD, channel, method)
+        + frame_bytes(HEADER, channel, encode_header({}, len(body)))
+        + frame_bytes(BODY, channel, body)
+    )

@@ -139,6 +139,15 @@ class ClusterProcess:
         return self._process
 
     @property
+    def can_be_told_to_stop(self) -> bool:
+        """Whether it stops in order on SIGTERM. A process that was launched just now would end at
+        once: its interpreter is still loading."""
+        status = Path(f"/proc/{self.launched.pid}/status").read_text(encoding="ascii")
+        caught = re.search(r"^SigCgt:\s+([0-9a-f]+)$", status, re.MULTILINE)
+        assert caught is not None, status
+        return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+    @property
     def exit_code(self) -> int | None:
         """With what it has ended by itself."""
         return self._process.poll() if self._process is not None else None

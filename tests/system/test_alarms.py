@@ -6,24 +6,21 @@ The alarm is that of another node, which counts here too: our own monitors would
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
 import pytest
+from raw_clients import publish_bytes
 
 from warren import Broker
-from warren.compat_tests.methods import encode_header, encode_method
 from warren.compat_tests.raw_client import RawChannel, RawClient
 from warren.compat_tests.raw_connection import (
-    BODY,
-    HEADER,
-    METHOD,
     Silence,
     SocketClosed,
-    frame_bytes,
 )
 from warren.core.alarms import Resource
+from warren.core.growth import ALWAYS
 from warren.core.memory_monitor import Absolute
 
 ELSEWHERE = "warren@elsewhere"
@@ -227,6 +224,111 @@ def test_pika_hears_of_it(warren_broker: Broker, until: Callable[..., None]) -> 
         assert channel.basic_get("q", auto_ack=True)[2] == b"x"
 
 
+def slightly_short(broker: Broker, short: bool) -> None:
+    broker.call(lambda node: node.alarms.report(MEMORY, short, ELSEWHERE, growing_only=True))
+
+
+@pytest.fixture
+def short_of_memory(warren_broker: Broker) -> Iterator[Broker]:
+    slightly_short(warren_broker, True)
+    yield warren_broker
+    slightly_short(warren_broker, False)
+
+
+def test_a_publisher_whose_queue_does_not_grow_goes_on_while_memory_is_a_little_short(
+    short_of_memory: Broker, connect: Callable[..., RawClient]
+) -> None:
+    channel = connect(short_of_memory).channel()
+    queue = channel.own_queue()
+    channel.consume(queue)
+    for number in range(3 * ALWAYS.messages):
+        channel.publish(b"%d" % number, queue)
+        channel.ack(channel.delivery(b"%d" % number)["delivery_tag"])
+    nowhere = connect(short_of_memory).channel()
+    for _ in range(3 * ALWAYS.messages):
+        nowhere.publish(b"unroutable", "no such queue")
+    # Neither was blocked, nor told so.
+    for one in (channel, nowhere):
+        one.ping()
+        one.client.close()
+
+
+def test_a_publisher_whose_queue_grows_is_told_of_it_and_goes_on_when_it_is_shorter(
+    short_of_memory: Broker, connect: Callable[..., RawClient]
+) -> None:
+    other = connect(short_of_memory).channel()
+    queue = other.own_queue()
+    publisher = connect(short_of_memory).channel()
+    count = ALWAYS.messages + 500
+    for number in range(count):
+        publisher.publish(b"%d" % number, queue)
+    reason = publisher.client.expect("connection.blocked")["reason"]
+    assert reason == f"low on memory: queue '{queue}' in vhost '/' grows"
+    for _ in range(100):
+        other.ping()
+    assert other.ready(queue) == ALWAYS.messages + 1
+
+    # A fanout is held back by any of its queues; others go on.
+    other.declare_exchange("both", "fanout")
+    second = other.own_queue()
+    other.bind(queue, "both", "")
+    other.bind(second, "both", "")
+    to_both = connect(short_of_memory).channel()
+    to_both.publish(b"waits", "", exchange="both")
+    to_both.client.expect("connection.blocked")
+    other.publish(b"passes", second)
+    other.got(second, b"passes")
+
+    got = [message.body for message in other.arriving(queue, count + 1)]
+    got.remove(b"waits")
+    assert got == [b"%d" % number for number in range(count)]
+    publisher.client.expect("connection.unblocked")
+    to_both.client.expect("connection.unblocked")
+
+
+def test_a_publisher_whose_queue_is_deleted_goes_on(
+    short_of_memory: Broker, connect: Callable[..., RawClient]
+) -> None:
+    other = connect(short_of_memory).channel()
+    queue = other.own_queue()
+    publisher = connect(short_of_memory).channel()
+    for _ in range(ALWAYS.messages + 2):
+        publisher.publish(b"x", queue)
+    publisher.client.expect("connection.blocked")
+    other.call("queue.delete", queue=queue)
+    publisher.client.expect("connection.unblocked")
+    publisher.ping()
+    publisher.client.close()
+
+
+def test_a_queue_that_was_long_before_may_stay_as_long(
+    warren_broker: Broker, connect: Callable[..., RawClient]
+) -> None:
+    channel = connect(warren_broker).channel()
+    queue = channel.own_queue()
+    for _ in range(2 * ALWAYS.messages):
+        channel.publish(b"x", queue)
+    slightly_short(warren_broker, True)
+    for _ in range(100):
+        channel.publish(b"y", queue)
+        channel.got(queue, b"x")
+    slightly_short(warren_broker, False)
+    channel.client.close()
+
+
+def test_when_it_gets_worse_all_publishers_wait_and_when_better_the_others_go_on(
+    short_of_memory: Broker, connect: Callable[..., RawClient]
+) -> None:
+    channel = connect(short_of_memory).channel()
+    queue = channel.own_queue()
+    alarm(short_of_memory, MEMORY, True)
+    channel.publish(b"x", queue)
+    assert channel.client.expect("connection.blocked")["reason"] == "low on memory"
+    slightly_short(short_of_memory, True)
+    channel.client.expect("connection.unblocked")
+    channel.got(queue, b"x")
+
+
 def test_the_memory_of_the_process_raises_the_alarm(connect: Callable[..., RawClient]) -> None:
     """The whole chain: a watermark below what any Python takes."""
     with Broker(memory_watermark=Absolute(1 << 20)) as broker:
@@ -251,7 +353,9 @@ def test_a_full_memory_blocks_until_memory_is_free_again(
     What fills the memory is a transaction, the one thing that is not paged out. Nobody reads the
     socket of its client, whose death only the broker's own heartbeats find out about.
     """
-    server = start_server(config="vm_memory_high_watermark.absolute = 150MB")
+    server = start_server(
+        config="vm_memory_high_watermark.absolute = 150MB\nalarms.block_all_publishers = true"
+    )
     other = connect(server).channel()
     queue = other.declare("q")["queue"]
     hog = connect(server, heartbeat=2).channel()
@@ -272,12 +376,3 @@ def test_a_full_memory_blocks_until_memory_is_free_again(
     while other.ready(queue) < 1:
         assert time.monotonic() < deadline, "what waited is never read"
         time.sleep(0.05)
-
-
-def publish_bytes(channel: int, queue: str, body: bytes) -> bytes:
-    method = encode_method("basic.publish", {"exchange": "", "routing_key": queue})
-    return (
-        frame_bytes(METHOD, channel, method)
-        + frame_bytes(HEADER, channel, encode_header({}, len(body)))
-        + frame_bytes(BODY, channel, body)
-    )

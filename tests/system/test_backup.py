@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pika
 
+from warren import Broker
 from warren.backup.archive import Archive
 from warren.backup.restore import restore
 from warren.compat_tests.raw_client import RawClient
@@ -138,3 +141,78 @@ def test_a_node_that_has_stopped_is_backed_up_as_it_is(
     message = client.channel().get("q")
     # It stopped in order: nobody had it.
     assert message is not None and not message["redelivered"]
+
+
+def restored_queues(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "warren", "restore-queues", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_chosen_queues_are_brought_into_a_broker_that_runs(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """They come behind what is there; a queue that is not there is declared as it was."""
+    archive = Archive.open(tmp_path / "backups", create=True)
+    with Broker(data_dir=tmp_path / "data", http_port=0) as broker:
+        channel = connect(broker).channel()
+        channel.call("confirm.select")
+        limited = {"x-max-length": 500}
+        queues = ("orders.eu", "orders.us", "other")
+        for queue in queues:
+            channel.declare(queue, durable=True, arguments=limited if queue == queues[0] else {})
+        for queue in queues:
+            for number in range(300):
+                channel.publish(b"%d" % number, queue, delivery_mode=2)
+        channel.confirms(900)
+        backup = archive.create(tmp_path / "data")
+        channel.call("queue.delete", queue="orders.eu")
+        assert len(channel.bodies("orders.us")) == 300
+        channel.publish(b"newer", "orders.us", delivery_mode=2)
+        channel.confirms(1)
+        channel.call("queue.purge", queue="other")
+
+        target = f"http://guest:guest@127.0.0.1:{broker.http_port}"
+        done = restored_queues(tmp_path / "backups", target, "--queue", "orders.*")
+        assert done.returncode == 0, done
+        assert "600 moved" in done.stdout
+        expected = [b"%d" % number for number in range(300)]
+        assert channel.bodies("orders.eu") == expected
+        assert channel.bodies("orders.us") == [b"newer", *expected]
+        assert channel.ready("other") == 0
+        # It has the arguments it had.
+        channel.declare("orders.eu", durable=True, arguments=limited)
+    assert not archive.verify(backup)
+
+
+def test_what_a_broker_does_not_take_is_kept_and_brought_over_later(
+    connect: Connect, tmp_path: Path
+) -> None:
+    archive = Archive.open(tmp_path / "backups", create=True)
+    through = tmp_path / "through"
+    with Broker(data_dir=tmp_path / "data", http_port=0) as broker:
+        channel = connect(broker).channel()
+        channel.call("confirm.select")
+        channel.declare("q", durable=True)
+        for number in range(50):
+            channel.publish(b"%d" % number, "q", delivery_mode=2)
+        channel.confirms(50)
+        archive.create(tmp_path / "data")
+        target = f"http://guest:guest@127.0.0.1:{broker.http_port}"
+        broker.set_policy("full", "q", {"max-length": 70, "overflow": "reject-publish"})
+        arguments = (tmp_path / "backups", target, "--queue", "q", "--through", through)
+        done = restored_queues(*arguments)
+        assert done.returncode == 1 and str(through) in done.stdout, done
+        assert channel.ready("q") == 70
+        broker.clear_policy("full")
+        done = restored_queues(*arguments)
+        assert done.returncode == 0, done
+        assert channel.bodies("q") == [b"%d" % number for number in range(50)] * 2
+
+
+def test_what_cannot_be_restored_is_told_in_a_line(tmp_path: Path) -> None:
+    for arguments, told in (
+        ((tmp_path, "http://localhost:1", "--queue", "q"), "is no directory of backups"),
+        ((tmp_path, "ftp://localhost", "--queue", "q"), "http"),
+    ):
+        done = restored_queues(*arguments)
+        assert done.returncode and told in done.stderr and "Traceback" not in done.stderr

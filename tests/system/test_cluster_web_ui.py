@@ -67,13 +67,20 @@ def test_queues_show_where_they_are_and_who_is_not_in_sync(
     declare(cluster["b"], "ha.q", 3)
     out_of_sync(cluster, "later.q", 10)
     declare(cluster["c"], "plain")
+    channel = cluster["b"].connect().channel()
+    channel.queue_declare("sure", durable=True, arguments={"x-queue-type": "quorum"})
     wait_until(lambda: len(cluster["c"].in_sync("ha.q")) == 2)
-    with WebUi(browser, url(cluster["c"])) as ui:
+    wait_until(lambda: len(cluster["c"].queue("sure").get("online", ())) == 3)
+    with WebUi(browser, url(cluster["c"]), (1440, 900)) as ui:
         ui.enter()
         ui.open("queues")
+        scroll = ui.page.get_by_role("region", name="Queues", exact=True)
+        widths = scroll.evaluate("one => [one.scrollWidth, one.clientWidth]")
+        assert widths[0] <= widths[1]
         line = ui.page.get_by_role("row").filter
         expect(line(has_text="ha.q")).to_contain_text(f"{B} +2")
         expect(line(has_text="later.q")).to_contain_text(f"{A} +2 2 not in sync")
+        expect(line(has_text="sure")).to_contain_text(f"{B} +2")
         expect(line(has_text="plain")).to_contain_text(C)
         expect(line(has_text="plain")).not_to_contain_text("+")
         ui.check_form()
@@ -180,7 +187,15 @@ def test_every_node_of_the_cluster_is_shown(
         line = ui.page.get_by_role("row").filter(has_text=B)
         expect(line).to_contain_text("down")
         # Every page says so, not the overview alone.
-        for page in ("nodes", "queues", "users"):
+        for page in (
+            "nodes",
+            "queues",
+            "users",
+            "connections",
+            "channels",
+            "exchanges",
+            "policies",
+        ):
             ui.open(page)
             expect(ui.page.locator(".alarms")).to_have_text(f"Node {B} is down.")
         ui.open("nodes")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from server_process import PATIENCE_S, launch
 
 from warren.compat_tests.raw_client import RawClient
 
@@ -40,6 +41,34 @@ def test_a_signal_stops_it_and_tells_every_client(
     assert server.wait() == 0
     assert server.rest_of_output() == "", "one line is all it prints"
     assert server.log == "", "quiet when all is well"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order_while_it_starts(tmp_path: Path, number: signal.Signals) -> None:
+    """It waits for an etcd that takes the connection and says nothing."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of the tests")
+    secret.chmod(0o600)
+    config = tmp_path / "warren.conf"
+    with socket.create_server(("127.0.0.1", 0)) as etcd, (tmp_path / "log").open("w+b") as log:
+        etcd.settimeout(PATIENCE_S)
+        config.write_text(
+            f"cluster_formation.etcd.endpoints.1 = http://127.0.0.1:{etcd.getsockname()[1]}\n"
+            f"cluster.secret_file = {secret}\n"
+        )
+        arguments = ["--config", str(config), "--data-dir", "data", "--node-name", "a@127.0.0.1"]
+        arguments += ["--amqp", "127.0.0.1:0"]
+        with launch(arguments, tmp_path, log) as process:
+            try:
+                connection, _ = etcd.accept()
+                with connection:
+                    process.send_signal(number)
+                    assert process.wait(PATIENCE_S) == 0
+            finally:
+                process.kill()
+            assert process.stdout is not None and process.stdout.read() == b""
+        log.seek(0)
+        assert b"Traceback" not in log.read()
 
 
 def test_confirms_of_what_was_published_go_out_before_it_stops(

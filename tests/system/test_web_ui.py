@@ -157,7 +157,7 @@ def test_a_quorum_queue_is_declared_and_shown(ui: WebUi, channel: Any) -> None:
     expect(row.get_by_text("Quorum", exact=True)).to_be_visible()
     ui.page.get_by_role("link", name="sure", exact=True).click()
     expect(ui.value("Type")).to_have_text("quorum")
-    expect(ui.value("Arguments")).to_contain_text("x-delivery-limit: 20")
+    expect(ui.entry("Arguments", "x-delivery-limit")).to_have_text("20")
     expect(ui.value("Members")).to_have_text("warren@localhost")
     expect(ui.value("Dead letters kept")).to_have_text("0")
     expect(ui.heading("Where the messages are")).to_be_hidden()
@@ -185,8 +185,8 @@ def test_a_queue_is_declared_bound_filled_read_and_deleted(ui: WebUi, channel: A
     form.get_by_role("button", name="Declare queue").click()
     ui.expect_notice("The queue orders is declared.")
     page.get_by_role("link", name="orders", exact=True).click()
-    expect(ui.heading("Queue orders")).to_be_visible()
-    expect(ui.value("Arguments")).to_have_text("x-max-length: 50")
+    expect(ui.heading("Queue orders in virtual host /")).to_be_visible()
+    expect(ui.entry("Arguments", "x-max-length")).to_have_text("50")
 
     form = ui.unfold("Add a binding")
     form.get_by_label("From exchange").fill("shop")
@@ -210,7 +210,7 @@ def test_a_queue_is_declared_bound_filled_read_and_deleted(ui: WebUi, channel: A
     form.get_by_role("button", name="Get messages").click()
     message = form.get_by_role("article")
     expect(message.locator("pre")).to_have_text("<b>ten</b> carrots")
-    expect(message).to_contain_text("colour: orange")
+    expect(ui.entry("Headers", "colour")).to_have_text("orange")
     expect(ui.value("Ready")).to_have_text("1")
     ui.picture("queue-got")
     form.get_by_label("What becomes of them").select_option("ack_requeue_false")
@@ -223,7 +223,7 @@ def test_a_queue_is_declared_bound_filled_read_and_deleted(ui: WebUi, channel: A
     page.get_by_role("button", name="Delete queue").click()
     ui.picture("dialog")
     ui.confirm("Cancel")
-    expect(ui.heading("Queue orders")).to_be_visible()
+    expect(ui.heading("Queue orders in virtual host /")).to_be_visible()
     page.get_by_role("button", name="Delete queue").click()
     ui.confirm("Delete queue")
     expect(ui.heading("Queues")).to_be_visible()
@@ -275,6 +275,18 @@ def test_charts_move_when_messages_flow(ui: WebUi, channel: Any) -> None:
     expect(ui.page.locator(".legend-time").first).not_to_be_empty()
 
 
+def test_every_chart_asks_the_node_for_its_past(ui: WebUi, channel: Any) -> None:
+    declare(channel, "past", 1)
+    wanted = {
+        ("exchanges", "/", "amq.topic"): ("exchanges/%2F/amq.topic?", "msg_rates_age=600"),
+        ("queues", "/", "past"): ("queues/%2F/past?", "lengths_age=600"),
+        ("nodes", "warren@localhost"): ("nodes/warren", "node_stats_age=600"),
+    }
+    for address, parts in wanted.items():
+        with ui.page.expect_request(lambda one, parts=parts: all(p in one.url for p in parts)):
+            ui.open(*address)
+
+
 def containing(text: str) -> re.Pattern[str]:
     return re.compile(re.escape(text))
 
@@ -298,7 +310,7 @@ def test_names_of_any_letters_work_everywhere(ui: WebUi, channel: Any) -> None:
     channel.queue_bind(STRANGE, "amq.topic", STRANGE[:40])
     ui.open("queues")
     ui.page.get_by_role("link", name=STRANGE, exact=True).click()
-    expect(ui.heading(f"Queue {STRANGE}")).to_be_visible()
+    expect(ui.heading(f"Queue {STRANGE} in virtual host /")).to_be_visible()
     form = ui.unfold("Publish a message")
     form.get_by_label("Payload", exact=True).fill("hop")
     form.get_by_role("button", name="Publish message").click()
@@ -388,7 +400,7 @@ def test_a_policy_is_set_seen_applied_edited_and_deleted(ui: WebUi, channel: Any
     ui.expect_notice("The policy short is set.")
     ui.picture("policies")
     ui.open("queues", "/", "limited")
-    expect(ui.value("Effective policy")).to_have_text("max-length: 9")
+    expect(ui.entry("Effective policy", "max-length")).to_have_text("9")
     ui.open("policies")
     page.get_by_role("button", name="Edit policy short").click()
     form = ui.folded("Set a policy")
@@ -435,6 +447,73 @@ def test_a_shovel_is_set_seen_running_restarted_and_deleted(
     expect(page.get_by_text("No shovels.")).to_be_visible()
     assert api(broker, "GET", "parameters/shovel") == []
     for queue in ("shovel-from", "shovel-to"):
+        channel.queue_delete(queue)
+
+
+def test_an_upstream_is_set_and_its_link_seen_restarted_and_ended(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    channel.exchange_declare("federated", "fanout", durable=True)
+    page = ui.page
+    ui.open("federation")
+    expect(page.get_by_text("No federation links.")).to_be_visible()
+    form = ui.unfold("Set an upstream")
+    form.get_by_label("Name", exact=True).fill("nearby")
+    form.get_by_label("URI").fill("http://nearby")
+    form.get_by_label("Exchange there").fill("there")
+    form.get_by_label("Expires").fill("3600000")
+    ui.check_form()
+    form.get_by_role("button", name="Set upstream").click()
+    expect(form.get_by_role("alert")).to_contain_text("not a valid URI")
+    ui.forget_refusal("/api/parameters")
+    form.get_by_label("URI").fill(broker.url)
+    form.get_by_role("button", name="Set upstream").click()
+    ui.expect_notice("The upstream nearby is set.")
+    value = api(broker, "GET", "parameters/federation-upstream/%2F/nearby")["value"]
+    assert (value["max-hops"], value["expires"], value["exchange"]) == (1, 3_600_000, "there")
+    assert "message-ttl" not in value and "queue" not in value
+    policy = {"pattern": "^federated$", "definition": {"federation-upstream": "nearby"}}
+    api(broker, "PUT", "policies/%2F/fed", policy)
+    links, upstreams = page.locator("tbody").nth(0), page.locator("tbody").nth(1)
+    expect(links).to_contain_text("running", timeout=30_000)
+    expect(links).to_contain_text("exchange federated")
+    expect(links).to_contain_text("there · amqp://")
+    expect(upstreams).to_contain_text("nearby")
+    expect(page.get_by_text("guest:guest")).to_have_count(0)
+    ui.picture("federation")
+    page.get_by_role("button", name="Restart link of federated").click()
+    ui.expect_notice("The link of federated is restarted.")
+    ui.open("exchanges")
+    expect(page.get_by_role("row").filter(has_text="federated").first).to_contain_text("fed")
+    expect(page.locator("option", has_text="x-federation-upstream")).to_have_count(0)
+    ui.open("federation")
+    page.get_by_role("button", name="Delete upstream nearby").click()
+    ui.confirm("Delete")
+    ui.expect_notice("The upstream nearby is deleted.")
+    expect(page.get_by_text("No federation links.")).to_be_visible(timeout=30_000)
+    api(broker, "DELETE", "policies/%2F/fed")
+    for exchange in ("federated", "there"):
+        channel.exchange_delete(exchange)
+
+
+def test_dead_letters_are_sent_back_to_where_they_came_from(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    channel.queue_declare("alive", arguments=arguments)
+    channel.queue_declare("dead")
+    channel.basic_publish("", "alive", b"x")
+    broker.wait_until(queue="alive", ready=1)
+    channel.basic_reject(channel.basic_get("alive")[0].delivery_tag, requeue=False)
+    broker.wait_until(queue="dead", ready=1)
+    ui.open("queues", "/", "dead")
+    form = ui.unfold("Send dead letters back")
+    form.get_by_label("To").select_option("queue")
+    form.get_by_role("button", name="Send back").click()
+    ui.expect_notice("What is in dead is being sent back. What cannot go back stays here.")
+    broker.wait_until(queue="alive", ready=1)
+    broker.wait_until(queue="dead", ready=0)
+    for queue in ("alive", "dead"):
         channel.queue_delete(queue)
 
 
@@ -501,7 +580,8 @@ def test_users_get_permissions_and_vhosts_limits(ui: WebUi) -> None:
     form = ui.unfold("Add a user")
     form.get_by_label("Name", exact=True).fill("anna")
     form.get_by_label("Password").fill("secret")
-    form.get_by_label("Tags").fill("management, policymaker")
+    form.get_by_label("management").check()
+    form.get_by_label("policymaker").check()
     form.get_by_role("button", name="Add user").click()
     page.get_by_role("link", name="anna", exact=True).click()
     form = ui.unfold("Set permissions")
@@ -512,7 +592,10 @@ def test_users_get_permissions_and_vhosts_limits(ui: WebUi) -> None:
     ui.check_form()
     ui.picture("user")
     form = ui.unfold("Change tags")
-    form.get_by_label("Tags").fill("monitoring")
+    expect(form.get_by_label("policymaker")).to_be_checked()
+    form.get_by_label("management").uncheck()
+    form.get_by_label("policymaker").uncheck()
+    form.get_by_label("monitoring").check()
     form.get_by_role("button", name="Set tags").click()
     expect(ui.value("Tags")).to_have_text("monitoring")
     form = ui.unfold("Change password")
@@ -592,6 +675,7 @@ PAGES = (
     ["vhosts", "/"],
     ["policies"],
     ["shovels"],
+    ["federation"],
     ["limits"],
     ["definitions"],
     ["nodes"],

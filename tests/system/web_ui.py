@@ -172,6 +172,15 @@ class WebUi:
         )
         return entry.locator("dd").first
 
+    def entry(self, label: str, name: str) -> Locator:
+        """What stands beside a name in the table beside a label."""
+        row = (
+            self.value(label)
+            .get_by_role("row")
+            .filter(has=self.page.get_by_role("rowheader", name=name, exact=True))
+        )
+        return row.first.locator("td").first
+
     def expect_notice(self, text: str) -> None:
         expect(self.page.locator("#notices")).to_contain_text(text)
 

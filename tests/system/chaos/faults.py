@@ -75,6 +75,7 @@ class Scene:
     def stop(self, node: ClusterProcess) -> str:
         """As SIGTERM does; the node must end by itself."""
         process = node.launched
+        wait_until(lambda: not node.is_up or node.can_be_told_to_stop)
         process.send_signal(signal.SIGTERM)
         try:
             if (code := process.wait(STOP_S)) != 0:

@@ -1,0 +1,97 @@
+"""Whether alarms keep a connection from publishing, and what its client is told of it.
+
+Answerable for amqp_semantics.md section 1.7. A connection that publishes while a resource runs
+short is not read from any more, up to the frame that makes it wait: that frame stays unread. As
+long as the shortage is small only queues that grow make their publishers wait (`core/growth.py`),
+and the reason that the client is told names the queue.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from warren.amqp.methods import make
+from warren.core.queue import Queue
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
+    from warren.amqp.connection import Connection
+
+PAUSE = "alarm"
+
+
+class Blocking:
+    """What alarms mean for one connection, which is given to each call: it has this object.
+
+    While it is blocked `since` is the time, in seconds since 1970, and `queue` the one that grows,
+    or None when it would have to wait whatever its queue is.
+    """
+
+    __slots__ = ("_is_told", "queue", "since")
+
+    def __init__(self) -> None:
+        self._is_told = False
+        self.since: float | None = None
+        self.queue: Queue | None = None
+
+    def holds_back(self, channel: Channel, header: bytes) -> bool:
+        """Whether the publish with this content header, of which a frame has come during an alarm,
+        has to wait. If so, no more is read from the connection."""
+        connection = channel.connection
+        node = connection.node
+        grown: Queue | None = None
+        # What a transaction publishes grows in memory until its commit, wherever it goes.
+        if not node.alarms.all_wait and channel.transaction is None:
+            holds_back = node.growth.holds_back
+            grown = next(filter(holds_back, channel.leads_to(header)), None)
+            if grown is None:
+                self._is_free(connection)
+                return False
+        if self.since is None:
+            self.since = node.clock.wall_time()
+        self.queue = grown
+        connection.pause(PAUSE)
+        self._tell(connection)
+        return True
+
+    def alarms_changed(self, connection: Connection) -> None:
+        """An alarm was raised or cleared, or is worse, or not so bad any more."""
+        alarms = connection.node.alarms
+        if not alarms.reason():
+            self._is_free(connection)
+            if not alarms.raised:
+                connection.resume(PAUSE)
+        elif connection.blocked:
+            if self.queue is None and not alarms.all_wait:
+                connection.resume(PAUSE)
+            else:
+                self._tell(connection)
+
+    def growth_changed(self, connection: Connection) -> None:
+        """Other queues than before have grown."""
+        if self.queue is not None and not connection.node.growth.holds_back(self.queue):
+            # The frame that waits is looked at again.
+            connection.resume(PAUSE)
+
+    def _tell(self, connection: Connection) -> None:
+        """Say why, if there is a reason a client is told: flow control is none."""
+        reason = connection.node.alarms.reason()
+        if not reason or self._is_told or "connection.blocked" not in connection.capabilities:
+            return
+        if self.queue is not None:
+            reason += f": queue '{self.queue.name}' in vhost '{self.queue.vhost_name}' grows"
+        self._is_told = True
+        connection.send(0, make(commands.Connection.Blocked, reason=_short(reason)))
+
+    def _is_free(self, connection: Connection) -> None:
+        self.since = self.queue = None
+        if self._is_told:
+            self._is_told = False
+            connection.send(0, make(commands.Connection.Unblocked))
+
+
+def _short(text: str) -> str:
+    """The text, cut off where a short string would be too long."""
+    return text.encode()[:255].decode(errors="ignore")

@@ -1,0 +1,114 @@
+"""Makes the restored data directory of a member of a cluster that of a node alone.
+
+A member has a copy of the cluster's definitions, and of queues what it led or mirrored. Out of this
+come the definitions of a node that has these queues and needs no etcd. Queues of which it had no
+copy are there, and empty. What ends with a node, such as exclusive queues, is left out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from warren.core.ports import Stored
+from warren.core.records import ExchangeRecord, QueueRecord
+from warren.persist.cluster_file import FILE, KnownCluster, read_known_cluster
+from warren.persist.data_directory import create_directory, sync_directory
+from warren.persist.definitions_copy import read_definitions, read_deleted_queues
+from warren.persist.deleted_queues import NOTED, note_key, own_storage
+from warren.persist.metadata import (
+    DIRECTORY,
+    MAP_BYTES_FIRST,
+    Database,
+    encode_definition,
+    open_environment,
+)
+from warren.persist.metadata_replica import DIRECTORY as REPLICA_DIRECTORY
+
+KINDS = (
+    "vhost",
+    "user",
+    "permission",
+    "topic_permission",
+    "exchange",
+    "queue",
+    "policy",
+    "operator_policy",
+    "parameter",
+    "global_parameter",
+)
+"""Without bindings, which are taken when it is known what they join."""
+
+FIRST_VERSION = 1
+
+
+def make_alone(directory: Path) -> list[str]:
+    """Turn the directory, which no node uses, into one of a node alone; one of no cluster stays.
+
+    Returns the queues of which there is no copy, as `vhost/name`. Raises `DamagedMetadata` and
+    OSError.
+    """
+    known = read_known_cluster(directory)
+    if known is None:
+        return []
+    definitions = [
+        stored
+        for kind in KINDS
+        for stored in read_definitions(directory, kind, pause=time.sleep)
+        if _lasts(stored.record)
+    ]
+    there = {stored.key for stored in definitions}
+    for stored in read_definitions(directory, "binding", pause=time.sleep):
+        _, vhost, source, kind, destination, *_ = stored.key
+        ends = {("exchange", vhost, source), (kind, vhost, destination)}
+        # Exchanges that every virtual host has are not in the definitions.
+        if all(end in there or _is_predeclared(end) for end in ends):
+            definitions.append(stored)
+    deleted = read_deleted_queues(directory, pause=time.sleep)
+    puts = [encode_definition(_of_one_node(stored, known)) for stored in definitions]
+    notes = [(note_key(queue_id), NOTED) for queue_id in deleted]
+    path = directory / DIRECTORY
+    create_directory(path)
+    database = Database(path, open_environment, MAP_BYTES_FIRST, lambda key, value: set())
+    try:
+        database.clear()
+        database.write([[*notes, *puts]])
+    finally:
+        database.close()
+    shutil.rmtree(directory / REPLICA_DIRECTORY)
+    (directory / FILE).unlink()
+    sync_directory(directory)
+    return [*_without_copy(definitions, known)]
+
+
+def _lasts(record: object) -> bool:
+    """Whether a definition outlives its node."""
+    if isinstance(record, QueueRecord):
+        return record.durable and not record.exclusive
+    return not isinstance(record, ExchangeRecord) or record.durable
+
+
+def _is_predeclared(key: tuple[str, ...]) -> bool:
+    kind, _, name = key
+    return kind == "exchange" and (not name or name.startswith("amq."))
+
+
+def _of_one_node(stored: Stored, known: KnownCluster) -> Stored:
+    record = stored.record
+    if isinstance(record, QueueRecord):
+        own = own_storage(record, known.node)
+        record = QueueRecord(
+            record.auto_delete,
+            record.arguments,
+            next(iter(own), record.queue_id),
+            declared_by=record.declared_by,
+        )
+    return Stored(stored.key, record, FIRST_VERSION)
+
+
+def _without_copy(definitions: list[Stored], known: KnownCluster) -> Iterator[str]:
+    for stored in definitions:
+        if isinstance(stored.record, QueueRecord) and not own_storage(stored.record, known.node):
+            yield f"{stored.key[1]}/{stored.key[2]}"

@@ -1,0 +1,140 @@
+"""Files of an archive where pyarrow reaches them: S3, Google Cloud Storage, Azure, HDFS.
+
+Object stores show an object when all of it was sent; elsewhere a file gets its name when it is
+whole. None of them has locks that all can be counted on to keep, so only one process at a time may
+change such an archive. pyarrow is loaded when the first URL is opened: a broker does without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from secrets import token_hex
+from tempfile import gettempdir
+from typing import TYPE_CHECKING, BinaryIO, cast
+from urllib.parse import urlsplit
+
+from warren.backup.errors import ShelfRefused
+from warren.backup.shelf import chunks
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+OBJECT_STORES = ("s3", "gcs", "abfs")
+"""The names pyarrow has for file systems in which a file has its name only when it is whole."""
+
+
+HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+"""How Hadoop and Spark call what pyarrow calls otherwise."""
+
+
+@lru_cache(maxsize=16)
+def open_url(url: str) -> RemoteShelf:
+    """The folder that a URL names; opening it may take requests to there, so it is kept.
+
+    Raises `ShelfRefused` for a URL of no such place.
+    """
+    import pyarrow as pa
+    from pyarrow import fs
+
+    scheme, separator, rest = url.partition("://")
+    try:
+        file_system, folder = fs.FileSystem.from_uri(
+            HADOOP_SCHEMES.get(scheme, scheme) + separator + rest
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise ShelfRefused(f"{scheme}://...: {error}") from None
+    return RemoteShelf(url, file_system, folder)
+
+
+class RemoteShelf:
+    """A folder of a file system. `url` is where it is, as `pyarrow.fs.FileSystem.from_uri` reads
+    it."""
+
+    def __init__(self, url: str, file_system: fs.FileSystem, folder: str) -> None:
+        parts = urlsplit(url)
+        self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._files = file_system
+        self._folder = folder.rstrip("/")
+
+    @property
+    def local(self) -> Path | None:
+        return None
+
+    def is_inside(self, directory: Path) -> bool:
+        return False
+
+    def is_foreign(self) -> bool:
+        return bool(self.names(""))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+    def names(self, folder: str) -> list[str]:
+        from pyarrow import fs
+
+        chosen = fs.FileSelector(self._path(folder), allow_not_found=True, recursive=True)
+        found = [one.path for one in self._files.get_file_info(chosen) if one.is_file]
+        return sorted(path.removeprefix(f"{self._folder}/") for path in found)
+
+    def size(self, name: str) -> int | None:
+        info = self._files.get_file_info(self._path(name))
+        return int(info.size) if info.is_file else None
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> BinaryIO:
+        return cast(BinaryIO, self._files.open_input_file(self._path(name)))
+
+    def write(self, name: str, octets: bytes) -> None:
+        self._put(name, [octets])
+
+    def store(self, name: str, source: Path, size: int) -> str:
+        with source.open("rb") as octets:
+            return self._put(name, chunks(octets, size, source))
+
+    def scratch(self, folder: str) -> Path:
+        return Path(gettempdir())
+
+    def adopt(self, name: str, file: Path) -> None:
+        self.store(name, file, file.stat().st_size)
+        file.unlink()
+
+    def remove(self, name: str) -> None:
+        if self.size(name) is not None:
+            self._files.delete_file(self._path(name))
+
+    def remove_folder(self, folder: str) -> None:
+        for name in self.names(folder):
+            self.remove(name)
+
+    def _put(self, name: str, octets: Iterable[bytes]) -> str:
+        target = self._path(name)
+        direct = self._files.type_name in OBJECT_STORES
+        place = target if direct else f"{target}.{token_hex(4)}.new"
+        if not direct:
+            self._files.create_dir(place.rpartition("/")[0], recursive=True)
+        hashed = hashlib.sha256()
+        stream = self._files.open_output_stream(place)
+        try:
+            for chunk in octets:
+                hashed.update(chunk)
+                stream.write(chunk)
+        except BaseException:
+            # Closing makes an object of what was sent.
+            stream.close()
+            self._files.delete_file(place)
+            raise
+        stream.close()
+        if not direct:
+            self._files.move(place, target)
+        return hashed.hexdigest()
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}".rstrip("/")

@@ -1,0 +1,18 @@
+"""What a queue holds, or several together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Stock(NamedTuple):
+    """Messages that are ready or out, and octets of the bodies of the ready ones."""
+
+    messages: int
+    octets: int
+
+    def plus(self, other: Stock) -> Stock:
+        return Stock(self.messages + other.messages, self.octets + other.octets)
+
+
+NOTHING = Stock(0, 0)

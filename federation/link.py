@@ -1,0 +1,157 @@
+"""One link: session after session, with a delay between failures, as long as it is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from warren.client.connection import ChannelFailed, ConnectionFailed, Target
+from warren.core.log_line import log_event, log_fault
+from warren.core.ports import Clock
+from warren.federation.exchange_session import HELPER_TYPE, PLAIN_HELPER_TYPE, HelperTypeUnknown
+from warren.federation.session import Ends, Observer
+from warren.federation.status import State, Status, Wanted
+from warren.shovel.attempts import Attempts
+from warren.shovel.flow import Progress, SessionEnded
+from warren.shovel.uri import Uri
+
+log = logging.getLogger("warren.federation")
+
+CLEAN_UP_S = 10.0
+"""How long an upstream may take when the federation ends; a node that stops waits for it."""
+
+
+class Session(Protocol):
+    """One pair of connections, of an exchange or of a queue."""
+
+    def look_again(self) -> None: ...
+
+    async def run(self, ends: Ends) -> None: ...
+
+
+class Cleaning(Session, Protocol):
+    """One that leaves something at the upstream, which it can take away."""
+
+    async def clean_up(self, targets: Sequence[Target]) -> None: ...
+
+
+class NewSession(Protocol):
+    def __call__(self, observer: Observer, helper_type: str) -> Session: ...
+
+
+class Link:
+    """`target` says how an upstream is reached, and `here` is this node as it is reached."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        new_session: NewSession,
+        target: Callable[[Uri], Target],
+        here: Target,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self.wanted = wanted
+        self.status = Status(clock.wall_time())
+        self._new_session = new_session
+        self._target = target
+        self._here = here
+        self._clock = clock
+        self._random = random
+        self.helper_type = HELPER_TYPE
+        self._session: Session | None = None
+        self._attempts = Attempts(
+            self._get_messages,
+            failed=self._failed,
+            again=self._starts_again,
+            delay_s=wanted.upstream.reconnect_delay_s,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        self._attempts.start()
+
+    async def stop(self) -> None:
+        """What is not acked goes back to the upstream."""
+        await self._attempts.stop()
+
+    async def clean_up(self, session: Cleaning) -> None:
+        """The federation has ended: take away what is at the upstream, as far as it is reached."""
+        try:
+            async with asyncio.timeout(CLEAN_UP_S):
+                await session.clean_up(self._targets())
+        except TimeoutError:
+            self._left_behind(f"not done in {CLEAN_UP_S:g} s")
+        except Exception as error:
+            self._left_behind(self._reason(error))
+
+    def _left_behind(self, reason: str) -> None:
+        log_event(log, logging.WARNING, "federation_left_behind", **self._names(), reason=reason)
+
+    def look_again(self) -> None:
+        """Bindings of the exchange here, or consumers of the queue, may have come or gone."""
+        if self._session is not None:
+            self._session.look_again()
+
+    # What the session says
+
+    def running(self, uri: str) -> None:
+        self.status.uri = uri
+        self.status.become(State.RUNNING, self._clock.wall_time())
+        log_event(log, logging.INFO, "federation_link_running", **self._names(), uri=uri)
+
+    def progressed(self, progress: Progress) -> None:
+        status = self.status
+        status.received += progress.moved
+        status.pending, status.waiting_for = progress.pending, progress.waiting_for
+
+    # The attempts
+
+    async def _get_messages(self) -> None:
+        self._session = self._new_session(self, self.helper_type)
+        try:
+            await self._session.run(Ends(self._targets(), self._here))
+        except HelperTypeUnknown:
+            self.helper_type = PLAIN_HELPER_TYPE
+            raise
+        finally:
+            self._session = None
+
+    def _targets(self) -> list[Target]:
+        uris = self.wanted.upstream.uris
+        return [self._target(uri) for uri in self._random.sample(uris, len(uris))]
+
+    def _starts_again(self) -> None:
+        self.status.become(State.STARTING, self._clock.wall_time(), self.status.error)
+
+    def _failed(self, error: Exception) -> None:
+        status = self.status
+        status.pending, status.waiting_for = 0, ""
+        state = State.SHUTDOWN if status.state is State.RUNNING else State.ERROR
+        reason = self._reason(error)
+        if reason != status.error:
+            # A broker that is away for a night is worth one line.
+            log_event(
+                log,
+                logging.WARNING,
+                "federation_link_failed",
+                **self._names(),
+                state=state.value,
+                reason=reason,
+            )
+        status.become(state, self._clock.wall_time(), reason)
+
+    def _reason(self, error: Exception) -> str:
+        told = (ConnectionFailed, ChannelFailed, SessionEnded, HelperTypeUnknown, ValueError)
+        if isinstance(error, told):
+            return str(error)
+        log_fault(log, "federation_fault", **self._names())
+        return "internal error"
+
+    def _names(self) -> dict[str, str]:
+        wanted = self.wanted
+        return {"upstream": wanted.upstream.name, "vhost": wanted.vhost, wanted.kind: wanted.name}

@@ -1,0 +1,348 @@
+"""The links of a node: they follow what `plan.py` finds in definitions.
+
+A change of any definition that may matter makes what it is about due, and what is due is looked at
+in turns: which links it is to have, and which it has. A link that is changed is started anew. One
+that is not wanted any more is ended for good, and what it has at the upstream goes. When a link
+only moves to another node, or its node stops, all of that stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from random import Random
+from typing import Any, TypeAlias
+
+from warren.client.connection import Target
+from warren.core.access import User
+from warren.core.exchange import Exchange
+from warren.core.log_line import log_event, log_fault
+from warren.core.node import Node
+from warren.core.parameters import CLUSTER_NAME
+from warren.core.periodic import Periodic
+from warren.core.ports import Clock, Key
+from warren.core.queue import Queue
+from warren.federation import sets, upstream
+from warren.federation.exchange_session import ExchangeSession
+from warren.federation.link import Link, Session
+from warren.federation.marking import EncodeTable, Marker
+from warren.federation.plan import Federated, Plan
+from warren.federation.queue_session import QueueSession
+from warren.federation.session import Observer
+from warren.federation.status import State, Wanted, row
+from warren.shovel.assignments import LOOK_S, Assignments, Place
+from warren.shovel.reach import ConnectWithin, Reach
+from warren.shovel.uri import Uri, parse_uri
+
+log = logging.getLogger("warren.federation")
+
+AT_A_TIME = 100
+"""Exchanges and queues that are looked at in one turn of the loop; one takes some 25 µs."""
+
+QUEUES_LOOK_S = 0.05
+"""How often the node looks whether consumers of federated queues wait for messages: queues do not
+say so, and those without a federation pay nothing."""
+
+WITHIN = "amqp://"
+
+
+LinkId: TypeAlias = str
+
+
+class Links:
+    """The links that this node runs, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        place: Place,
+        connect_within: ConnectWithin,
+        encode_table: EncodeTable,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._node = node
+        self._store = node.metadata
+        self._place = place
+        self._assignments = Assignments(upstream.COMPONENT, node.name, self._store, place, log)
+        self._plan = Plan(node, self._assignments, place)
+        self._reach = Reach(node.access, connect_within)
+        self._encode_table = encode_table
+        self._clock = clock
+        self._random = random
+        self._links: dict[Federated, dict[LinkId, Link]] = {}
+        # Links that are saying goodbye: the next one of the same waits for them.
+        self._stopping: dict[tuple[Federated, LinkId], asyncio.Task[None]] = {}
+        self._due: dict[Federated, None] = {}
+        self._work_scheduled = False
+        self._periodic = Periodic(clock, self._look)
+        self._looking_at_queues = Periodic(clock, self._look_at_queues)
+        self._looks_at_queues = False
+        self._unwatch: list[Callable[[], None]] = []
+        self._could_run = False
+        self._received = 0
+        node.policies.watch(self._vhost_due)
+
+    def start(self) -> None:
+        watch = self._store.watch
+        self._unwatch = [
+            watch(("parameter", upstream.COMPONENT), self._parameter_changed),
+            watch(("parameter", sets.COMPONENT), self._parameter_changed),
+            watch(("exchange",), self._exchange_changed),
+            watch(("queue",), self._queue_changed),
+            watch(("binding",), self._binding_changed),
+            watch(("vhost",), self._vhost_changed),
+            watch(("global_parameter", CLUSTER_NAME), lambda key, record: self._all_due()),
+        ]
+        self._plan.forget()
+        self._could_run = self._place.may_run()
+        self._all_due()
+        self._periodic.start()
+
+    async def stop(self) -> None:
+        """Say goodbye to all brokers; what is not acked stays at its upstream."""
+        for unwatch in self._unwatch:
+            unwatch()
+        self._unwatch = []
+        self._periodic.stop()
+        self._looking_at_queues.stop()
+        self._looks_at_queues = False
+        self._due.clear()
+        for federated in list(self._links):
+            for link_id in list(self._links[federated]):
+                self._end(federated, link_id)
+        if self._stopping:
+            await asyncio.wait(self._stopping.values())
+
+    def look_again(self) -> None:
+        """Nodes have come or gone, or this node has lost its place."""
+        if self._unwatch:
+            self._periodic.start()
+
+    # What parameters may be
+
+    def check_upstream(self, vhost: str, name: str, value: Any, user: User | None) -> None:
+        """Raises `ValidationFailed` with every problem of a parameter that the user sets."""
+        upstream.check(name, value)
+        for uri in upstream.uris(value, vhost):
+            self._reach.check(uri, user)
+
+    def check_set(self, _vhost: str, name: str, value: Any, _user: User | None) -> None:
+        """Raises `ValidationFailed` with every problem of a parameter."""
+        sets.check(name, value)
+
+    # What is shown and done
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The links that run here, as the HTTP API shows them."""
+        return [row(link.wanted, self._node.name, link.status) for link in self._all()]
+
+    def restart(self, vhost: str, link_id: LinkId) -> bool:
+        """Begin anew with a link of this node; False where it has none of this id."""
+        for federated, links in self._links.items():
+            if federated.vhost == vhost and link_id in links:
+                # The next one begins when this one has ended.
+                self._end(federated, link_id)
+                return True
+        return False
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How many links of this node there are, by what they are for and their state."""
+        counts = {(kind, state.value): 0 for kind in ("exchange", "queue") for state in State}
+        for link in self._all():
+            counts[link.wanted.kind, link.status.state.value] += 1
+        return counts
+
+    def messages_received(self) -> int:
+        """Messages that links of this node have got since it started."""
+        return self._received + sum(link.status.received for link in self._all())
+
+    def _all(self) -> Iterator[Link]:
+        for links in self._links.values():
+            yield from links.values()
+
+    # What is due
+
+    def _parameter_changed(self, key: Key, _record: object | None) -> None:
+        self._plan.forget()
+        self._vhost_due(key[2])
+
+    def _exchange_changed(self, key: Key, _record: object | None) -> None:
+        if self._plan.federates(key[1]):
+            self._make_due(Federated(key[1], "exchange", key[2]))
+
+    def _queue_changed(self, key: Key, _record: object | None) -> None:
+        if self._plan.federates(key[1]):
+            self._make_due(Federated(key[1], "queue", key[2]))
+
+    def _binding_changed(self, key: Key, _record: object | None) -> None:
+        for link in self._links.get(Federated(key[1], "exchange", key[2]), {}).values():
+            link.look_again()
+
+    def _vhost_changed(self, key: Key, _record: object | None) -> None:
+        self._vhost_due(key[1])
+
+    def _look(self, _now: float) -> float:
+        """See that each link runs where it has to; again after so many seconds."""
+        for key, record in list(self._assignments.records()):
+            self._assignments.claim_left(key, record)
+        may_run = self._place.may_run()
+        if may_run != self._could_run:
+            self._could_run = may_run
+            self._all_due()
+        return LOOK_S
+
+    def _look_at_queues(self, _now: float) -> float | None:
+        """Again after so many seconds, as long as there are links."""
+        for link in self._all():
+            if link.wanted.kind == "queue":
+                link.look_again()
+        self._looks_at_queues = bool(self._links)
+        return QUEUES_LOOK_S if self._links else None
+
+    def _all_due(self) -> None:
+        for vhost in self._node.vhosts:
+            self._vhost_due(vhost)
+
+    def _vhost_due(self, name: str) -> None:
+        if not self._unwatch:
+            return
+        for federated in list(self._links):
+            if federated.vhost == name:
+                self._make_due(federated)
+        vhost = self._node.vhosts.get(name)
+        if vhost is None or not self._plan.federates(name):
+            return
+        for exchange in list(vhost.exchanges):
+            self._make_due(Federated(name, "exchange", exchange))
+        for queue in list(vhost.queues):
+            self._make_due(Federated(name, "queue", queue))
+
+    def _make_due(self, federated: Federated) -> None:
+        self._due[federated] = None
+        self._work_soon()
+
+    def _work_soon(self) -> None:
+        if not self._work_scheduled:
+            self._work_scheduled = True
+            self._clock.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._work_scheduled = False
+        for federated in list(islice(self._due, AT_A_TIME)):
+            del self._due[federated]
+            try:
+                self._follow(federated)
+            except Exception:
+                # A fault of ours is for the log, and not the end of the node.
+                log_fault(log, "federation_fault", vhost=federated.vhost, name=federated.name)
+        if self._due:
+            self._work_soon()
+
+    def _follow(self, federated: Federated) -> None:
+        """Have the links that are wanted, and no others."""
+        if not self._unwatch:
+            return
+        wanted = {one.id: (one, here) for one, here in self._plan.wanted(federated)}
+        links = self._links.get(federated, {})
+        for link_id, link in list(links.items()):
+            if wanted.get(link_id) != (link.wanted, True):
+                self._end(federated, link_id)
+        for link_id, (one, here) in wanted.items():
+            busy = (federated, link_id) in self._stopping
+            if here and not busy and link_id not in self._links.get(federated, {}):
+                self._begin(federated, one)
+
+    # Links
+
+    def _begin(self, federated: Federated, wanted: Wanted) -> None:
+        for uri in wanted.upstream.uris:
+            if uri.tls is not None and not uri.tls.verify:
+                log_event(
+                    log,
+                    logging.WARNING,
+                    "upstream_peer_not_verified",
+                    upstream=wanted.upstream.name,
+                    uri=uri.shown,
+                )
+        link = Link(
+            wanted,
+            new_session=lambda observer, helper_type: self._session(wanted, observer, helper_type),
+            target=lambda uri: self._target(uri, wanted),
+            here=self._target(parse_uri(WITHIN, wanted.vhost), wanted),
+            clock=self._clock,
+            random=self._random,
+        )
+        self._links.setdefault(federated, {})[wanted.id] = link
+        link.start()
+        if wanted.kind == "queue" and not self._looks_at_queues:
+            self._looking_at_queues.start()
+
+    def _target(self, uri: Uri, wanted: Wanted) -> Target:
+        trusts = wanted.upstream.trusts_user_id
+        return self._reach.target(uri, wanted.connection_name, wanted.user, impersonates=trusts)
+
+    def _session(self, wanted: Wanted, observer: Observer, helper_type: str) -> Session:
+        if wanted.kind == "exchange":
+            return self._exchange_session(wanted, observer, helper_type)
+        return QueueSession(
+            wanted,
+            observer,
+            queue=lambda: self._queue(wanted),
+            marker=self._marker(wanted),
+        )
+
+    def _exchange_session(
+        self, wanted: Wanted, observer: Observer, helper_type: str
+    ) -> ExchangeSession:
+        return ExchangeSession(
+            wanted,
+            observer,
+            exchange=lambda: self._exchange(wanted),
+            marker=self._marker(wanted),
+            helper_type=helper_type,
+        )
+
+    def _marker(self, wanted: Wanted) -> Marker:
+        return Marker(self._node.codec, self._encode_table, wanted.upstream.trusts_user_id)
+
+    def _exchange(self, wanted: Wanted) -> Exchange | None:
+        vhost = self._node.vhosts.get(wanted.vhost)
+        return vhost.exchanges.get(wanted.name) if vhost is not None else None
+
+    def _queue(self, wanted: Wanted) -> Queue | None:
+        vhost = self._node.vhosts.get(wanted.vhost)
+        return vhost.queues.get(wanted.name) if vhost is not None else None
+
+    def _end(self, federated: Federated, link_id: LinkId) -> None:
+        links = self._links[federated]
+        link = links.pop(link_id)
+        if not links:
+            del self._links[federated]
+        stopping = asyncio.get_running_loop().create_task(self._stop_link(federated, link_id, link))
+        self._stopping[federated, link_id] = stopping
+
+    async def _stop_link(self, federated: Federated, link_id: LinkId, link: Link) -> None:
+        await link.stop()
+        self._received += link.status.received
+        try:
+            if self._unwatch and not self._is_wanted(federated, link):
+                await self._clean_up(link)
+        except Exception:
+            log_fault(log, "federation_fault", vhost=federated.vhost, name=federated.name)
+        del self._stopping[federated, link_id]
+        if self._unwatch:
+            self._make_due(federated)
+
+    async def _clean_up(self, link: Link) -> None:
+        wanted = link.wanted
+        if wanted.kind == "exchange" and not wanted.upstream.keeps_queue:
+            await link.clean_up(self._exchange_session(wanted, link, link.helper_type))
+
+    def _is_wanted(self, federated: Federated, link: Link) -> bool:
+        """Whether what it has at the upstream is of use, to this node or to another."""
+        names = (link.wanted.id, link.wanted.cluster)
+        return any((one.id, one.cluster) == names for one, _ in self._plan.wanted(federated))

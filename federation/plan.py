@@ -1,0 +1,120 @@
+"""Which links an exchange or queue is to have, and which of them at this node.
+
+That follows from the policy that applies to it, and from the parameters of upstreams and sets. A
+link of an exchange runs at the node that carries out the parameter of its upstream
+(`shovel/assignments.py`), a link of a queue at the node that leads the queue; both only as long as
+the others cannot count that node as down. So no two nodes ever run the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from warren.core.log_line import log_event
+from warren.core.node import Node
+from warren.core.policy import Applied, Kind
+from warren.core.ports import Key
+from warren.core.records import ParameterRecord
+from warren.core.routing import DEFAULT_EXCHANGE
+from warren.core.vhost import VirtualHost
+from warren.federation import sets, upstream
+from warren.federation.exchange_session import PURPOSE
+from warren.federation.status import Wanted
+from warren.shovel.assignments import Assignments, Place
+
+log = logging.getLogger("warren.federation")
+
+
+class Federated(NamedTuple):
+    """An exchange or queue of a virtual host."""
+
+    vhost: str
+    kind: Kind
+    name: str
+
+
+class Plan:
+    """The links that are to be."""
+
+    def __init__(self, node: Node, assignments: Assignments, place: Place) -> None:
+        self._node = node
+        self._assignments = assignments
+        self._place = place
+        self._read: dict[Key, dict[str, ParameterRecord]] = {}
+
+    def forget(self) -> None:
+        """Parameters have changed."""
+        self._read.clear()
+
+    def federates(self, vhost: str) -> bool:
+        """Whether a policy asks for federation there, so that anything has to be looked at."""
+        policies = self._node.policies.of_vhost(vhost)
+        return any(sets.asks_for_federation(policy.definition) for policy in policies)
+
+    def wanted(self, federated: Federated) -> Iterator[tuple[Wanted, bool]]:
+        """The links that this exchange or queue is to have, and whether at this node."""
+        vhost = self._node.vhosts.get(federated.vhost)
+        if vhost is None or not self.federates(federated.vhost):
+            return
+        applied = self._applied(vhost, federated)
+        if applied is None or not sets.asks_for_federation(applied.definition):
+            return
+        upstreams = self._parameters(upstream.COMPONENT, federated.vhost)
+        named_sets = self._parameters(sets.COMPONENT, federated.vhost)
+        for member in sets.members(applied.definition, _values(upstreams), _values(named_sets)):
+            record = upstreams[member.upstream]
+            try:
+                parsed = upstream.parse(member.upstream, member.value, federated.vhost)
+            except (ValueError, LookupError, TypeError, AttributeError):
+                # A node of another version has checked it. The error may name a URI with its
+                # password.
+                log_event(
+                    log,
+                    logging.ERROR,
+                    "upstream_not_understood",
+                    upstream=member.upstream,
+                    vhost=federated.vhost,
+                )
+                continue
+            policy = applied.policy or ""
+            wanted = Wanted(*federated, parsed, policy, record.user, self._node.cluster_name)
+            yield wanted, self._is_here(vhost, federated, record)
+
+    def _applied(self, vhost: VirtualHost, federated: Federated) -> Applied | None:
+        """What policies say; None for what cannot be federated."""
+        name = federated.name
+        if federated.kind == "exchange":
+            exchange = vhost.exchanges.get(name)
+            if exchange is None or exchange.internal or name == DEFAULT_EXCHANGE:
+                return None
+            return self._node.policies.applied(vhost.name, name, "exchange")
+        queue = vhost.queues.get(name)
+        if queue is None or PURPOSE in queue.arguments or self._is_exclusive(vhost, name):
+            return None
+        return self._node.policies.applied(vhost.name, name, "queue", queue.settings.type)
+
+    def _is_exclusive(self, vhost: VirtualHost, name: str) -> bool:
+        """It ends with its connection: a queue at the upstream would be left for nobody."""
+        return vhost.queues[name].exclusive_owner is not None
+
+    def _is_here(self, vhost: VirtualHost, federated: Federated, record: ParameterRecord) -> bool:
+        if federated.kind == "exchange":
+            return self._assignments.is_mine(record)
+        return vhost.queues[federated.name].is_here and self._place.may_run()
+
+    def _parameters(self, component: str, vhost: str) -> dict[str, ParameterRecord]:
+        """By name; read again when one has changed."""
+        prefix = ("parameter", component, vhost)
+        found = self._read.get(prefix)
+        if found is None:
+            found = self._read[prefix] = {}
+            for key, record, _ in self._node.metadata.records(prefix):
+                assert isinstance(record, ParameterRecord)
+                found[key[3]] = record
+        return found
+
+
+def _values(parameters: dict[str, ParameterRecord]) -> dict[str, Any]:
+    return {name: record.value for name, record in parameters.items()}

@@ -1,0 +1,149 @@
+"""One pair of connections for a federated queue: from the first login to the end of either.
+
+Messages are asked for at the upstream only while the queue here is empty and has a consumer that
+takes more, of priority 0 or higher. The session's own consumer at the upstream has priority -1: so
+consumers there come first, and a federation of the upstream does not take it for somebody who
+wants messages. What was delivered stays with the queue here, whatever its consumers do then.
+
+The queue at the upstream is made if it is not there, and never deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from pamqp import commands
+
+from warren.client.connection import Connection
+from warren.client.events import Delivered
+from warren.core.queue import Queue
+from warren.federation.marking import Marker
+from warren.federation.session import (
+    COMMANDS,
+    Ends,
+    Observer,
+    found,
+    limit_deliveries,
+    log,
+    opened,
+    until_one_ends,
+)
+from warren.federation.status import Wanted
+from warren.shovel.flow import CHANNEL, Flow, Progress
+from warren.shovel.transfer import AckMode, Transfer
+
+PRIORITY: Final = -1
+"""Of the consumer at the upstream."""
+
+
+def wants_more(queue: Queue | None) -> bool:
+    """Whether somebody waits for messages, and the queue has none."""
+    if queue is None or len(queue):
+        return False
+    ready = queue.ring.top
+    return bool(ready) and ready[0].priority > PRIORITY
+
+
+class QueueSession:
+    """`queue` finds the queue here, as it is now; None when there is none any more."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        observer: Observer,
+        *,
+        queue: Callable[[], Queue | None],
+        marker: Marker,
+    ) -> None:
+        self._wanted = wanted
+        self._upstream = wanted.upstream
+        self._observer = observer
+        self._queue = queue
+        self._marker = marker
+        self._flow = Flow(self._progressed, log)
+        # Whether messages are asked for, and whether that has to change.
+        self._asks = False
+        self._due = asyncio.Event()
+        self._source: Connection
+        self._destination: Connection
+        self._uri: str
+
+    def look_again(self) -> None:
+        """Consumers here may have begun to wait for messages, or have enough."""
+        if wants_more(self._queue()) != self._asks:
+            self._due.set()
+
+    async def run(self, ends: Ends) -> None:
+        """Get messages until either end fails.
+
+        Raises `ConnectionFailed`, `ChannelFailed`, ValueError and `SessionEnded`.
+        """
+        async with opened(ends, self._flow, self._upstream.ack_mode) as both:
+            self._source, self._destination, self._uri, _ = both
+            await self._set_up()
+            transfer = Transfer(self._upstream.ack_mode, in_order=True, limit=None)
+            await limit_deliveries(self._source, self._upstream)
+            self._flow.begin(self._source, self._destination, transfer, self._publish)
+            self._observer.running(self._uri)
+            await until_one_ends(self._flow.finish(), self._follow_consumers())
+
+    async def _set_up(self) -> None:
+        name, queue = self._wanted.remote_name, self._queue()
+        if queue is None or await found(
+            self._source, commands.Queue.Declare, queue=name, passive=True
+        ):
+            return
+        await self._source.ask(
+            COMMANDS,
+            commands.Queue.Declare,
+            queue=name,
+            durable=queue.durable,
+            auto_delete=queue.auto_delete,
+            arguments=self._marker.encode_table(queue.arguments),
+        )
+
+    # Asking for messages
+
+    def _progressed(self, progress: Progress) -> None:
+        self._observer.progressed(progress)
+        self.look_again()
+
+    async def _follow_consumers(self) -> None:
+        while True:
+            self._due.clear()
+            wants = wants_more(self._queue())
+            if wants != self._asks:
+                self._asks = wants
+                await (self._consume() if wants else self._cancel())
+            self.look_again()
+            await self._due.wait()
+
+    async def _cancel(self) -> None:
+        await self._source.ask(
+            CHANNEL, commands.Basic.Cancel, consumer_tag=self._upstream.consumer_tag
+        )
+
+    async def _consume(self) -> None:
+        await self._source.ask(
+            CHANNEL,
+            commands.Basic.Consume,
+            queue=self._wanted.remote_name,
+            consumer_tag=self._upstream.consumer_tag,
+            no_ack=self._upstream.ack_mode is AckMode.NO_ACK,
+            arguments={"x-priority": PRIORITY},
+        )
+
+    # Messages
+
+    def _publish(self, message: Delivered) -> int:
+        return self._destination.publish(
+            CHANNEL,
+            b"",
+            self._wanted.name.encode("utf-8", "surrogateescape"),
+            self._marker.of_queue(message, self._uri, self._wanted.remote_name),
+            message.body,
+            # Without confirms the message is acked already when it comes back.
+            mandatory=self._upstream.ack_mode is AckMode.ON_CONFIRM,
+        )

@@ -1,0 +1,109 @@
+"""What a link says of itself, without secrets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from hashlib import blake2b
+from typing import Any
+
+from warren.core.policy import Kind
+from warren.federation.upstream import Upstream
+
+
+class State(Enum):
+    """STARTING: the link connects. RUNNING: messages come as they are wanted. ERROR: it could not
+    be set up. SHUTDOWN: it ran, and was ended. After either it is tried again."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    ERROR = "error"
+    SHUTDOWN = "shutdown"
+
+
+DOWN = frozenset({State.ERROR, State.SHUTDOWN})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a link is there for: `name` is the exchange or queue here, `policy` what asks for it.
+
+    `user` is who set the upstream, and whose rights count here; empty for an operator. `cluster` is
+    what this cluster is called, by which the upstream knows it.
+    """
+
+    vhost: str
+    kind: Kind
+    name: str
+    upstream: Upstream
+    policy: str
+    user: str
+    cluster: str
+
+    @property
+    def remote_name(self) -> str:
+        """The exchange or queue at the upstream."""
+        upstream = self.upstream
+        return (upstream.exchange if self.kind == "exchange" else upstream.queue) or self.name
+
+    @property
+    def id(self) -> str:
+        """The same on every node, and as long as the link is for the same."""
+        said = (self.vhost, self.kind, self.name, self.upstream.name, self.remote_name)
+        return blake2b(repr(said).encode("utf-8", "backslashreplace"), digest_size=4).hexdigest()
+
+    @property
+    def connection_name(self) -> str:
+        return f"Federation link (upstream: {self.upstream.name}, policy: {self.policy})"
+
+
+@dataclass
+class Status:
+    """The present state of one link. `since` is in seconds since 1970.
+
+    `error` is what went wrong last, and empty while it runs. `waiting_for` is why a link that runs
+    cannot publish here.
+    """
+
+    since: float
+    state: State = State.STARTING
+    error: str = ""
+    uri: str = ""
+    received: int = 0
+    pending: int = 0
+    waiting_for: str = ""
+
+    def become(self, state: State, now: float, error: str = "") -> None:
+        if state is not self.state:
+            self.since = now
+        self.state = state
+        self.error = error
+
+
+def row(wanted: Wanted, node: str, status: Status) -> dict[str, Any]:
+    """A link as the HTTP API shows it."""
+    shown: dict[str, Any] = {
+        "node": node,
+        wanted.kind: wanted.name,
+        f"upstream_{wanted.kind}": wanted.remote_name,
+        "type": wanted.kind,
+        "vhost": wanted.vhost,
+        "upstream": wanted.upstream.name,
+        "policy": wanted.policy,
+        "id": wanted.id,
+        "status": status.state.value,
+        "uri": status.uri or ", ".join(uri.shown for uri in wanted.upstream.uris),
+        "timestamp": datetime.fromtimestamp(status.since, UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        "messages_received": status.received,
+        "messages_pending": status.pending,
+    }
+    if wanted.kind == "queue":
+        shown["consumer_tag"] = wanted.upstream.consumer_tag
+    if status.state is State.RUNNING:
+        shown["local_connection"] = wanted.connection_name
+    if status.error:
+        shown["error"] = status.error
+    if status.waiting_for:
+        shown["waiting_for"] = status.waiting_for
+    return shown

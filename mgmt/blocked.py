@@ -1,0 +1,60 @@
+"""Connections of this node that an alarm keeps from publishing, and the queues they wait for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from warren.amqp.connection import Connection
+from warren.core.node import Node
+
+NAMED_MAX = 20
+"""How many queues are named, those with the most blocked connections first."""
+
+
+class Blocked(NamedTuple):
+    """How many connections wait, and of these, by virtual host and name, for a queue that grows."""
+
+    connections: int
+    by_queue: Counter[tuple[str, str]]
+
+
+def blocked(node: Node) -> Blocked:
+    """What alarms hold back at this moment; flow control is not counted."""
+    if not node.alarms.reason():
+        return Blocked(0, Counter())
+    waiting = [c for c in node.clients if isinstance(c, Connection) and c.blocked]
+    queues = [connection.blocking.queue for connection in waiting]
+    by_queue = Counter((queue.vhost_name, queue.name) for queue in queues if queue is not None)
+    return Blocked(len(waiting), by_queue)
+
+
+def node_columns(node: Node) -> dict[str, Any]:
+    """What a node's row says of it. `alarms_block` is empty, `growing` or `all`."""
+    now = blocked(node)
+    blocks = "all" if node.alarms.all_wait else "growing"
+    return {
+        "alarms_block": blocks if node.alarms.reason() else "",
+        "blocked_connections": now.connections,
+        "blocking_queues": [
+            {"vhost": vhost, "name": name, "connections": count}
+            for (vhost, name), count in now.by_queue.most_common(NAMED_MAX)
+        ],
+    }
+
+
+def connection_columns(connection: Connection) -> dict[str, Any]:
+    """Since when a connection is blocked, in milliseconds since 1970, and why; nothing for one
+    that is not."""
+    blocking = connection.blocking
+    reason = connection.node.alarms.reason()
+    if blocking.since is None or not reason or not connection.blocked:
+        return {}
+    queue = blocking.queue
+    return {
+        "blocked_since": int(blocking.since * 1000),
+        "blocked_reason": reason,
+        "blocked_by_queue": None
+        if queue is None
+        else {"vhost": queue.vhost_name, "name": queue.name},
+    }

@@ -1,0 +1,110 @@
+"""`warren restore-queues`: messages of chosen queues of a backup, into a broker that runs.
+
+Exit codes: 0 when all were brought over, 1 when some were not or it was refused, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from warren.backup.archive import Archive
+from warren.mgmt.backup_command import BACKUPS, progress, refusals
+from warren.mgmt.ctl.errors import CtlError
+from warren.mgmt.migrate.command import Teller
+from warren.mgmt.migrate.errors import MigrateError, WrongAddress
+from warren.mgmt.migrate.report import messages_text
+from warren.mgmt.migrate.run import Options, QueueResult
+from warren.mgmt.migrate.side import Side, side
+from warren.mgmt.restored_queues import bring_over, node_aside, restore_aside
+
+
+@click.command("restore-queues")
+@BACKUPS
+@click.argument("target_url", metavar="TARGET")
+@click.option(
+    "--queue",
+    "pattern",
+    metavar="PATTERN",
+    required=True,
+    help="Queues of such names; * and ? as in a shell.",
+)
+@click.option("--vhost", help="Only in this virtual host.")
+@click.option("--backup", "backup_id", metavar="ID", help="Which one. [the latest]")
+@click.option(
+    "--through",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where there is room for the whole backup meanwhile. [a new temporary directory]",
+)
+@click.option("--target-amqp", metavar="URL", help="amqp[s]://host:port. [as TARGET tells]")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
+@click.option("--ca-file", type=click.Path(exists=True, dir_okay=False), help="Whom to trust.")
+@click.option("--insecure", is_flag=True, help="Trust any certificate.")
+def restore_queues(
+    backups: str,
+    target_url: str,
+    pattern: str,
+    vhost: str | None,
+    backup_id: str | None,
+    directory: Path | None,
+    target_amqp: str | None,
+    rate: float | None,
+    ca_file: str | None,
+    insecure: bool,
+) -> None:
+    """Publish what queues hold in a backup to the queues of the same names of the broker TARGET.
+
+    TARGET is its management URL, http://user:password@host:15672, of an administrator. Messages go
+    behind those that are there; a queue that is not there is declared as it was. A run that was cut
+    off goes on when it is given the same --through.
+    """
+    try:
+        target = side("target", target_url, target_amqp, ca_file=ca_file, insecure=insecure)
+    except WrongAddress as wrong:
+        raise click.UsageError(str(wrong)) from wrong
+    through = directory or Path(tempfile.mkdtemp(prefix="warren-restore-"))
+    left = f"{through} has what was not brought over: go on with --through {through}"
+    options = Options(vhost, pattern, rate)
+    try:
+        with refusals(), progress() as tell:
+            archive = Archive.open(backups)
+            restore_aside(archive, archive.backup(backup_id), through, tell)
+        began = time.monotonic()
+        with refusals(), node_aside(through) as source:
+            results = asyncio.run(_bring_over(source, target, options))
+    except (CtlError, MigrateError) as failure:
+        click.echo(
+            f"{through} has what was not brought over: go on with --through {through}", err=True
+        )
+        raise click.ClickException(str(failure)) from failure
+    except click.ClickException:
+        if directory is None:
+            shutil.rmtree(through)
+        raise
+    for line in messages_text(results, time.monotonic() - began):
+        click.echo(line)
+    whole = all(result.all_moved for result in results)
+    if not whole:
+        click.echo(left)
+    elif directory is None:
+        shutil.rmtree(through)
+    sys.exit(not whole)
+
+
+async def _bring_over(source: Side, target: Side, options: Options) -> Sequence[QueueResult]:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    teller = Teller(options, sys.stderr.isatty())
+    return await bring_over(source, target, options, stop, teller)

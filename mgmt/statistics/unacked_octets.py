@@ -1,0 +1,109 @@
+"""How many octets of a queue's messages are out for acknowledgement.
+
+Nothing is counted for this: the messages that clients hold are added up when somebody looks at the
+queue. Where that would take long it is done with the next round of samples, in slices, and what was
+found then is scaled to what is out now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import chain
+
+from warren.amqp.channel import Channel
+from warren.amqp.connection import Connection
+from warren.amqp.consumer import ChannelConsumer
+from warren.core.message import Message
+from warren.core.node import Node
+from warren.core.queue import Queue
+from warren.mgmt.http.slices import chunks
+
+AT_ONCE = 20_000
+"""So many messages are looked at for one answer."""
+
+CLIENTS_AT_ONCE = 100
+"""Up to so many connections are searched for messages that were fetched without consuming."""
+
+WANTED_S = 600.0
+"""What nobody has asked for in that time is added up no more."""
+
+LOOKED_AT = 256
+"""Messages in a chunk of a slice."""
+
+
+class UnackedOctets:
+    """Of the queues of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._wanted: dict[Queue, float] = {}
+        # How many messages were found of a queue that was asked for, and their octets.
+        self._found: dict[Queue, tuple[int, int]] = {}
+
+    def of(self, queue: Queue) -> int | None:
+        """None before the next round, for the first who asks about a queue with very many."""
+        if not queue.unacked:
+            return 0
+        octets = self._at_once(queue)
+        if octets is not None:
+            return octets
+        self._wanted[queue] = self._node.clock.now()
+        count, octets = self._found.get(queue, (0, 0))
+        return octets * queue.unacked // count if count else None
+
+    async def sample(self) -> None:
+        """Add up what was asked for and takes long."""
+        now = self._node.clock.now()
+        self._wanted = {
+            queue: asked_at
+            for queue, asked_at in self._wanted.items()
+            if now - asked_at < WANTED_S and not queue.deleted
+        }
+        wanted = set(self._wanted)
+        found = dict.fromkeys(wanted, (0, 0))
+        for messages in self._held(wanted) if wanted else ():
+            async for chunk in chunks(messages, LOOKED_AT):
+                for message in chunk:
+                    # Settled meanwhile, it is nobody's.
+                    queue = message.holder.queue if message.holder is not None else None
+                    if queue in found:
+                        count, octets = found[queue]
+                        found[queue] = (count + 1, octets + message.body_bytes)
+        self._found = found
+
+    def _held(self, wanted: Collection[Queue]) -> Iterator[list[Message]]:
+        """What clients hold: those here channel by channel, then those of other nodes."""
+        for channel in list(_channels(self._node)):
+            yield list(channel.unacked.values())
+        for others in list(self._node.other_clients):
+            for queue in wanted:
+                yield list(others(queue))
+
+    def _at_once(self, queue: Queue) -> int | None:
+        if queue.unacked > AT_ONCE:
+            return None
+        elsewhere = chain.from_iterable([others(queue) for others in self._node.other_clients])
+        held = [message.body_bytes for message in elsewhere]
+        consuming = {c.channel for c in queue.consumers if isinstance(c, ChannelConsumer)}
+        for channels in (consuming, self._all_channels()):
+            if sum([len(channel.unacked) for channel in channels]) > AT_ONCE:
+                return None
+            here = [
+                message.body_bytes
+                for channel in channels
+                for message in channel.unacked.values()
+                if message.holder.queue is queue
+            ]
+            if len(held) + len(here) == queue.unacked:
+                return sum(held) + sum(here)
+        return None
+
+    def _all_channels(self) -> list[Channel]:
+        """For what was fetched without consuming; none when there are many."""
+        return list(_channels(self._node)) if len(self._node.clients) <= CLIENTS_AT_ONCE else []
+
+
+def _channels(node: Node) -> Iterator[Channel]:
+    for client in node.clients:
+        if isinstance(client, Connection):
+            yield from client.channels.values()

@@ -1,0 +1,94 @@
+"""New quorum queues whose leader is gone before any other member has had a copy.
+
+Nothing was confirmed of such a queue: its leader needs a majority for that, and counts only mirrors
+that the definition names, which has named none so far. So another member may lead with nothing. It
+writes itself into the definition on the condition that this is still the one of the beginning. From
+then on the leader before, should it live after all, can have no mirror named, and confirms nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from warren.core.log_line import log_event
+from warren.core.ports import Clock, Key
+from warren.core.queue_type import majority_of
+from warren.core.records import QueueRecord
+from warren.mirror.replication.promotion import leader_down
+from warren.mirror.replication.queue_definitions import QueueDefinitions
+
+log = logging.getLogger("warren.queue")
+
+
+class NewQueues:
+    """Those of which this node is a member and not the leader."""
+
+    def __init__(
+        self,
+        node: str,
+        clock: Clock,
+        definitions: QueueDefinitions,
+        present: Callable[[], Collection[str]],
+        may_lead: Callable[[str], bool],
+    ) -> None:
+        """`present` are the nodes that are up for the cluster, `may_lead` says of a node that it
+        is not in maintenance."""
+        self._node = node
+        self._clock = clock
+        self._definitions = definitions
+        self._present = present
+        self._may_lead = may_lead
+        self._queues: dict[Key, int] = {}
+
+    def changed(self, key: Key, record: object | None) -> None:
+        """This is the definition of a queue now; None if it was deleted."""
+        if isinstance(record, QueueRecord) and self._is_new_elsewhere(record):
+            self._queues[key] = record.queue_id
+        else:
+            self._queues.pop(key, None)
+
+    def _is_new_elsewhere(self, record: QueueRecord) -> bool:
+        return is_new(record) and self._node in record.members and record.leader != self._node
+
+    def look(self) -> None:
+        """Lead those whose leader is gone, where it is for this node to do so."""
+        for key, queue_id in list(self._queues.items()):
+            record = self._definitions.record_of(key, queue_id)
+            if record is not None and self._next_leader(record) == self._node:
+                self._lead(key, queue_id)
+
+    def _next_leader(self, record: QueueRecord) -> str | None:
+        """The first member that is up, if a majority is."""
+        present = self._present()
+        up = [member for member in record.members if member in present]
+        if record.leader in present or len(up) < majority_of(record.members):
+            return None
+        return next((member for member in up if self._may_lead(member)), None)
+
+    def _lead(self, key: Key, queue_id: int) -> None:
+        def lead(record: QueueRecord) -> QueueRecord | None:
+            if not self._is_new_elsewhere(record):
+                return None
+            return msgspec.structs.replace(
+                record,
+                leader=self._node,
+                epoch=record.epoch + 1,
+                promoted=leader_down(record.leader, whole=True),
+                promoted_at=self._clock.wall_time(),
+            )
+
+        def written() -> None:
+            _, vhost, name = key
+            log_event(log, logging.WARNING, "new_quorum_queue_led", queue=name, vhost=vhost)
+
+        self._definitions.write_record(key, queue_id, lead, written)
+
+
+def is_new(record: QueueRecord) -> bool:
+    """Whether nothing can have been confirmed: a majority of several members is needed, and the
+    definition has never named a mirror or had another leader."""
+    never_named = not record.epoch and not record.ballot and not record.mirrors
+    return never_named and record.acks > 1 and bool(record.members)

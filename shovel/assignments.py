@@ -1,0 +1,96 @@
+"""Which node carries out which parameter of a component: the record of the parameter names it.
+
+The node that sets a parameter first is that node. When that node is not up any more, another writes
+its own name there; the store takes such a claim only if the record is as it was read, so one of
+several claimants succeeds.
+
+A node carries out a parameter while the record names it, and only as long as the others cannot
+count it as down (`Place.may_run`): so no two nodes ever carry out the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from warren.core.log_line import log_event
+from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Write
+from warren.core.records import ParameterRecord
+
+LOOK_S = 1.0
+"""How often a node looks for parameters of nodes that are down."""
+
+
+class Place(Protocol):
+    """This node among the others."""
+
+    def alive(self) -> Collection[str]:
+        """The nodes that are up, this one included."""
+        ...
+
+    def may_run(self) -> bool:
+        """Whether the others count this node as up."""
+        ...
+
+
+class OnlyNode(NamedTuple):
+    """The place of a node that is alone."""
+
+    name: str
+
+    def alive(self) -> Collection[str]:
+        return (self.name,)
+
+    def may_run(self) -> bool:
+        return True
+
+
+class Assignments:
+    """The parameters of one component, as far as it matters who carries them out."""
+
+    def __init__(
+        self, component: str, node: str, store: MetadataStore, place: Place, log: logging.Logger
+    ) -> None:
+        self._component = component
+        self._node = node
+        self._store = store
+        self._place = place
+        self._log = log
+
+    def records(self) -> Iterator[tuple[Key, ParameterRecord]]:
+        for key, record, _ in self._store.records(("parameter", self._component)):
+            assert isinstance(record, ParameterRecord)
+            yield key, record
+
+    def is_mine(self, record: ParameterRecord) -> bool:
+        """Whether this node carries it out now."""
+        return record.node == self._node and self._place.may_run()
+
+    def claim_left(self, key: Key, record: ParameterRecord) -> None:
+        """Take over what a node that is down has left, unless another node is faster."""
+        if not self._place.may_run() or record.node in self._place.alive():
+            return
+        stored = self._store.get(key)
+        if stored is None or stored.record != record:
+            return
+        claimed = msgspec.structs.replace(record, node=self._node)
+        with suppress(Conflict):
+            commit = self._store.transact(
+                [Write(key, claimed)], [Precondition(key, stored.version)]
+            )
+            commit.then(lambda: None if commit.refused else self._claimed(key, record))
+
+    def _claimed(self, key: Key, record: ParameterRecord) -> None:
+        log_event(
+            self._log,
+            logging.INFO,
+            "parameter_claimed",
+            component=self._component,
+            vhost=key[2],
+            name=key[3],
+            former_node=record.node,
+        )

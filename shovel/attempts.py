@@ -1,0 +1,67 @@
+"""Attempt after attempt at what runs until it fails, with a delay between failures.
+
+The first failure after a time without one is tried again at once, later ones after the delay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from warren.core.ports import Clock
+
+STOP_S = 2.0
+"""How long an attempt that stops may take to say goodbye to one of its brokers."""
+
+
+class Attempts:
+    """`attempt` returns when all is done, and raises otherwise. `failed` is told each failure, and
+    `again` before the next attempt. `delay_s` None: after a failure there is none."""
+
+    def __init__(
+        self,
+        attempt: Callable[[], Awaitable[None]],
+        *,
+        failed: Callable[[Exception], None],
+        again: Callable[[], None],
+        delay_s: float | None,
+        clock: Clock,
+    ) -> None:
+        self._attempt = attempt
+        self._failed = failed
+        self._again = again
+        self._delay_s = delay_s
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the attempt that is under way."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        while not task.done():
+            # Again where one of the brokers does not answer.
+            task.cancel()
+            await asyncio.wait((task,), timeout=STOP_S)
+
+    async def _run(self) -> None:
+        failures = 0
+        delay_s = self._delay_s
+        while True:
+            began = self._clock.now()
+            try:
+                await self._attempt()
+            except Exception as error:
+                self._failed(error)
+            else:
+                return
+            if delay_s is None:
+                return
+            lasted_s = self._clock.now() - began
+            failures = 1 if lasted_s > delay_s else failures + 1
+            if failures > 1:
+                await asyncio.sleep(delay_s)
+            self._again()

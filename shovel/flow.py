@@ -1,0 +1,213 @@
+"""The stream of messages from a channel of one broker to a channel of another.
+
+What becomes of each message is decided by `transfer.py`; here it is put on the wire. A flow is the
+user of both connections. It begins when both are set up, and it is over when all is moved that is
+to be moved, or when either connection or channel ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from warren.client.connection import Connection
+from warren.client.events import (
+    Cancelled,
+    ChannelClosed,
+    Confirmed,
+    ConnectionEnded,
+    Delivered,
+    Event,
+    Refused,
+)
+from warren.core.log_line import log_fault
+from warren.shovel.redrive import LeftBehind
+from warren.shovel.transfer import Ack, Transfer
+
+CHANNEL = 1
+"""Messages take this channel on both connections."""
+
+REFUSED_PAUSE_S = 1.0
+"""How long a message that the destination refused waits before it is published again."""
+
+
+class SessionEnded(Exception):
+    """The session is over before all was moved that is to be moved; the text says why."""
+
+
+class Progress(NamedTuple):
+    """So many more messages were moved, and so many were delivered and are not moved.
+
+    `waiting_for` is why nothing is moved; empty when something is. `left` messages stay in the
+    source, the last one for this reason.
+    """
+
+    moved: int
+    pending: int
+    waiting_for: str
+    left: int = 0
+    left_because: str = ""
+
+
+class Flow:
+    """`told` hears how it goes; faults of ours are written to `log` and end this flow only."""
+
+    def __init__(self, told: Callable[[Progress], None], log: logging.Logger) -> None:
+        self._told = told
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        # From when messages are asked for.
+        self._over: asyncio.Future[None] | None = None
+        self._source: Connection
+        self._destination: Connection
+        self._transfer: Transfer
+        self._publish: Callable[[Delivered], int | None]
+        self._pause: asyncio.TimerHandle | None = None
+        self._reading = True
+        self._refusal = ""
+        self._told_moved = 0
+        self._left_because = ""
+
+    def begin(
+        self,
+        source: Connection,
+        destination: Connection,
+        transfer: Transfer,
+        publish: Callable[[Delivered], int | None],
+    ) -> None:
+        """Take messages from now on. `publish` returns the tag, or None for what is not sent."""
+        self._source, self._destination = source, destination
+        self._transfer, self._publish = transfer, publish
+        self._over = self._loop.create_future()
+        for connection in (source, destination):
+            if connection.failure is not None:
+                self.fail(connection.failure.text)
+
+    async def finish(self) -> None:
+        """Return when all is moved that is to be moved. Raises `SessionEnded`."""
+        assert self._over is not None
+        await self._over
+
+    def end(self) -> None:
+        """Publish nothing more."""
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def fail(self, reason: str) -> None:
+        """End it for this reason."""
+        over = self._over
+        # Until messages are asked for, a failure is told to the question that it answers.
+        if over is not None and not over.done():
+            over.set_exception(SessionEnded(reason))
+            # It may be over for another reason before anybody waits for it.
+            over.exception()
+
+    # As the user of both connections
+
+    def received(self, connection: Connection, events: Sequence[Event]) -> None:
+        """Messages of the source, and what the destination did with those it got."""
+        self._carefully(lambda: self._receive(events))
+
+    def writable(self, connection: Connection) -> None:
+        self._carefully(self._pump)
+
+    def _carefully(self, work: Callable[[], None]) -> None:
+        """A fault of ours ends this session, and not the node."""
+        try:
+            work()
+        except Exception:
+            log_fault(self._log, "flow_fault")
+            self.fail("internal error")
+
+    def _receive(self, events: Sequence[Event]) -> None:
+        if self._over is None:
+            return
+        acks: list[Ack] = []
+        for event in events:
+            match event:
+                case Delivered():
+                    # Of a session that is over, what comes goes back to the source.
+                    if not self._over.done():
+                        self._transfer.deliver(event)
+                case Confirmed():
+                    acks += self._transfer.confirmed(event.tags)
+                case Refused():
+                    self._refusal = self._left_because = event.reason
+                    self._transfer.refused(event.tag)
+                case Cancelled():
+                    self.fail("the source queue was deleted, or lost its node")
+                case ChannelClosed() | ConnectionEnded():
+                    self.fail(event.text)
+        self._acknowledge(acks)
+        self._pump()
+
+    # Moving
+
+    def _pump(self) -> None:
+        """Publish what may be published now."""
+        over = self._over
+        if over is None or over.done():
+            return
+        transfer, destination = self._transfer, self._destination
+        acks: list[Ack] = []
+        try:
+            while destination.may_publish:
+                message = transfer.next()
+                if message is None:
+                    break
+                try:
+                    tag = self._publish(message)
+                except LeftBehind as reason:
+                    self._left_because = str(reason)
+                    transfer.leave(message)
+                    continue
+                if tag is None:
+                    acks += transfer.skipped(message)
+                else:
+                    acks += transfer.published(message, tag)
+        except ValueError as error:
+            # MalformedContent is one of these.
+            self.fail(f"a message cannot be published: {error}")
+        self._acknowledge(acks)
+        self._measure_pause()
+        self._throttle()
+        self._tell()
+        if transfer.done and not over.done():
+            over.set_result(None)
+
+    def _acknowledge(self, acks: Sequence[Ack]) -> None:
+        if self._source.is_open:
+            for delivery_tag, multiple in acks:
+                self._source.ack(CHANNEL, delivery_tag, multiple=multiple)
+
+    def _measure_pause(self) -> None:
+        if self._transfer.needs_pause and self._pause is None:
+            self._pause = self._loop.call_later(REFUSED_PAUSE_S, self._pause_over)
+
+    def _pause_over(self) -> None:
+        self._pause = None
+        self._transfer.pause_is_over()
+        self._carefully(self._pump)
+
+    def _throttle(self) -> None:
+        """Read no more of the source than the destination takes."""
+        reads = not self._transfer.holds_much
+        if reads != self._reading:
+            self._reading = reads
+            if reads:
+                self._source.resume_reading()
+            else:
+                self._source.pause_reading()
+
+    def _tell(self) -> None:
+        transfer = self._transfer
+        if not transfer.refused_count:
+            self._refusal = ""
+        moved = transfer.moved - self._told_moved
+        self._told_moved = transfer.moved
+        waiting_for = self._destination.blocked or self._refusal
+        left = transfer.left
+        because = self._left_because if left else ""
+        self._told(Progress(moved, transfer.pending, waiting_for, left, because))

@@ -1,0 +1,100 @@
+"""Where a dead letter came from: what a shovel with `dest-redrive` does with messages.
+
+`x-death` has a table for each queue in which a message died and each reason, the last death first
+(amqp_semantics.md section 4). It says the queue, and the exchange and the routing keys with which
+the message was published before it came there. A message goes back to either; one whose `x-death`
+does not say it, or that is not taken there, is left where it is.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from warren.client.content_header import (
+    Fields,
+    array_items,
+    array_value,
+    array_values,
+    header_fields,
+    longstr_octets,
+    longstr_value,
+    table_fields,
+    table_octets,
+    with_properties,
+)
+
+DEATHS = b"x-death"
+CARBON_COPIES = b"CC"
+DELIVERIES = b"x-delivery-count"
+
+
+class Back(Enum):
+    """What a dead letter goes back to."""
+
+    QUEUE = "queue"
+    EXCHANGE = "exchange"
+
+
+class Death(Enum):
+    """Which death says where a message that died several times goes back to."""
+
+    LAST = "last"
+    FIRST = "first"
+
+
+class LeftBehind(Exception):
+    """The message cannot go back; the text says why."""
+
+
+class Address(NamedTuple):
+    exchange: bytes
+    routing_key: bytes
+
+
+def back(header: bytes, to: Back, which: Death) -> tuple[Address, bytes]:
+    """Where the message with this content header goes back to, and the header to send with it.
+
+    The header stays as it is but for the count of deliveries, which begins anew, and for further
+    routing keys, which stand in `CC` again. Raises `LeftBehind` and `MalformedContent`.
+    """
+    fields = header_fields(header)
+    death = _death(fields, which)
+    changed = fields.with_field(DELIVERIES, None)
+    if to is Back.QUEUE:
+        address = Address(b"", _text(death, b"queue"))
+    else:
+        first, *others = _routing_keys(death)
+        address = Address(_text(death, b"exchange"), first)
+        if others and fields.get(CARBON_COPIES) is None:
+            texts = [key.decode("utf-8", "surrogateescape") for key in others]
+            copies = b"".join([longstr_value(text) for text in texts])
+            changed = changed.with_field(CARBON_COPIES, array_value(copies))
+    if changed == fields:
+        return address, header
+    return address, with_properties(header, {"headers": table_octets(changed)})
+
+
+def _death(fields: Fields, which: Death) -> Fields:
+    items = array_items(fields.get(DEATHS) or b"")
+    tables = [table_fields(value) for value in array_values(items)] if items else []
+    deaths = [table for table in tables if table is not None]
+    if not deaths:
+        raise LeftBehind("it has no x-death that says where it came from")
+    return deaths[0 if which is Death.LAST else -1]
+
+
+def _text(death: Fields, name: bytes) -> bytes:
+    octets = longstr_octets(death.get(name) or b"")
+    if octets is None or len(octets) > 255:
+        raise LeftBehind(f"its x-death does not say the {name.decode()} it came from")
+    return octets
+
+
+def _routing_keys(death: Fields) -> list[bytes]:
+    items = array_items(death.get(b"routing-keys") or b"")
+    found = [longstr_octets(value) for value in array_values(items)] if items else []
+    keys = [key for key in found if key is not None and len(key) <= 255]
+    if not keys:
+        raise LeftBehind("its x-death does not say the routing key it was published with")
+    return keys

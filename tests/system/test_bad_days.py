@@ -1,0 +1,177 @@
+"""What an embedded broker does on command, so that clients can be tested against it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+import pytest
+from pika.exceptions import ConnectionClosedByBroker, NackError, StreamLostError
+
+from warren import Broker
+from warren.compat_tests.raw_client import RawClient
+from warren.compat_tests.raw_connection import SocketClosed
+
+pytest_plugins = ["pytester"]
+
+Connect = Callable[..., RawClient]
+
+
+def connected(broker: Broker) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.URLParameters(broker.url))
+
+
+def test_what_a_queue_holds_can_be_waited_for(warren_broker: Broker, connect: Connect) -> None:
+    assert warren_broker.queue("q") is None
+    channel = connect(warren_broker).channel()
+    channel.declare("q")
+
+    def publish_later() -> None:
+        warren_broker.wait_until(queue="q", consumers=1)
+        for _ in range(3):
+            channel.publish(b"x", "q")
+
+    publishing = threading.Thread(target=publish_later)
+    publishing.start()
+    consumer = connect(warren_broker).channel()
+    consumer.call("basic.qos", prefetch_count=1)
+    consumer.consume("q")
+    publishing.join()
+    warren_broker.wait_until(queue="q", ready=2, unacked=1)
+    assert warren_broker.queue("q") == (2, 1, 1)
+    with pytest.raises(TimeoutError, match=r"queue 'q' is .*ready=2.* not {'ready': 5}"):
+        warren_broker.wait_until(queue="q", ready=5, timeout_s=0.02)
+    with pytest.raises(TimeoutError, match="None"):
+        warren_broker.wait_until(queue="none", ready=0, timeout_s=0.02)
+    with pytest.raises(TimeoutError, match="condition"):
+        warren_broker.wait_until(lambda: False, timeout_s=0.02)
+    with pytest.raises(ValueError, match="condition or the name"):
+        warren_broker.wait_until()
+
+
+def test_connections_are_closed_or_lost(warren_broker: Broker) -> None:
+    closed, lost = connected(warren_broker), connected(warren_broker)
+    warren_broker.call(lambda node: None)
+    warren_broker.close_connections("gone for lunch")
+    with pytest.raises(ConnectionClosedByBroker, match=r"320.*gone for lunch"):
+        closed.process_data_events(time_limit=10)
+    with pytest.raises(ConnectionClosedByBroker):
+        lost.process_data_events(time_limit=10)
+    lost = connected(warren_broker)
+    warren_broker.lose_connections()
+    with pytest.raises(StreamLostError):
+        lost.process_data_events(time_limit=10)
+
+
+def test_confirms_are_held_and_come_afterwards(warren_broker: Broker, connect: Connect) -> None:
+    channel = connect(warren_broker).channel()
+    channel.declare("q")
+    channel.call("confirm.select")
+    with warren_broker.holding_confirms():
+        for _ in range(3):
+            channel.publish(b"x", "q")
+        warren_broker.wait_until(queue="q", ready=3)
+        channel.ping()
+    assert channel.confirms(3) == [("ack", 1), ("ack", 2), ("ack", 3)]
+
+
+def test_publishes_are_refused_by_chosen_queues(warren_broker: Broker) -> None:
+    with connected(warren_broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for queue in ("full", "other"):
+            channel.queue_declare(queue)
+        with warren_broker.refusing_publishes("^full$"):
+            channel.basic_publish("", "other", b"x")
+            with pytest.raises(NackError):
+                channel.basic_publish("", "full", b"x")
+        channel.basic_publish("", "full", b"x")
+
+
+def test_publishers_are_blocked(warren_broker: Broker, connect: Connect) -> None:
+    channel = connect(warren_broker).channel()
+    channel.declare("q")
+    with warren_broker.blocking_publishers():
+        channel.publish(b"x", "q")
+        assert channel.client.expect("connection.blocked")["reason"] == "low on memory"
+        assert warren_broker.queue("q") == (0, 0, 0)
+    channel.client.expect("connection.unblocked")
+    warren_broker.wait_until(queue="q", ready=1)
+
+
+def test_a_restart_keeps_ports_and_what_is_durable(tmp_path: Path, connect: Connect) -> None:
+    with Broker(data_dir=tmp_path / "data", http_port=0) as broker:
+        ports = broker.port, broker.http_port
+        channel = connect(broker).channel()
+        channel.call("confirm.select")
+        channel.declare("q", durable=True)
+        channel.publish(b"kept", "q", delivery_mode=2)
+        channel.confirms(1)
+        client = channel.client
+        broker.restart()
+        assert (broker.port, broker.http_port) == ports
+        with pytest.raises(SocketClosed):
+            while True:
+                client.next_method(0)
+        connect(broker).channel().got("q", b"kept")
+
+
+def test_hours_pass_at_once(warren_movable_broker: Broker, connect: Connect) -> None:
+    broker = warren_movable_broker
+    channel = connect(broker, heartbeat=60).channel()
+    dead = channel.own_queue()
+    arguments = {
+        "x-message-ttl": 3_600_000,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": dead,
+    }
+    channel.declare("hour", arguments=arguments)
+    channel.declare("unused", arguments={"x-expires": 7_200_000})
+    channel.publish(b"x", "hour")
+    channel.ping()
+    broker.advance(3_500)
+    assert broker.queue("hour") == (1, 0, 0)
+    began = time.monotonic()
+    broker.advance(200)
+    broker.wait_until(queue=dead, ready=1)
+    assert broker.queue("unused") is not None
+    broker.advance(4_000)
+    broker.wait_until(lambda: broker.queue("unused") is None)
+    assert time.monotonic() - began < 60
+    # What was published later has a later time.
+    channel.publish(b"y", "hour")
+    broker.wait_until(queue="hour", ready=1)
+    channel.client.close()
+
+
+def test_a_clock_that_was_not_said_to_be_movable_is_not_moved(warren_broker: Broker) -> None:
+    with pytest.raises(RuntimeError, match="movable_clock"):
+        warren_broker.advance(1)
+
+
+def test_the_fixtures_of_a_session_and_of_a_clock(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        seen = []
+
+        def test_one(warren_session_broker, warren_movable_broker):
+            seen.append(warren_session_broker)
+            warren_movable_broker.advance(1)
+
+        def test_two(warren_session_broker):
+            assert seen == [warren_session_broker]
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_the_examples_of_the_documentation_run(pytester: pytest.Pytester) -> None:
+    text = (Path(__file__).parents[2] / "docs/testing-with-warren.md").read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(examples) == 5
+    pytester.makepyfile(**{f"test_{number}": code for number, code in enumerate(examples)})
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=5)
