@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import islice
 from random import Random
 from typing import Any, TypeAlias
@@ -74,8 +74,12 @@ class Links:
         self._clock = clock
         self._random = random
         self._links: dict[Federated, dict[LinkId, Link]] = {}
-        # Links that are saying goodbye: the next one of the same waits for them.
-        self._stopping: dict[tuple[Federated, LinkId], asyncio.Task[None]] = {}
+        # Links that say goodbye, or take away what they have at the upstream: the next one of the
+        # same waits for them.
+        self._ending: dict[tuple[Federated, LinkId], asyncio.Task[None]] = {}
+        # Links that have said goodbye. What they have at the upstream stays for the next one, or
+        # goes: `_follow` decides both from the same definitions.
+        self._ended: dict[Federated, list[Link]] = {}
         self._due: dict[Federated, None] = {}
         self._work_scheduled = False
         self._periodic = Periodic(clock, self._look)
@@ -114,8 +118,9 @@ class Links:
         for federated in list(self._links):
             for link_id in list(self._links[federated]):
                 self._end(federated, link_id)
-        if self._stopping:
-            await asyncio.wait(self._stopping.values())
+        if self._ending:
+            await asyncio.wait(self._ending.values())
+        self._ended.clear()
 
     def look_again(self) -> None:
         """Nodes have come or gone, or this node has lost its place."""
@@ -247,12 +252,16 @@ class Links:
         if not self._unwatch:
             return
         wanted = {one.id: (one, here) for one, here in self._plan.wanted(federated)}
-        links = self._links.get(federated, {})
-        for link_id, link in list(links.items()):
+        for link_id, link in list(self._links.get(federated, {}).items()):
             if wanted.get(link_id) != (link.wanted, True):
                 self._end(federated, link_id)
+        # What a link has at the upstream may be of use to this node or to another.
+        of_use = {(one.id, one.cluster) for one, _ in wanted.values()}
+        for link in self._ended.pop(federated, ()):
+            if (link.wanted.id, link.wanted.cluster) not in of_use:
+                self._ending_of(federated, link, self._clean_up(federated, link))
         for link_id, (one, here) in wanted.items():
-            busy = (federated, link_id) in self._stopping
+            busy = (federated, link_id) in self._ending
             if here and not busy and link_id not in self._links.get(federated, {}):
                 self._begin(federated, one)
 
@@ -322,27 +331,28 @@ class Links:
         link = links.pop(link_id)
         if not links:
             del self._links[federated]
-        stopping = asyncio.get_running_loop().create_task(self._stop_link(federated, link_id, link))
-        self._stopping[federated, link_id] = stopping
+        self._ending_of(federated, link, self._stop_link(federated, link))
 
-    async def _stop_link(self, federated: Federated, link_id: LinkId, link: Link) -> None:
+    def _ending_of(self, federated: Federated, link: Link, work: Coroutine[Any, Any, None]) -> None:
+        key = (federated, link.wanted.id)
+        task = self._ending[key] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._ending_is_over(key))
+
+    def _ending_is_over(self, key: tuple[Federated, LinkId]) -> None:
+        del self._ending[key]
+        if self._unwatch:
+            self._make_due(key[0])
+
+    async def _stop_link(self, federated: Federated, link: Link) -> None:
         await link.stop()
         self._received += link.status.received
+        self._ended.setdefault(federated, []).append(link)
+
+    async def _clean_up(self, federated: Federated, link: Link) -> None:
+        wanted = link.wanted
+        if wanted.kind != "exchange" or wanted.upstream.keeps_queue:
+            return
         try:
-            if self._unwatch and not self._is_wanted(federated, link):
-                await self._clean_up(link)
+            await link.clean_up(self._exchange_session(wanted, link, link.helper_type))
         except Exception:
             log_fault(log, "federation_fault", vhost=federated.vhost, name=federated.name)
-        del self._stopping[federated, link_id]
-        if self._unwatch:
-            self._make_due(federated)
-
-    async def _clean_up(self, link: Link) -> None:
-        wanted = link.wanted
-        if wanted.kind == "exchange" and not wanted.upstream.keeps_queue:
-            await link.clean_up(self._exchange_session(wanted, link, link.helper_type))
-
-    def _is_wanted(self, federated: Federated, link: Link) -> bool:
-        """Whether what it has at the upstream is of use, to this node or to another."""
-        names = (link.wanted.id, link.wanted.cluster)
-        return any((one.id, one.cluster) == names for one, _ in self._plan.wanted(federated))
