@@ -568,12 +568,15 @@ class History(Faults):
             twice_led = self.ledger.moved_since(
                 publish.queue, lately
             ) or self.ledger.declared_since(publish.queue, lately)
-            assert twice_led or channel.has_waited_since(publish.received_at), (
-                f"E3: {publish} is delivered again, not redelivered"
-            )
+            assert (
+                twice_led
+                or channel.has_waited_since(publish.received_at)
+                or publish.first_delivery_is_late
+            ), f"E3: {publish} is delivered again, not redelivered"
             self.seen["heard of late, or from a leader that is none any more"] += 1
         if publish.received_at is None:
             publish.received_at = self.now
+        publish.came_as_new |= not redelivered
         if redelivered:
             self.seen["redelivered"] += 1
 
@@ -639,7 +642,11 @@ class History(Faults):
         self.seen["redelivered though nobody had it"] += 1
 
     def taken_out(self, messages: Iterable[Message]) -> None:
-        self._taken_out.update([int(message.body) for message in messages])
+        for message in messages:
+            number = int(message.body)
+            self._taken_out.add(number)
+            if not message.redelivered:
+                self.publishes[number].as_new_at = self.now
 
     def sent_again(self, body: bytes) -> None:
         self.seen["published again"] += 1
