@@ -304,6 +304,11 @@ class Leader:
     def withhold(self) -> None:
         self._effects.withhold()
 
+    def doubt_hand_outs(self) -> None:
+        """A mirror is out of reach: hand out nothing more before mirrors have reported again."""
+        for level in self.levels:
+            level.doubt_hand_outs()
+
     def tell_handed_out(self) -> None:
         """Have mirrors know exactly what counts as delivered; nothing is handed out meanwhile."""
         self._hand_outs.clear()

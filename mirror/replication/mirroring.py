@@ -911,6 +911,11 @@ class Mirroring:
         _begin(self._in_turns(list(self._copies.values()), report_again))
 
     def _node_down(self, name: str) -> None:
+        def doubt(led: LedQueue) -> None:
+            if self._led.get(led.queue.queue_id) is led and name in led.leader.mirrors:
+                led.leader.doubt_hand_outs()
+
+        _begin(self._in_turns(list(self._led.values()), doubt))
         self._nodes_changed()
 
     # Copies of this node
