@@ -28,6 +28,9 @@ SEEDS = (
 )
 
 ONCE_FAILED = {
+    40_032_671: "a node that stopped declared lost+found again and again",
+    30_502_114: "a group was made while its queue was deleted, and its node died",
+    30_502_692: "a member that came back had no copy for the checks (their gap)",
     40_030_878: "a leader that was cut off handed out what it had announced long before",
     40_002_212: "what may have been delivered came as new from a leader that had no mirrors left",
     30_421_039: "what came as new was on its way to a node that stood still (a gap of the checks)",
