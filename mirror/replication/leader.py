@@ -822,16 +822,20 @@ class Leader:
             script.note(op, number, position, said)
 
     def begin_epoch(
-        self, deltas: Sequence[int], carried_out: tuple[int, int], firsts: Sequence[int] = ()
+        self,
+        deltas: Sequence[int],
+        carried_out: tuple[int, int],
+        tails: Sequence[int],
+        firsts: Sequence[int] = (),
     ) -> None:
         """After promotion: mirrors take our positions, and put back what was out.
 
-        `firsts` are where our copy begins, a level each, if it was not in sync.
+        The leader before may have had more from `tails` on, a level each; and before `firsts`,
+        where our copy begins, if it was not in sync.
 
         Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
         gave up waiting for us to take its place may have gone on at the same moment.
         """
-        tails = [level.next_position for level in self.levels]
         self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
         self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
         # Who has this has all that the leader before may have confirmed.

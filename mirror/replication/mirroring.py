@@ -454,7 +454,8 @@ class Mirroring:
         firsts = copy.mirror.firsts() if lacks else ()
         for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
             level.again = {position + own.delta for position in own.again}
-        led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
+        own_copy = copy.mirror
+        led.leader.begin_epoch(own_copy.deltas(), own_copy.carried_out, own_copy.tails(), firsts)
         if not copy.is_outside:
             led.already_joined(led.member.others())
         self._write_card_of_leader(led).then(lambda: self._noted(led))
