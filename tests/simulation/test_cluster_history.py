@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).parent))
 
 import cluster_history
 
-OUT_OF_SYNC_SEED = 20_088
-"""A mirror that is not in sync is promoted in one history of some hundred; here it is."""
+OUT_OF_SYNC_SEED = 40_042_089
+"""A mirror that is not in sync is promoted in one history of some thousand; here it is."""
 
 SEEDS = (
     *range(cluster_history.WIDER_FROM, cluster_history.WIDER_FROM + 20),
