@@ -456,7 +456,8 @@ class Leader:
         upto = everywhere = min([copy.has_batch for copy in copies], default=self._batch)
         self._unreported.reported_by_all(everywhere)
         self.unasked.reported_by_all(everywhere)
-        self._effects.reported_by_all(everywhere)
+        # The batch that is being put together is for whoever comes before it is written.
+        self._effects.reported_by_all(min(everywhere, self._last_batch()))
         if self._new_origins:
             new = self._new_origins.items()
             self._new_origins = {name: batch for name, batch in new if batch > everywhere}
