@@ -34,6 +34,7 @@ from warren.core.ending import Ending
 from warren.core.errors import (
     BrokerError,
     CommandInvalid,
+    NotFound,
     PreconditionFailed,
     no_exchange,
     no_queue,
@@ -386,11 +387,14 @@ class VirtualHost:
         declared_by: str = "",
         may_wait: bool = False,
     ) -> Commit:
-        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments.
+        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments, and
+        `NotFound` when the node stops: nobody would hear of the queue any more.
 
         Raises `InternalFault` for a quorum queue of which too few members are up, unless it
         `may_wait` for them.
         """
+        if not self._stop_watching:
+            raise NotFound(f"vhost '{self.name}' is down")
         settings = self._settings(name, arguments)
         exclusive = exclusive_owner is not None
         queue_arguments.check_properties(
@@ -724,9 +728,12 @@ class VirtualHost:
                 self._end_queue(queue)
             return
         assert isinstance(record, QueueRecord)
-        if queue is not None:
+        if queue is not None and record.queue_id == queue.queue_id:
             self._follow_leader(queue, record)
             return
+        if queue is not None:
+            # It was deleted and declared anew, and this node hears of both at once.
+            self._end_queue(queue)
         if not record.queue_id:
             # Declared before queues had a storage.
             record = msgspec.structs.replace(record, queue_id=self._new_queue_id())
