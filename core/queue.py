@@ -742,7 +742,13 @@ class Queue:
     # Life
 
     def check_access(self, connection: object) -> None:
-        """Raise `ResourceLocked` when the queue belongs to another connection."""
+        """Raise `ResourceLocked` when the queue belongs to another connection, and `AccessRefused`
+        when it is a delay queue."""
+        if self.settings.delays is not None:
+            raise AccessRefused(
+                f"queue '{self.name}' in vhost '{self._vhost.name}' belongs to exchange"
+                f" '{self.settings.delays}' and cannot be used by clients"
+            )
         if self.exclusive_owner is not None and self.exclusive_owner is not connection:
             raise self.locked()
 

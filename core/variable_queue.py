@@ -168,6 +168,11 @@ class VariableQueue:
         self._find_tail()
         self.set_mode(mode)
 
+    @property
+    def store(self) -> QueueStore:
+        """Where its messages are, for a backing queue of another kind that takes its place."""
+        return self._store
+
     # Publishing
 
     def publish(

@@ -27,6 +27,7 @@ import msgspec
 from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
 from warren.core.definition_table import CompletedCommit
+from warren.core.due_queue import due_queue
 from warren.core.errors import NotFound, PreconditionFailed, no_queue
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
@@ -61,7 +62,7 @@ from warren.mirror.replication.mirror import Mirror, unpack_slice
 from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.quorum_levels import leader_level
+from warren.mirror.replication.queue_levels import leader_level
 from warren.mirror.replication.quorum_members import QuorumMembers
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering
@@ -1379,6 +1380,8 @@ def _levels(settings: QueueSettings, backings: Sequence[MirroredLevel]) -> Seque
     """The backing queues of a copy, as a queue of this type needs them."""
     if settings.type is QUORUM:
         return [quorum_level(backings[0], LastingEnvelopes())]
+    if settings.delays is not None:
+        return [due_queue(backings[0])]
     return backings
 
 
