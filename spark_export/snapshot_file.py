@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warren.persist.pin_owner import Owner, decode_owner
 from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.node_state import Span
+
+if TYPE_CHECKING:
+    from warren.spark_export.unit import SnapshotFiles
 
 FORMAT = 1
 
@@ -43,9 +46,40 @@ class PinnedQueue:
     unreadable: int
 
 
+class PinnedStore(Protocol):
+    """What is read: a snapshot of this machine, or snapshots of the nodes of a cluster.
+
+    `name` is what a stream's offsets call it (`stores.Store.open`).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def queues(self) -> tuple[PinnedQueue, ...]: ...
+
+    def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
+        """The files of one of its queues."""
+        ...
+
+    def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
+        """Places where messages of these queues may have been that are no rows."""
+        ...
+
+    def extend(self, lease_s: float) -> object:
+        """Want it for so many seconds from now on. Raises `SnapshotGone`, OSError."""
+        ...
+
+    def release(self) -> None:
+        """Remove it; no error when it is gone already. Raises OSError."""
+        ...
+
+
 @dataclass(frozen=True)
 class Snapshot:
-    """`node_id` as 32 hex digits. `octets` are those of all records.
+    """A `PinnedStore` in a directory of this machine.
+
+    `node_id` as 32 hex digits. `octets` are those of all records.
 
     `log_octets` are those of the files it holds, `copied` whether they are copies. `lost` counts
     messages whose record is nowhere: they are in it, and who decodes will miss them. `unreadable`
@@ -70,6 +104,15 @@ class Snapshot:
     owner: Owner | None = None
 
     @property
+    def name(self) -> str:
+        return str(self.directory)
+
+    def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
+        from warren.spark_export.unit import LocalFiles
+
+        return LocalFiles(self.directory)
+
+    @property
     def rows(self) -> int:
         return sum(queue.rows for queue in self.queues)
 
@@ -79,18 +122,13 @@ class Snapshot:
         return self.lost + self.unreadable_in(self.queues)
 
     def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
-        """Places where messages of these queues may have been that are no rows."""
         return self.unreadable + sum(queue.unreadable for queue in queues)
 
     def release(self) -> None:
-        """Remove it; no error when it is gone already. Raises OSError."""
         remove(self.directory)
 
     def extend(self, lease_s: float) -> Snapshot:
-        """Want it for so many seconds from now on; that of a cursor is wanted anyhow.
-
-        Raises `SnapshotGone`, OSError.
-        """
+        """That of a cursor is wanted anyhow."""
         with locked(self.directory) as ours:
             if not ours:
                 raise SnapshotGone.at(self.directory)

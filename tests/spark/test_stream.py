@@ -18,11 +18,11 @@ from stream_batches import Query
 
 from warren import Broker
 from warren.persist.pins import LEASE_FILE
-from warren.spark_export import stream
 from warren.spark_export.errors import DataLost, OptionRefused
 from warren.spark_export.options import parse_options
 from warren.spark_export.schema import columns
 from warren.spark_export.snapshot import list_snapshots, load_snapshot
+from warren.spark_export.stores import LocalStore
 from warren.spark_export.stream import StreamReader
 from warren.spark_export.stream_offsets import (
     StreamOffset,
@@ -117,7 +117,7 @@ def channel(broker: Broker) -> Iterator[BlockingChannel]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "SNAPSHOT_EVERY_S", 0.0)
+    monkeypatch.setattr(LocalStore, "snapshot_every_s", 0.0)
 
 
 def publish(channel: BlockingChannel, numbers: range, queue: str = "orders") -> None:
