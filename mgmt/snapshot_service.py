@@ -134,9 +134,12 @@ class SnapshotService:
 
     # Who may read
 
-    async def find(self, snapshot: str) -> Granted:
-        """The snapshot of this id. Raises `SnapshotRefused`."""
-        found = self._granted.get(snapshot)
+    async def find(self, snapshot: str, *, fresh: bool = False) -> Granted:
+        """The snapshot of this id; `fresh` is for who asks whether it is there at all.
+
+        Raises `SnapshotRefused`.
+        """
+        found = None if fresh else self._granted.get(snapshot)
         if found is None or self._now() - found.checked_at > CHECKED_S:
             found = await asyncio.to_thread(_read_granted, self._pins / snapshot, snapshot)
             if len(self._granted) >= SNAPSHOTS_KEPT:
@@ -200,6 +203,8 @@ def _read_granted(directory: Path, snapshot: str) -> Granted:
         access = json.loads((directory / "access.json").read_text("utf-8"))
         if fields["cursor"] is None and fields["expires_us"] <= time.time() * 1e6:
             raise gone(directory)
+        for queue, cluster_id in zip(fields["queues"], access["cluster_ids"], strict=True):
+            queue["cluster_id"] = cluster_id
         return Granted(directory, access["user"], access["token"], fields)
     except FileNotFoundError:
         raise gone(directory) from None

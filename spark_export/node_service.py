@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from warren.core.backing_queue import LEVELS
 from warren.core.ports import Key
 from warren.persist.cursors import cursor_path
 from warren.spark_export.cursor import HeldCursor, take_cursor
@@ -39,7 +40,8 @@ from warren.spark_export.snapshot import create, load_snapshot, pins_directory, 
 from warren.spark_export.snapshot_file import Snapshot
 
 ACCESS_FILE: Final = "access.json"
-"""Of a snapshot: the user it was made for, and its token. Of a cursor: the user only."""
+"""Of a snapshot: the user it was made for, its token, and what the cluster calls its queues, in
+their order. Of a cursor: the user only."""
 
 HOLD_S: Final = 30.0
 
@@ -61,9 +63,12 @@ class ReadableQueues:
 
     def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]:
         """Queues that are led elsewhere count as known: their leader has their messages."""
-        wanted = self.selector.select(self.readable, self.vhosts)
         stored = set(queues)
-        return [key for key in wanted if key in self.here and key in stored]
+        return [key for key in self.chosen() if key in self.here and key in stored]
+
+    def chosen(self) -> list[Key]:
+        """Wherever they are led. Raises `QueueUnknown`, `OptionRefused`."""
+        return self.selector.select(self.readable, self.vhosts)
 
 
 @dataclass
@@ -105,11 +110,11 @@ class NodeService:
         cursor = asked["cursor"]
         if cursor is not None:
             self._held(cursor, asked["holder"])
-        queues = [((vhost, name), here) for vhost, name, here in asked["queues"]]
+        ids = {(vhost, name): queue_id for vhost, name, queue_id, _ in asked["queues"]}
         wanted = ReadableQueues(
             QueueSelector(asked["vhost"], _names(asked["names"]), asked["pattern"]),
-            frozenset(key for key, _ in queues),
-            frozenset(key for key, here in queues if here),
+            frozenset(ids),
+            frozenset((vhost, name) for vhost, name, _, here in asked["queues"] if here),
             tuple(asked["vhosts"]),
         )
         snapshot = create(
@@ -121,12 +126,24 @@ class NodeService:
         )
         try:
             write_extents(snapshot)
-            access = {"user": asked["user"], "token": asked["token"]}
+            access = {
+                "user": asked["user"],
+                "token": asked["token"],
+                "cluster_ids": [
+                    ids[queue.vhost, queue.name] + queue.queue_id % LEVELS
+                    for queue in snapshot.queues
+                ],
+            }
             _write_private(snapshot.directory / ACCESS_FILE, access)
         except BaseException:
             snapshot.release()
             raise
-        return {"id": snapshot.id}
+        chosen = wanted.chosen()
+        return {
+            "id": snapshot.id,
+            "here": [key for key in chosen if key in wanted.here],
+            "elsewhere": [key for key in chosen if key not in wanted.here],
+        }
 
     def _extend(self, asked: Any) -> dict[str, Any]:
         return {"expires_us": self._snapshot(asked).extend(asked["lease_s"]).expires_us}
@@ -207,7 +224,7 @@ def _user_of(cursor: Path) -> str | None:
         raise StoreRefused(f"{cursor / ACCESS_FILE} cannot be read; end the cursor") from None
 
 
-def _write_private(path: Path, fields: dict[str, str]) -> None:
+def _write_private(path: Path, fields: dict[str, Any]) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         json.dump(fields, file)
 

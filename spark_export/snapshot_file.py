@@ -33,6 +33,8 @@ class PinnedQueue:
     another, and positions of its own in each. `octets` are those of the records. `unacked` are
     ranges of positions, end exclusive, that were out for acknowledgement just before the snapshot;
     None when nobody knows. `unreadable` counts places in its index that could not be read.
+    `cluster_id` is the same at all nodes of a cluster, which `queue_id` is not; None where only one
+    node is read.
     """
 
     vhost: str
@@ -44,6 +46,12 @@ class PinnedQueue:
     last_position: int | None
     unacked: tuple[Span, ...] | None
     unreadable: int
+    cluster_id: int | None = None
+
+    @property
+    def stream_id(self) -> int:
+        """What streams tell it by from a queue of the same name that was deleted."""
+        return self.queue_id if self.cluster_id is None else self.cluster_id
 
 
 class PinnedStore(Protocol):
@@ -210,7 +218,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
                 f"{directory} is a snapshot of format {fields['format']}, this version reads"
                 f" {FORMAT}"
             )
-        queues = tuple(_decode_queue(queue) for queue in fields["queues"])
+        queues = tuple(decode_queue(queue) for queue in fields["queues"])
         return Snapshot(
             id=fields["id"],
             directory=directory,
@@ -230,7 +238,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None
 
 
-def _decode_queue(fields: Any) -> PinnedQueue:
+def decode_queue(fields: Any) -> PinnedQueue:
     unacked = fields["unacked"]
     return PinnedQueue(
         vhost=fields["vhost"],
@@ -242,6 +250,7 @@ def _decode_queue(fields: Any) -> PinnedQueue:
         last_position=fields["last_position"],
         unacked=None if unacked is None else tuple((start, end) for start, end in unacked),
         unreadable=fields["unreadable"],
+        cluster_id=fields.get("cluster_id"),
     )
 
 

@@ -78,7 +78,7 @@ class MessageStoreSource(DataSource):
             self._place = find_place(options)
         pushdown = self.pushdown if options.filter_pushdown is None else options.filter_pushdown
         kind = PushdownBatchReader if pushdown else BatchReader
-        return kind(options, chosen, self._place)
+        return kind(options.without_login(), chosen, self._place)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         from warren.spark_export.stream import StreamReader

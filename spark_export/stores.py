@@ -15,8 +15,10 @@ from typing import Protocol
 from warren.persist.pin_owner import Owner
 from warren.spark_export.cursor import take_cursor
 from warren.spark_export.errors import SnapshotGone, StoreRefused
+from warren.spark_export.node_urls import parse_node_url
 from warren.spark_export.options import ReadOptions
 from warren.spark_export.plan import QueueSelector
+from warren.spark_export.remote_store import RemoteStore
 from warren.spark_export.snapshot import create, load_snapshot, open_snapshot, snapshot_path
 from warren.spark_export.snapshot_file import PinnedStore
 
@@ -89,6 +91,10 @@ class Store(Protocol):
 
 def store_of(options: ReadOptions) -> Store:
     """The store that the options name. Raises `OptionRefused`."""
+    if options.node_url is not None:
+        return RemoteStore(
+            *parse_node_url(options.node_url, options.ca_file, options.username, options.password)
+        )
     directory = options.snapshot_directory
     return LocalStore(options.data_directory, None if directory is None else Path(directory))
 

@@ -75,6 +75,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: StreamOffset | None = None
         self._taken_at = -self._store.snapshot_every_s
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need: they read with the token of a snapshot, not with a login."""
+        tasks = {"_options": self._options.without_login(), "_schema": self._schema}
+        return {**tasks, "_cursor": None}
+
     def initialOffset(self) -> dict[str, Any]:
         self._take_cursor()
         starting = self._options.starting_offsets
@@ -302,7 +307,7 @@ def check_stream(options: ReadOptions) -> None:
 
 
 def _key(queue: PinnedQueue) -> StreamQueue:
-    return StreamQueue(queue.vhost, queue.name, queue.queue_id)
+    return StreamQueue(queue.vhost, queue.name, queue.stream_id)
 
 
 def _waiting(

@@ -14,7 +14,7 @@ import os
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,21 @@ def entries_path(snapshot: Path, queue_id: int) -> Path:
     return snapshot / QUEUES_DIRECTORY / f"{queue_id:016x}.npy"
 
 
+class EntriesHead(NamedTuple):
+    """Where in the file the entries begin, and how many there are."""
+
+    start: int
+    rows: int
+
+
+def parse_entries_head(head: bytes, path: str) -> EntriesHead:
+    """From the first `HEAD_BYTES` of the file. Raises OSError."""
+    if head[:8] != NPY_1_0 or head[10 : 10 + len(DESCRIBED)] != DESCRIBED:
+        raise OSError(f"{path} has no entries as this version knows them")
+    count = int(head[10 + len(DESCRIBED) :].partition(b",")[0])
+    return EntriesHead(10 + int.from_bytes(head[8:10], "little"), count)
+
+
 def load_entries(snapshot: Path, queue_id: int) -> Entries:
     """All entries of a queue; many are mapped and not read. Raises `SnapshotGone`, OSError.
 
@@ -63,11 +78,7 @@ def load_entries(snapshot: Path, queue_id: int) -> Entries:
     except FileNotFoundError:
         raise SnapshotGone.at(snapshot) from None
     with opened as file:
-        head = file.read(HEAD_BYTES)
-        start = 10 + int.from_bytes(head[8:10], "little")
-        if head[:8] != NPY_1_0 or head[10 : 10 + len(DESCRIBED)] != DESCRIBED:
-            raise OSError(f"{path} has no entries as this version knows them")
-        count = int(head[10 + len(DESCRIBED) :].partition(b",")[0])
+        start, count = parse_entries_head(file.read(HEAD_BYTES), str(path))
         if os.fstat(file.fileno()).st_size < start + count * ENTRY.itemsize:
             raise OSError(f"{path} is not whole")
         if count > READ_ENTRIES_MAX:
@@ -123,6 +134,10 @@ class SnapshotFiles(Protocol):
         """All entries of a queue. Raises `SnapshotGone`, OSError."""
         ...
 
+    def entries(self, queue_id: int, first: int, end: int) -> Entries:
+        """Rows [`first`, `end`) of them, for who reads no others. Raises as `load_entries`."""
+        ...
+
     def log_names(self) -> list[str]:
         """The names of the log files. Raises `SnapshotGone`, OSError."""
         ...
@@ -146,6 +161,9 @@ class LocalFiles:
 
     def load_entries(self, queue_id: int) -> Entries:
         return load_entries(self.directory, queue_id)
+
+    def entries(self, queue_id: int, first: int, end: int) -> Entries:
+        return np.array(load_entries(self.directory, queue_id)[first:end])
 
     def log_names(self) -> list[str]:
         try:
@@ -206,4 +224,4 @@ class Unit:
 
     def entries(self) -> Entries:
         """Its rows. Raises `SnapshotGone`, OSError."""
-        return np.array(self.files.load_entries(self.queue_id)[self.first : self.end])
+        return self.files.entries(self.queue_id, self.first, self.end)

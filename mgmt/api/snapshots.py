@@ -75,13 +75,14 @@ async def create(request: ApiRequest) -> Any:
     )
     audit(request, "snapshot_made", snapshot=made["id"], queues=len(queues))
     granted = await service.find(made["id"])
-    return Reply(201, _described(request, granted))
+    where = {"here": made["here"], "elsewhere": made["elsewhere"]}
+    return Reply(201, {**_described(request, granted), **where})
 
 
 async def token(request: ApiRequest) -> Any:
     """For the user it was made for: a stream that comes back knows the id only."""
     service = _service(request)
-    granted = await service.find(request.name("snapshot"))
+    granted = await service.find(request.name("snapshot"), fresh=True)
     if granted.user != request.caller.name and not request.caller.is_administrator:
         raise NotAuthorised("The snapshot was made for another user")
     await _check_readable(request, service, granted)
@@ -151,7 +152,7 @@ async def use_cursor(request: ApiRequest) -> Any:
 
 
 async def describe(request: ApiRequest) -> Any:
-    granted = await _granted(request)
+    granted = await _granted(request, fresh=True)
     return _described(request, granted)
 
 
@@ -209,8 +210,8 @@ def _service(request: ApiRequest) -> SnapshotService:
 
 async def _readable(
     request: ApiRequest, vhost: str | None, names: list[str] | None
-) -> list[tuple[str, str, bool]]:
-    """Durable queues that the caller may read, and whether this node leads each.
+) -> list[tuple[str, str, int, bool]]:
+    """Durable queues that the caller may read: the id of each, and whether this node leads it.
 
     Raises `NotAuthorised` when a queue is named that the caller may not read.
     """
@@ -233,16 +234,16 @@ async def _readable(
                 if names is not None and queue.name in names and vhost is not None:
                     raise NotAuthorised("Access refused.") from refusal
                 continue
-            found.append((one.name, queue.name, queue.is_here))
+            found.append((one.name, queue.name, queue.queue_id, queue.is_here))
     return found
 
 
-async def _granted(request: ApiRequest) -> Granted:
+async def _granted(request: ApiRequest, *, fresh: bool = False) -> Granted:
     """The snapshot of the path, for whom has its token. Raises `ApiError`."""
     service = request.managed.snapshots
     if service is None:
         raise ObjectNotFound()
-    granted = await service.find(request.name("snapshot"))
+    granted = await service.find(request.name("snapshot"), fresh=fresh)
     kind, _, given = request.http.headers.get("Authorization", "").partition(" ")
     if kind.lower() != "bearer" or not same_token(granted, given.strip()):
         raise NotAuthorised("This is not the token of the snapshot")
