@@ -189,7 +189,7 @@ class RemoteStore:
             node, _, snapshot = text.rpartition("!")
             address = nodes.get(node) if node else next(iter(nodes.values()))
             if address is None:
-                raise StoreRefused(f"node {node}, which has snapshot {snapshot}, does not run")
+                raise SnapshotGone(f"node {node}, which has snapshot {snapshot}, does not run")
             told = self._client(address).ask("POST", snapshot, "token")
             opened.append(_Opened(_part(address, told), told))
         return RemoteSnapshot(opened)
