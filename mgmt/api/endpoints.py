@@ -29,6 +29,7 @@ from warren.mgmt.api import (
     quorum,
     session,
     shovels,
+    snapshots,
     unclaimed,
     users,
     vhosts,
@@ -60,6 +61,7 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *members.ENDPOINTS,
             *shovels.ENDPOINTS,
             *federation.ENDPOINTS,
+            *snapshots.FOR_NODES,
         ],
     )
 
@@ -92,6 +94,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *members.ENDPOINTS,
         *shovels.ENDPOINTS,
         *federation.ENDPOINTS,
+        *snapshots.ENDPOINTS,
     ]
 
     async def describe(request: ApiRequest) -> Any:

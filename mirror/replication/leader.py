@@ -309,6 +309,11 @@ class Leader:
         for level in self.levels:
             level.doubt_hand_outs()
 
+    def announce_again(self) -> None:
+        """Tell mirrors what they know, so that they report."""
+        for number, level in enumerate(self.levels):
+            self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
+
     def tell_handed_out(self) -> None:
         """Have mirrors know exactly what counts as delivered; nothing is handed out meanwhile."""
         self._hand_outs.clear()

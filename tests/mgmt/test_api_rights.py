@@ -171,6 +171,16 @@ TABLE = """
 /reset DELETE A
 /reset/{node} DELETE A
 /rebalance/queues POST A
+/snapshots POST U
+/snapshots/nodes GET U
+/snapshots/cursors/{cursor} POST U
+/snapshots/{snapshot} GET N
+/snapshots/{snapshot} PUT N
+/snapshots/{snapshot} DELETE N
+/snapshots/{snapshot}/token POST U
+/snapshots/{snapshot}/log GET N
+/snapshots/{snapshot}/log/{file} GET N
+/snapshots/{snapshot}/queues/{queue_id} GET N
 /unclaimed-messages GET M
 /unreadable-definitions GET M
 /control/status GET M
@@ -219,6 +229,8 @@ def refused(broker: Broker, user: str | None, path: str, method: str, vhost: str
         "protocol",
         "message",
     ):
+        names[name] = MISSING
+    for name in ("snapshot", "file", "queue_id", "cursor"):
         names[name] = MISSING
     body = {} if method in ("PUT", "POST") else None
     return ApiClient(broker, user).ask(method, path.format(**names), body).status == 401

@@ -24,7 +24,6 @@ from warren.client.connection import Connection
 from warren.config import Listener, SslOptions
 from warren.mgmt.migrate import queue_move
 from warren.mgmt.migrate.command import migrate
-from warren.mgmt.migrate.pace import BURST_S
 from warren.mgmt.migrate.run import (
     Audience,
     Options,
@@ -34,6 +33,7 @@ from warren.mgmt.migrate.run import (
     move_messages,
 )
 from warren.mgmt.migrate.side import CONNECTION_NAME, AmqpAddress, Side, side
+from warren.mgmt.pace import BURST_S
 
 Message = tuple[bytes, pika.BasicProperties]
 
