@@ -25,6 +25,13 @@ UNDER_WAY_BYTES_MAX = 16 << 20
 on disk."""
 
 
+DUE_SLICE = 32
+"""Messages that are read in one go when they are due: each is wherever it was written."""
+
+READ_US = 40
+"""What it costs to read one."""
+
+
 class TakingQueue(BackingQueue, Protocol):
     """The backing queue of a delay queue: `DueQueue`, or what a leader has around it."""
 
@@ -67,11 +74,14 @@ class DelayQueue(Queue):
     # What is due
 
     def _drop_expired(self, limit: int) -> bool:
-        room = min(limit, UNDER_WAY_MAX - self._under_way)
+        room = min(limit, UNDER_WAY_MAX - self._under_way, DUE_SLICE)
         if room <= 0 or self._under_way_bytes >= UNDER_WAY_BYTES_MAX:
             # `buried` goes on.
             return True
-        return super()._drop_expired(room)
+        before = self._under_way
+        is_last = super()._drop_expired(room)
+        self._vhost.turns.spend((self._under_way - before) * READ_US)
+        return is_last
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
         self._under_way += len(dead)

@@ -17,9 +17,10 @@ to pass it over there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
+from typing import Any
 
 from warren.core.backing_queue import BackingQueue, BackingQueueStatus, Listed, OneByOne, Peeked
 from warren.core.message import Envelope, Message
@@ -45,6 +46,7 @@ class DueQueue(OneByOne):
         "_due",
         "_held",
         "_held_bytes",
+        "_let_go",
         "_next_position",
         "_pending",
         "_published",
@@ -57,8 +59,12 @@ class DueQueue(OneByOne):
         "ready_bytes",
     )
 
-    def __init__(self, store: QueueStore | None = None) -> None:
+    def __init__(
+        self, store: QueueStore | None = None, let_go: Callable[[list[Any]], None] = list.clear
+    ) -> None:
+        """`let_go` empties a list that is not needed any more, in turns where it is long."""
         self._store = store
+        self._let_go = let_go
         self.defers_confirms = store is not None and store.durable
         self.defers_transient = False
         self._due: list[int] = []
@@ -298,7 +304,8 @@ class DueQueue(OneByOne):
     def _forget_ready(self) -> None:
         self.length = self.ready_bytes = self._held_bytes = 0
         self._held.clear()
-        self._due.clear()
+        due, self._due = self._due, []
+        self._let_go(due)
         self._stale.clear()
 
     def set_mode(self, mode: str) -> None:
@@ -391,11 +398,11 @@ class DueQueue(OneByOne):
         """No client is ever told what was in here before."""
 
 
-def due_queue(backing: BackingQueue) -> DueQueue:
+def due_queue(backing: BackingQueue, let_go: Callable[[list[Any]], None]) -> DueQueue:
     """Takes the place of a new backing queue with all that is in its store, or is that itself."""
     if isinstance(backing, DueQueue):
         return backing
-    return DueQueue(backing.store if isinstance(backing, VariableQueue) else None)
+    return DueQueue(backing.store if isinstance(backing, VariableQueue) else None, let_go)
 
 
 def _number(due: float | None, position: int) -> int:

@@ -1055,14 +1055,11 @@ class Queue:
 
     def _send_message(self, consumer: Consumer, message: Message) -> None:
         """`_send` a message that the queue had kept."""
-        if self._rules and message.redelivered and self._redelivery is not None:
-            envelope = self._redelivery.shown(self.backing, message)
-        else:
-            envelope = message.envelope
-        consumer.send(envelope, message.body, message.redelivered)
-        if self._trace is not None:
-            recipient = consumer.traced_as()
-            self._trace.delivered(self, recipient, envelope, message.body, message.redelivered)
+        if self._rules:
+            envelope = self._envelope_delivered(message)
+            self._send(consumer, envelope, message.body, message.redelivered)
+            return
+        consumer.send(message.envelope, message.body, message.redelivered)
 
     def _hand_over(self, consumer: Consumer, message: Message) -> None:
         if self._rules:
@@ -1074,9 +1071,8 @@ class Queue:
     def _hand_over_by_rules(self, consumer: Consumer, message: Message) -> None:
         self.unacked += 1
         envelope = message.envelope
-        if message.redelivered and self._redelivery is not None:
-            # Only what the client is sent has the count, not what the queue keeps.
-            message.envelope = self._redelivery.shown(self.backing, message)
+        # Only what the client is sent has the count, not what the queue keeps.
+        message.envelope = self._envelope_delivered(message)
         consumer.take(message)
         if self._trace is not None:
             recipient = consumer.traced_as()
@@ -1084,6 +1080,12 @@ class Queue:
                 self, recipient, message.envelope, message.body, message.redelivered
             )
         message.envelope = envelope
+
+    def _envelope_delivered(self, message: Message) -> Envelope:
+        """What a consumer is shown of a message: its count, once it was returned."""
+        if self._redelivery is None or not self._redelivery.count(self.backing, message):
+            return message.envelope
+        return self._redelivery.shown(self.backing, message)
 
     def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
         """Give the only consumer what it can take, up to a limit. Returns how many it took."""

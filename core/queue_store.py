@@ -133,7 +133,10 @@ class QueueStore(Protocol):
 
     def expiries(self) -> Iterator[tuple[int, float | None]]:
         """The position of each message the node found when it started, and when it expires, on
-        the clock of the node. Nothing is written or removed meanwhile."""
+        the clock of the node. Nothing is written or removed meanwhile.
+
+        Who asks reads messages in any order from now on: the store keeps in memory where they are.
+        """
         ...
 
     def close(self, undelivered_from: int) -> None:

@@ -880,7 +880,7 @@ class VirtualHost:
                 exclusive_owner=None,
                 arguments=arguments,
                 settings=settings,
-                backing=due_queue(self._new_backing_queue(spec)),
+                backing=due_queue(self._new_backing_queue(spec), self.turns.let_go),
                 queue_id=record.queue_id,
                 codec=self.codec,
             )

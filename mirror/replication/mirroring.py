@@ -40,6 +40,7 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.queue_type import QUORUM, majority_of, type_of
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.records import QueueRecord
+from warren.core.turns import Turns
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
@@ -983,7 +984,13 @@ class Mirroring:
             if copy is not None and copy.mirror is mirror:
                 self._report(copy, batch)
 
-        mirror = Mirror(self._name, record.epoch, _levels(settings, backings), self._clock, report)
+        mirror = Mirror(
+            self._name,
+            record.epoch,
+            _levels(settings, backings, self._node.turns),
+            self._clock,
+            report,
+        )
         mirror.former = self._formers.take(queue_id)
         copy = CopyHere(
             key,
@@ -1013,7 +1020,7 @@ class Mirroring:
         former = self._formers.take_whole(record)
         if former is None:
             return
-        levels = _levels(self._settings(key, record), former.levels)
+        levels = _levels(self._settings(key, record), former.levels, self._node.turns)
         mirror = Mirror.of_disk(self._name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
         carrier = CarrierKind.of(record)
@@ -1376,12 +1383,14 @@ class Mirroring:
             copy.slice_came(epoch, number, content)
 
 
-def _levels(settings: QueueSettings, backings: Sequence[MirroredLevel]) -> Sequence[MirroredLevel]:
+def _levels(
+    settings: QueueSettings, backings: Sequence[MirroredLevel], turns: Turns
+) -> Sequence[MirroredLevel]:
     """The backing queues of a copy, as a queue of this type needs them."""
     if settings.type is QUORUM:
         return [quorum_level(backings[0], LastingEnvelopes())]
     if settings.delays is not None:
-        return [due_queue(backings[0])]
+        return [due_queue(backings[0], turns.let_go)]
     return backings
 
 

@@ -231,5 +231,15 @@ def test_large_messages_are_handed_out_a_few_at_a_time(size: int) -> None:
 
 
 def test_it_takes_the_place_of_a_new_backing_queue() -> None:
-    queue = due_queue(MemoryQueue())
-    assert due_queue(queue) is queue
+    queue = due_queue(MemoryQueue(), list.clear)
+    assert due_queue(queue, list.clear) is queue
+
+
+def test_what_a_long_queue_keeps_in_memory_is_let_go_by_others() -> None:
+    """To free a million numbers at once takes ten milliseconds."""
+    kept: list[list[int]] = []
+    queue = DueQueue(FakeQueueStore(), kept.append)
+    for _ in range(10):
+        queue.publish(PERSISTENT, b"m", 1.0, None, 0)
+    queue.delete()
+    assert [len(numbers) for numbers in kept] == [10]

@@ -195,6 +195,21 @@ def test_what_is_cancelled_or_sent_now_is_so_at_mirrors_too(cluster: Cluster) ->
     assert arrived(client_of(cluster, record(cluster).leader)) == [2, 3]
 
 
+def test_another_node_takes_over_in_order(cluster: Cluster) -> None:
+    """As when leaders are spread anew, or a node goes to maintenance."""
+    client = prepare(cluster)
+    for number in range(COUNT):
+        delay(client, number, 60_000 - 2000 * number)
+    cluster.clock.advance(1)
+    mirroring = cluster["a"].mirroring
+    (led,) = [led for led in mirroring._led.values() if led.queue.name == QUEUE]
+    mirroring.hand_overs.begin(led, "b")
+    cluster.clock.advance(10)
+    assert record(cluster).leader == "b"
+    cluster.clock.advance(60)
+    assert arrived(client) == list(range(COUNT))[::-1]
+
+
 def test_the_queue_goes_everywhere_with_its_exchange(cluster: Cluster) -> None:
     client = prepare(cluster)
     delay(client, 1, 60_000)
