@@ -59,6 +59,7 @@ from warren.core.policy import Policies
 from warren.core.ports import (
     Clock,
     Commit,
+    Conflict,
     ContentCodec,
     Key,
     MetadataStore,
@@ -166,6 +167,8 @@ class VirtualHost:
         self.past_received = 0
         self.past_sent = 0
         self._ended = False
+        # Whether it is being deleted, in turns.
+        self._is_going = False
         # The exchanges that have a delay queue.
         self.delayed: dict[str, DelayedExchange] = {}
         self.codec = codec
@@ -680,6 +683,7 @@ class VirtualHost:
 
     async def empty(self) -> None:
         """Delete most of what is in it, because all of it is to go."""
+        self._is_going = True
         await self.ending.queues(list(self.queues.values())[FEW:])
         self.turns.let_go(await self.ending.most_of(list(self.bindings())))
 
@@ -917,6 +921,22 @@ class VirtualHost:
                 del self._exclusive[queue.exclusive_owner]
         self.topology.generation += 1
         queue.delete()
+        if queue.settings.delays is not None:
+            # Its exchange may go in the same transaction.
+            self.turns.soon(partial(self._replace_delay_queue, queue.settings.delays))
+
+    def _replace_delay_queue(self, exchange: str) -> None:
+        """Make another delay queue where one has ended with its node, and not with its exchange:
+        what the exchange is to delay would be dropped."""
+        if exchange not in self.delayed or self.delay_queue(exchange) is not None:
+            return
+        if self._is_going or self._ended:
+            return
+        write = self._delay_queue(exchange, self.delayed[exchange].durable)
+        keys = (write.key, ("exchange", self.name, exchange))
+        # Another node may be faster.
+        with suppress(Conflict):
+            self._store.transact([write], [self._unchanged(key) for key in keys])
 
     def _add_binding(self, key: Key, binding: Binding) -> None:
         if not self.exchanges[binding.source].add(binding):

@@ -11,6 +11,8 @@ from pipe import Broker, Client, Content
 from warren.core.delay_queue import UNDER_WAY_MAX, DelayQueue
 from warren.core.field import Field, Table, long, longstr
 from warren.core.message import Message
+from warren.core.vhost import FEW
+from warren.core.waiting import run
 
 DIRECT: Table = {"x-delayed-type": longstr("direct")}
 
@@ -288,12 +290,13 @@ class TestRouting:
         assert content is not None
         assert content.method.exchange == "first"
 
+    @pytest.mark.parametrize("source", ["amq.fanout", "amq.direct", "amq.topic"])
     def test_an_ordinary_exchange_can_lead_to_a_delayed_one(
-        self, broker: Broker, client: Client
+        self, broker: Broker, client: Client, source: str
     ) -> None:
-        client.sends(commands.Exchange.Bind, source="amq.fanout", destination="dx", routing_key="")
+        client.sends(commands.Exchange.Bind, source=source, destination="dx", routing_key="k")
         client.receives(commands.Exchange.BindOk)
-        delay(client, b"1", 400, exchange="amq.fanout")
+        delay(client, b"1", 400, exchange=source)
         assert bodies(client) == []
         broker.advance(0.4)
         assert bodies(client) == [b"1"]
@@ -390,3 +393,23 @@ class TestTheQueueBehind:
         client.declares("second")
         client.sends(commands.Queue.Declare, queue="third")
         client.receives_close(406)
+
+
+class TestWithoutItsQueue:
+    def test_the_exchange_gets_another_queue_when_its_own_has_ended(
+        self, broker: Broker, client: Client
+    ) -> None:
+        """As where the node that had it is gone for good."""
+        broker.vhost.delete_queue(broker.queue("amq.delayed.dx"))
+        broker.settle()
+        delay(client, b"1", 300)
+        broker.advance(0.3)
+        assert bodies(client) == [b"1"]
+
+    def test_a_virtual_host_that_is_deleted_gets_none(self, broker: Broker, client: Client) -> None:
+        for number in range(30):
+            declare(client, f"dx{number}")
+        vhost = broker.vhost
+        run(vhost.empty(), lambda result: result())
+        broker.settle()
+        assert 0 < len(vhost.queues) <= FEW

@@ -153,6 +153,19 @@ def test_definitions_have_the_exchange_and_not_its_queue(api: ApiClient) -> None
     assert api.get("/exchanges/%2F/dx")[1]["messages_delayed"] == 0
 
 
+def test_definitions_with_a_type_that_cannot_route_are_refused(api: ApiClient) -> None:
+    exchange = {
+        "name": "bad",
+        "vhost": "/",
+        "type": "x-delayed-message",
+        "durable": True,
+        "auto_delete": False,
+        "arguments": {"x-delayed-type": "bogus"},
+    }
+    assert api.post("/definitions", {"exchanges": [exchange]})[0] == 400
+    assert api.get("/exchanges/%2F/bad")[0] == 404
+
+
 def test_the_metrics_count_what_waits(broker: Broker, api: ApiClient) -> None:
     publish(api, "waits")
     assert "\nwarren_messages_delayed 1\n" in metrics(broker, "")

@@ -44,7 +44,7 @@ def client_of(cluster: Cluster, node: str) -> Client:
     return client
 
 
-def prepare(cluster: Cluster, node: str = "a") -> Client:
+def prepare(cluster: Cluster, node: str = "a", *, durable: bool = True) -> Client:
     """A client at the node where the delayed exchange was declared, with a queue bound to it."""
     client = client_of(cluster, node)
     arguments: Table = {"x-delayed-type": longstr("direct")}
@@ -52,7 +52,7 @@ def prepare(cluster: Cluster, node: str = "a") -> Client:
         commands.Exchange.Declare,
         exchange="dx",
         exchange_type="x-delayed-message",
-        durable=True,
+        durable=durable,
         arguments=arguments,
     )
     cluster.clock.advance(3)
@@ -220,3 +220,28 @@ def test_the_queue_goes_everywhere_with_its_exchange(cluster: Cluster) -> None:
         assert QUEUE not in cluster[name].vhost.queues
     for name in "bc":
         assert not [c for c in cluster[name].mirroring._copies.values() if QUEUE in c.key]
+
+
+def test_a_transient_exchange_has_another_queue_when_the_node_of_its_queue_is_gone(
+    cluster: Cluster,
+) -> None:
+    cluster["a"].node.policies.clear("/", "ha")
+    cluster.settle()
+    prepare(cluster, durable=False)
+    queue_id = record(cluster).queue_id
+    cluster.kill("a")
+    cluster.tidy_after("a")
+    cluster.clock.advance(30)
+    assert "dx" in cluster["b"].vhost.exchanges
+    assert record(cluster).queue_id != queue_id
+    assert record(cluster).leader in "bc"
+    other = client_of(cluster, "b")
+    other.sends(commands.Queue.Declare, queue="other")
+    cluster.clock.advance(1)
+    other.receives(commands.Queue.DeclareOk)
+    other.sends(commands.Queue.Bind, queue="other", exchange="dx", routing_key="k")
+    cluster.clock.advance(1)
+    other.receives(commands.Queue.BindOk)
+    delay(other, 1, 5000)
+    cluster.clock.advance(6)
+    assert other.counts("other") == (1, 0)
