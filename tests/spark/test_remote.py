@@ -51,11 +51,17 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
             channel.queue_declare("orders", durable=True)
             channel.queue_declare("invoices", durable=True)
             channel.queue_declare("jobs", durable=True, arguments={"x-max-priority": 3})
+            # Nobody waits for each of them; the confirm of the last one comes after all.
+            quick = channel.connection.channel()
             for number in range(COUNT):
-                publish(channel, "orders", b"%d" % number)
-                publish(channel, "invoices", b"%d" % (1000 + number))
+                publish(quick, "orders", b"%d" % number)
+                publish(quick, "invoices", b"%d" % (1000 + number))
             for number in range(6):
-                publish(channel, "jobs", b"%d" % number, priority=number % 3)
+                publish(quick, "jobs", b"%d" % number, priority=number % 3)
+            quick.close()
+            channel.queue_declare("last", durable=True)
+            publish(channel, "last", b"0")
+            channel.queue_delete("last")
         yield broker
 
 
