@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
-from warren.core.message import Envelope, Message
+from warren.core.message import Envelope, Message, mark_delivered
 from warren.core.peeking import list_positions, peek
 from warren.core.settlement import PublishConfirms
 
@@ -203,9 +203,14 @@ class MemoryQueue:
         return max(self.undelivered_from, self._delivered_below)
 
     def count_as_delivered(self, below: int) -> None:
-        self._delivered_below = max(self._delivered_below, below)
-        for message in (*self._ready, *[message for _, message in self._returned]):
-            message.redelivered |= message.position < below
+        counted = self._delivered_below
+        if below <= counted:
+            return
+        self._delivered_below = below
+        mark_delivered(self._ready, counted, below)
+        if self.undelivered_from > counted:
+            for _, message in self._returned:
+                message.redelivered |= message.position < below
 
     def set_mode(self, mode: str) -> None:
         """There is only memory."""

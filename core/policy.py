@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from warren.core.delay import exchange_behind
 from warren.core.matcher import Matcher
 from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.core.policy_definition import NOT_FOR, check_definition
@@ -263,7 +264,12 @@ class Policies:
     def applied(
         self, vhost: str, name: str, kind: Kind, queue_type: QueueType = CLASSIC
     ) -> Applied:
-        """What applies to the exchange of this name, or to the queue, which is of this type."""
+        """What applies to the exchange of this name, or to the queue, which is of this type.
+
+        A delay queue has the policies of a queue with the name of its exchange.
+        """
+        if kind == "queue":
+            name = exchange_behind(name) or name
         policy = matching(self.of_vhost(vhost), name, kind, queue_type)
         operator_policy = matching(self.of_vhost(vhost, operator=True), name, kind, queue_type)
         return Applied(
@@ -275,6 +281,10 @@ class Policies:
     def queue_settings(self, vhost: str, name: str, declared: QueueArguments) -> QueueSettings:
         """What the queue of this name with these arguments goes by."""
         applied = self.applied(vhost, name, "queue", declared.type)
+        exchange = exchange_behind(name)
+        if exchange is not None:
+            locator = applied.definition.get("queue-master-locator")
+            return QueueSettings(queue_mode="lazy", queue_master_locator=locator, delays=exchange)
         return effective_arguments(declared, applied.definition)
 
     def alternate_exchange(self, vhost: str, name: str) -> str | None:

@@ -373,8 +373,7 @@ class Queue:
     ) -> Settlement:
         """`publish` what another leader may have delivered.
 
-        That it counts as delivered once is the business of the backing queue, unless somebody
-        takes it at once and does not acknowledge.
+        Where no consumer takes it at once, the backing queue is to count it as delivered.
         """
         return self._publish_by_rules(envelope, body, confirms, publish_seq, again=True)
 
@@ -418,6 +417,7 @@ class Queue:
                 message = backing.publish_delivered(
                     envelope, body, expires_at, confirms, publish_seq
                 )
+                message.redelivered |= again
                 self._hand_over(consumer, message)
             if len(ready) > 1 and not consumer.blocked:
                 ready.rotate(-1)
@@ -742,7 +742,13 @@ class Queue:
     # Life
 
     def check_access(self, connection: object) -> None:
-        """Raise `ResourceLocked` when the queue belongs to another connection."""
+        """Raise `ResourceLocked` when the queue belongs to another connection, and `AccessRefused`
+        when it is a delay queue."""
+        if self.settings.delays is not None:
+            raise AccessRefused(
+                f"queue '{self.name}' in vhost '{self._vhost.name}' belongs to exchange"
+                f" '{self.settings.delays}' and cannot be used by clients"
+            )
         if self.exclusive_owner is not None and self.exclusive_owner is not connection:
             raise self.locked()
 

@@ -62,6 +62,7 @@ class QueueSettings:
 
     `delivery_limit`: how often a message may be returned; `dead_letter_strategy`: whether a dead
     letter that reaches no queue is kept. Both are None where the queue knows no such thing.
+    `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
     """
 
     type: QueueType = CLASSIC
@@ -81,6 +82,7 @@ class QueueSettings:
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
+    delays: str | None = None
 
     @property
     def keeps_dead(self) -> bool:

@@ -34,7 +34,7 @@ from itertools import compress, pairwise
 from operator import attrgetter
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
-from warren.core.message import PAGED_OUT, Envelope, Message
+from warren.core.message import PAGED_OUT, Envelope, Message, mark_delivered
 from warren.core.paging import FREED_AT_ONCE, SLICE, Pager
 from warren.core.peeking import FAR, Ahead, list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
@@ -167,6 +167,11 @@ class VariableQueue:
         self._look_at = self._next_position + pager.worth_paging
         self._find_tail()
         self.set_mode(mode)
+
+    @property
+    def store(self) -> QueueStore:
+        """Where its messages are, for a backing queue of another kind that takes its place."""
+        return self._store
 
     # Publishing
 
@@ -574,10 +579,16 @@ class VariableQueue:
         return max(self.undelivered_from, self._store.redelivered_below)
 
     def count_as_delivered(self, below: int) -> None:
-        self._store.redelivered_below = max(self._store.redelivered_below, below)
-        returned = [message for _, message in self._returned]
-        for message in (*returned, *self._q4, *(self._q1 or ())):
-            message.redelivered |= message.position < below
+        counted = self._store.redelivered_below
+        if below <= counted:
+            return
+        self._store.redelivered_below = below
+        # What is below the former end was marked when it was counted, or when it was read.
+        mark_delivered(self._q4, counted, below)
+        mark_delivered(self._q1 or (), counted, below)
+        if self.undelivered_from > counted:
+            for _, message in self._returned:
+                message.redelivered |= message.position < below
 
     # Where a publish goes
 

@@ -772,6 +772,17 @@ class QueueIndex:
             return self._unwritten[first][0].expires_at
         return self._surroundings.node_time(entries[0].expires_us) if entries else None
 
+    def expiries(self) -> Iterator[tuple[int, float | None]]:
+        node_time = self._surroundings.node_time
+        for segment in list(self.segments.values()):
+            was_unloaded = segment.columns is None
+            columns = self._columns(segment)
+            base = segment.start
+            for at in columns.live(0, SEGMENT_ENTRIES):
+                yield base + at, node_time(columns.expires[at])
+            if was_unloaded and not segment.dirty:
+                segment.unload()
+
     def _nothing_expires(self, number: int) -> bool:
         """Whether that can be said of the segment, without bringing it to memory."""
         segment = self.segments.get(number)

@@ -156,6 +156,7 @@ class QueueRows:
             "exclusive": queue.exclusive_owner is not None,
             "arguments": to_json(queue.arguments),
             "node": leader_of(self._request, listed),
+            **({"delays": queue.settings.delays} if queue.settings.delays is not None else {}),
             **self._members(queue),
             **self._mirrors(queue),
         }

@@ -55,6 +55,8 @@ SHOVEL_MESSAGES = (
     _counter("shovel_messages_moved_total", "Messages that shovels of this node have moved"),
 )
 
+DELAYED = (_gauge("messages_delayed", "Messages that wait in delayed exchanges"),)
+
 FEDERATION_LINKS = (
     _gauge("federation_links", "Federation links that run here, by what they are for and state"),
 )

@@ -27,6 +27,7 @@ export function features(row) {
   if (row.durable) badge("D", "durable");
   if (row.auto_delete) badge("AD", "auto-delete");
   if (row.internal) badge("I", "internal: only other exchanges publish to it");
+  if (row.delays) badge("Delay", `delayed messages of the exchange ${row.delays} wait here`);
   if (row.exclusive) badge("Excl", "exclusive to one connection");
   const declared = row.arguments ?? {};
   const policy = row.effective_policy_definition ?? {};

@@ -262,6 +262,10 @@ class LeaderLevel(OneByOne):
             self.inner.count_as_delivered(max(again) + 1)
         return self.inner
 
+    def doubt_hand_outs(self) -> None:
+        """A mirror is out of reach: hand out nothing more before mirrors have reported again."""
+        self.hand_outs.doubt(max(self._fetched_below, self.inner.undelivered_from))
+
     # For the synchronisation of mirrors
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:

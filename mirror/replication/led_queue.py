@@ -232,7 +232,9 @@ class LedQueue:
 
     def joined(self, members: Members) -> None:
         self._joined = True
-        self.members_changed(tuple(m for m in members if m.node != self._node), ())
+        # After a promotion some were presumed to be there, and have died before this node joined.
+        gone = tuple(member for member in self._members.values() if member not in members)
+        self.members_changed(tuple(m for m in members if m.node != self._node), gone)
         self._effects.group_joined(self)
 
     def already_joined(self, members: Members) -> None:

@@ -59,6 +59,9 @@ TABLE = """
 /exchanges/{vhost}/{exchange}/bindings/source GET U A
 /exchanges/{vhost}/{exchange}/bindings/destination GET U A
 /exchanges/{vhost}/{exchange}/publish POST U A
+/exchanges/{vhost}/{exchange}/delayed GET U A
+/exchanges/{vhost}/{exchange}/delayed/{message} DELETE U A
+/exchanges/{vhost}/{exchange}/delayed/{message}/send POST U A
 /bindings GET U
 /bindings/{vhost} GET U A
 /bindings/{vhost}/e/{source}/{kind}/{destination} GET U A
@@ -215,7 +218,17 @@ def refused(broker: Broker, user: str | None, path: str, method: str, vhost: str
     for name in ("node", "queue", "exchange", "source", "destination", "key", "connection"):
         names[name] = MISSING
     names["position"] = "1"
-    for name in ("channel", "user", "name", "component", "within", "unit", "port", "protocol"):
+    for name in (
+        "channel",
+        "user",
+        "name",
+        "component",
+        "within",
+        "unit",
+        "port",
+        "protocol",
+        "message",
+    ):
         names[name] = MISSING
     for name in ("snapshot", "file", "queue_id", "cursor"):
         names[name] = MISSING
