@@ -168,7 +168,7 @@ class SnapshotService:
         if not QUEUE_ID.fullmatch(queue_id):
             raise SnapshotRefused("OptionRefused", f"{queue_id!r} is no id of a queue")
         path = granted.directory / "queues" / f"{queue_id}.npy"
-        return await self._read(lambda: _read_piece(path, start, size, None))
+        return await self._read(path, start, size, None)
 
     async def read_log(self, granted: Granted, name: str, start: int, size: int) -> Piece:
         """Octets of a log file. Raises `SnapshotRefused`, OSError."""
@@ -176,16 +176,16 @@ class SnapshotService:
             raise SnapshotRefused("OptionRefused", f"{name!r} is no name of a log file")
         path = granted.directory / "log" / name
         extents = granted.directory / "extents" / name
-        return await self._read(lambda: _read_piece(path, start, size, extents))
+        return await self._read(path, start, size, extents)
 
-    async def _read(self, read: Callable[[], Piece]) -> Piece:
+    async def _read(self, path: Path, start: int, size: int, extents: Path | None) -> Piece:
+        now = self._now()
+        wait_s = self._pace.wait_s(now)
+        self._pace.used(now, min(size, PIECE_BYTES_MAX))
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
         async with self._reading:
-            wait_s = self._pace.wait_s(self._now())
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
-            piece = await asyncio.to_thread(read)
-            self._pace.used(self._now(), max(1, len(piece.data)))
-            return piece
+            return await asyncio.to_thread(_read_piece, path, start, size, extents)
 
     @property
     def _pins(self) -> Path:

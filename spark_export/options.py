@@ -55,6 +55,9 @@ PARTITION_BYTES = 128 << 20
 MILLISECONDS_MIN = 10**11
 """In 1973; numbers below are seconds of this century, or 20260131."""
 
+OF_TABLES = ("provider", "owner", "location")
+"""What Spark adds to the options of CREATE TABLE."""
+
 POSITION_MAX = (1 << 63) - 1
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -157,7 +160,8 @@ class ReadOptions:
         """Raises `OptionRefused` when no path was given."""
         if self.path is None:
             raise OptionRefused(
-                "option path is missing: the data directory of a node, or warren://node:15672"
+                "option path is missing: the data directory of a node, or warren://node:15672 (a"
+                " table of CREATE TABLE has lost it; CREATE TEMPORARY VIEW keeps it)"
             )
         if self.path.startswith("file:"):
             return Path(unquote(urlsplit(self.path).path))
@@ -214,6 +218,12 @@ def near_names(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown(key: str) -> str:
+    if key.lower() in OF_TABLES:
+        return (
+            "CREATE TABLE USING warren would make a table that cannot be read, because Spark does"
+            " not hand its options to a source in Python; CREATE TEMPORARY VIEW ... USING warren"
+            " OPTIONS (...) can be read, one for each store"
+        )
     if key.lower() == "paths":
         return "one path is read at a time"
     return f"there is no option {key}; {near_names(key, _FIELDS)}"

@@ -26,6 +26,7 @@ from warren.spark_export.errors import (
     SparkExportError,
     StoreRefused,
 )
+from warren.spark_export.lease_keeper import release_with
 from warren.spark_export.node_urls import Login, NodeAddress
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.remote_files import RemoteFiles
@@ -52,6 +53,11 @@ class Part(NamedTuple):
 
     node: str
     files: RemoteFiles
+
+    @property
+    def key(self) -> tuple[NodeAddress, str, str]:
+        """What it takes to release it: address, id and token."""
+        return self.files.address, self.files.snapshot, self.files.token
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class RemoteStore:
         cursor: str | None = None,
         owner: Owner | None = None,
     ) -> RemoteSnapshot:
-        """`owner` is left out: a node does not see our processes."""
+        """The snapshot is released when its `owner` ends (`lease_keeper.py`)."""
         body = {
             "vhost": selector.vhost,
             "queues": None if selector.names is None else list(selector.names),
@@ -148,6 +154,8 @@ class RemoteStore:
         for _ in range(LOOKS_MAX):
             snapshot, missing = self._try_create(body)
             if not missing and snapshot.has_each_once:
+                if owner is not None:
+                    release_with(owner, [part.key for part in snapshot.parts])
                 return snapshot
             snapshot.release()
         if missing:

@@ -33,6 +33,8 @@ from warren.spark_export.schema import Column, arrow_schema, columns, columns_of
 WORKERS = "pyspark.sql.worker."
 """Modules that are loaded in workers of the driver only."""
 
+FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
@@ -46,13 +48,7 @@ if TYPE_CHECKING:
 
 
 class MessageStoreSource(DataSource):
-    """Registered by `register`, or found by Spark itself (`pyspark_warren`).
-
-    `pushdown`: filters are pushed down unless the option `filterPushdown` says no. Spark refuses to
-    read from a reader that takes filters while its own setting for that is off.
-    """
-
-    pushdown = False
+    """Registered by `register`, or found by Spark itself (`pyspark_warren`)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -76,7 +72,8 @@ class MessageStoreSource(DataSource):
         chosen = columns_of(schema, options)
         if self._place is None:
             self._place = find_place(options)
-        pushdown = self.pushdown if options.filter_pushdown is None else options.filter_pushdown
+        wanted = options.filter_pushdown
+        pushdown = pushes_filters() if wanted is None else wanted
         kind = PushdownBatchReader if pushdown else BatchReader
         return kind(options.without_login(), chosen, self._place)
 
@@ -84,6 +81,8 @@ class MessageStoreSource(DataSource):
         from warren.spark_export.stream import StreamReader
 
         options = parse_options(self.options)
+        if "endingOffsets" in self.options:
+            raise OptionRefused("option endingOffsets is for batches; a stream has no end")
         if self._place is not None and options.snapshot is None:
             # It was for a batch, of which Spark did not say that it would be a stream.
             with suppress(SnapshotGone):
@@ -99,12 +98,6 @@ class MessageStoreSource(DataSource):
         from warren.spark_export.sink import stream_writer
 
         return stream_writer(self.options, schema, overwrite)
-
-
-class PushdownSource(MessageStoreSource):
-    """What `register(spark)` registers."""
-
-    pushdown = True
 
 
 class BatchReader(DataSourceReader):
@@ -133,6 +126,15 @@ class PushdownBatchReader(BatchReader):
         """All of them remain for Spark: what is read may be more than they ask for."""
         self._pushed = understand(filters)
         return filters
+
+
+def pushes_filters() -> bool:
+    """Whether Spark is about to push filters down, in this process.
+
+    Only the worker that does so may have a reader that takes filters: while the setting
+    `spark.sql.python.filterPushdown.enabled` is off, Spark refuses to read from one.
+    """
+    return FILTERS_WORKER in sys.modules
 
 
 def find_place(options: ReadOptions) -> Place:

@@ -43,7 +43,13 @@ from warren.spark_export.schema import Column, arrow_schema
 from warren.spark_export.snapshot import LEASE_S
 from warren.spark_export.snapshot_file import PinnedQueue, PinnedStore
 from warren.spark_export.stores import Store, StreamCursor, store_of
-from warren.spark_export.stream_offsets import StreamOffset, StreamQueue, Waiting, advance
+from warren.spark_export.stream_offsets import (
+    StreamOffset,
+    StreamQueue,
+    Waiting,
+    advance,
+    octets_after,
+)
 from warren.spark_export.unreadable import check_unreadable
 
 if TYPE_CHECKING:
@@ -73,6 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With `Trigger.AvailableNow` the snapshot to read, until its first batch is done."""
         self._told_lost: set[str] = set()
         self._newest: StreamOffset | None = None
+        self._lag = {"rows": 0, "octets": 0}
         self._taken_at = -self._store.snapshot_every_s
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,7 +160,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return following
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._newest is None else self._newest.to_json()
+        """The newest that is known, and how much of it comes after the batch that was begun last:
+        `lag` has the messages, and the octets of their records."""
+        if self._newest is None:
+            return None
+        return {**self._newest.to_json(), "lag": self._lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -206,14 +217,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             },
         )
         if not any(len(at.positions) for at in waiting):
+            self._lag = {"rows": 0, "octets": 0}
             return None
-        return advance(
+        following = advance(
             start,
             snapshot.name,
             waiting,
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             max_octets=self._octets_max(limit),
         )
+        self._lag = {"rows": following.left, "octets": octets_after(following, waiting)}
+        return following
 
     def _octets_max(self, limit: ReadLimit) -> int | None:
         """Spark names one limit only; where both are options the other is kept as well."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.spark_export.errors import SnapshotGone
+from warren.spark_export.errors import SnapshotGone, StoreRefused
 
 ENTRY = np.dtype(
     [
@@ -77,6 +77,11 @@ def load_entries(snapshot: Path, queue_id: int) -> Entries:
         opened = path.open("rb")
     except FileNotFoundError:
         raise SnapshotGone.at(snapshot) from None
+    except PermissionError as error:
+        raise StoreRefused(
+            f"{error}: tasks run as a user who may not read the snapshot; read through the node"
+            " instead (load warren://node:15672)"
+        ) from error
     with opened as file:
         start, count = parse_entries_head(file.read(HEAD_BYTES), str(path))
         if os.fstat(file.fileno()).st_size < start + count * ENTRY.itemsize:

@@ -78,9 +78,9 @@ def _absolute(text: str) -> Absolute:
 
 
 def _octets_a_second(text: str) -> int:
-    """Less would keep a reader waiting for a single piece of a file."""
+    """With less, readers that wait for their turn would lose patience."""
     octets = parse_bytes(text)
-    if octets < 64 << 10:
+    if octets < 1 << 20:
         raise ValueError(text)
     return octets
 
@@ -288,7 +288,7 @@ KEYS: Mapping[str, Kind] = {
     "snapshot_limit.relative": SHARE,
     "snapshot_limit.absolute": BYTES,
     "snapshot_rate": Kind(
-        _octets_a_second, "bytes a second such as 16MB, 64MiB or 67108864, from 64KiB on"
+        _octets_a_second, "bytes a second such as 16MB, 64MiB or 67108864, from 1MiB on"
     ),
     "alarms.block_all_publishers": BOOLEAN,
     "collect_statistics_interval": MILLISECONDS,

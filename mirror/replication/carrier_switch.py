@@ -86,6 +86,7 @@ class CarrierSwitch:
         noted, before = self._note(led), led.carrier
         led.member.leave()
         led.comes_over(kind, self._carriers[kind].join(record, led, led.leader.last_position))
+        led.keep_all_until_heard()
         led.member.start()
         came = led.await_mirrors(record.in_sync)
         for mirror in record.in_sync:
@@ -93,7 +94,6 @@ class CarrierSwitch:
         timer = self._clock.call_later(PATIENCE_S, led.give_mirrors_up)
         await came
         timer.cancel()
-        await self._heard(led)
         await Until(noted, lambda: noted.done)
         log_event(
             log,
@@ -106,16 +106,6 @@ class CarrierSwitch:
         )
         if not led.leader.fenced or self._is_deleted(led):
             self._carriers[before].delete_group(led.queue.queue_id)
-
-    async def _heard(self, led: LedQueue) -> None:
-        """Return when all mirrors have got something by the new carrier: one that is not wanted any
-        more may go then, and no other depends on it to join."""
-        heard = Event()
-        led.leader.announce_again()
-        led.leader.barrier(lambda _: heard.happen(), everywhere=True)
-        timer = self._clock.call_later(PATIENCE_S, heard.happen)
-        await heard
-        timer.cancel()
 
     def _is_deleted(self, led: LedQueue) -> bool:
         return self._definitions.record_of(led.key, led.queue.queue_id) is None

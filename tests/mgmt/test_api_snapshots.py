@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -149,6 +150,28 @@ def test_an_answer_has_a_piece_at_most(broker: Broker, monkeypatch: pytest.Monke
     monkeypatch.setattr(snapshot_service, "PIECE_BYTES_MAX", 50)
     got = made.read(path)
     assert len(got.body) == 50 and got.headers["Content-Range"].startswith("bytes 0-49/")
+
+
+def test_files_are_read_by_other_threads_than_that_of_the_loop(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: set[int] = set()
+    loops: set[int] = set()
+    read, find = snapshot_service._read_piece, snapshot_service.SnapshotService.find
+
+    def reads(*arguments: Any) -> snapshot_service.Piece:
+        readers.add(threading.get_ident())
+        return read(*arguments)
+
+    def finds(*arguments: Any, **more: Any) -> Any:
+        loops.add(threading.get_ident())
+        return find(*arguments, **more)
+
+    monkeypatch.setattr(snapshot_service, "_read_piece", reads)
+    monkeypatch.setattr(snapshot_service.SnapshotService, "find", finds)
+    made = make(broker)
+    made.read(f"/log/{made.log_name}")
+    assert readers and len(loops) == 1 and not readers & loops
 
 
 def test_entries_are_read_as_files_are(broker: Broker) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pickle
 import socket
+import subprocess
+import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +21,7 @@ from stream_batches import Query
 
 from warren import Broker
 from warren.mgmt import snapshot_service
+from warren.persist.pin_owner import owner_of
 from warren.spark_export import remote_node, remote_store
 from warren.spark_export.errors import (
     CursorInUse,
@@ -29,6 +33,7 @@ from warren.spark_export.errors import (
 )
 from warren.spark_export.node_urls import Login, NodeAddress, parse_node_url
 from warren.spark_export.options import parse_options
+from warren.spark_export.plan import QueueSelector
 from warren.spark_export.remote_files import RemoteFiles
 from warren.spark_export.remote_store import RemoteStore
 from warren.spark_export.schema import columns
@@ -46,11 +51,17 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
             channel.queue_declare("orders", durable=True)
             channel.queue_declare("invoices", durable=True)
             channel.queue_declare("jobs", durable=True, arguments={"x-max-priority": 3})
+            # Nobody waits for each of them; the confirm of the last one comes after all.
+            quick = channel.connection.channel()
             for number in range(COUNT):
-                publish(channel, "orders", b"%d" % number)
-                publish(channel, "invoices", b"%d" % (1000 + number))
+                publish(quick, "orders", b"%d" % number)
+                publish(quick, "invoices", b"%d" % (1000 + number))
             for number in range(6):
-                publish(channel, "jobs", b"%d" % number, priority=number % 3)
+                publish(quick, "jobs", b"%d" % number, priority=number % 3)
+            quick.close()
+            channel.queue_declare("last", durable=True)
+            publish(channel, "last", b"0")
+            channel.queue_delete("last")
         yield broker
 
 
@@ -309,6 +320,27 @@ def test_a_node_that_cannot_make_snapshots_says_what_is_missing(
     monkeypatch.setattr("warren.mgmt.api.snapshots.can_make", lambda: False)
     with pytest.raises(StoreRefused, match=r"numpy is not installed beside it"):
         rows(url(broker))
+
+
+def test_a_snapshot_goes_with_the_application_it_was_made_for(
+    tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = RemoteStore([NodeAddress(broker.host, broker.http_port)], Login("guest", "guest"))
+    options = {"lease_s": 3600, "with_state": False}
+    kept = store.create(QueueSelector(), **options)  # type: ignore[arg-type]
+    with subprocess.Popen(["sleep", "1000"]) as application:
+        owner = owner_of(application.pid)
+        assert owner is not None
+        for _ in range(2):
+            store.create(QueueSelector(), **options, owner=owner)  # type: ignore[arg-type]
+        assert len(list_snapshots(tmp_path / "data")) == 3
+        application.kill()
+    deadline = time.monotonic() + 30
+    while len(list_snapshots(tmp_path / "data")) > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [one.id for one in list_snapshots(tmp_path / "data")] == [kept.parts[0].files.snapshot]
 
 
 # Streams with a cursor

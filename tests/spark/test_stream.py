@@ -24,8 +24,9 @@ from warren.spark_export.errors import DataLost, OptionRefused
 from warren.spark_export.options import parse_options
 from warren.spark_export.remote_node import close_connections
 from warren.spark_export.remote_store import RemoteStore
-from warren.spark_export.schema import columns
+from warren.spark_export.schema import columns, spark_schema
 from warren.spark_export.snapshot import list_snapshots, load_snapshot, pins_directory
+from warren.spark_export.source import MessageStoreSource
 from warren.spark_export.stores import LocalStore
 from warren.spark_export.stream import StreamReader
 from warren.spark_export.stream_offsets import (
@@ -332,3 +333,24 @@ def test_what_is_for_batches_is_refused(tmp_path: Path, given: dict[str, str]) -
     options = parse_options({"path": str(tmp_path), **given})
     with pytest.raises(OptionRefused, match="is for batches"):
         StreamReader(options, columns(options))
+
+
+def test_the_lag_is_what_is_left_behind_the_batch(
+    source: Path | str, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(10))
+    query = Query(source, maxOffsetsPerTrigger="4")
+    lags = []
+    for _ in range(3):
+        query.batch()
+        newest = query.reader.reportLatestOffset()
+        assert newest is not None
+        lags.append(newest["lag"])
+    assert [lag["rows"] for lag in lags] == [6, 2, 0]
+    assert lags[0]["octets"] == 3 * lags[1]["octets"] > 0 == lags[2]["octets"]
+
+
+def test_a_stream_has_no_end(tmp_path: Path) -> None:
+    source = MessageStoreSource({"path": str(tmp_path), "endingOffsets": "latest"})
+    with pytest.raises(OptionRefused, match="endingOffsets is for batches"):
+        source.streamReader(spark_schema(columns(parse_options(source.options))))
