@@ -21,6 +21,7 @@ class MemoryQueue:
     """Implements `BackingQueue`."""
 
     __slots__ = (
+        "_counts",
         "_delivered_below",
         "_next_position",
         "_ready",
@@ -37,6 +38,7 @@ class MemoryQueue:
         self._returned: list[tuple[int, Message]] = []
         self._next_position = 0
         self._delivered_below = 0
+        self._counts: dict[int, int] = {}
         self.length = 0
         self.ready_bytes = 0
         self.defers_confirms = False
@@ -129,7 +131,10 @@ class MemoryQueue:
         return list(messages)
 
     def ack(self, messages: Collection[Message]) -> None:
-        """Nothing is kept of pending messages, so there is nothing to forget."""
+        """Nothing is kept of pending messages but how often they were returned."""
+        if self._counts:
+            for message in messages:
+                self._counts.pop(message.position, None)
 
     def requeue(self, messages: Iterable[Message]) -> None:
         entries = [(message.position, message) for message in messages]
@@ -145,6 +150,8 @@ class MemoryQueue:
 
     def purge(self) -> int:
         count = self.length
+        for position, _ in self._returned:
+            self._counts.pop(position, None)
         self._ready.clear()
         self._returned.clear()
         self.length = 0
@@ -175,11 +182,11 @@ class MemoryQueue:
     @property
     def delivery_counts(self) -> dict[int, int]:
         """None are kept from before."""
-        return {}
+        return self._counts
 
     @property
     def dead_marks(self) -> dict[int, int]:
-        """The same."""
+        """None are kept from before."""
         return {}
 
     def counts_changed(self, positions: Iterable[int]) -> None:

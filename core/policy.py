@@ -105,17 +105,16 @@ def merged_definition(user_policy: Policy | None, operator_policy: Policy | None
 def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
     """Step 2 of section 1.3 for queues: their arguments, and the merged definition."""
 
-    def smaller(argument: int | None, key: str) -> int | None:
-        limit: int | None = definition.get(key)
-        if argument is None or limit is None:
-            return limit if argument is None else argument
-        return min(argument, limit)
+    def smaller(argument: float | None, key: str) -> Any:
+        given = [limit for limit in (argument, definition.get(key)) if limit is not None]
+        return min(given, default=None)
 
     def own(argument: Any, key: str, default: Any = None) -> Any:
         return definition.get(key, default) if argument is None else argument
 
     if declared.type is QUORUM:
         return _quorum_settings(declared, definition)
+    delays = own(declared.redelivery_delay_ms, "redelivery-delay")
     return QueueSettings(
         message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
         expires_ms=smaller(declared.expires_ms, "expires"),
@@ -129,6 +128,8 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
         queue_master_locator=own(declared.queue_master_locator, "queue-master-locator"),
         max_priority=declared.max_priority,
         single_active_consumer=declared.single_active_consumer,
+        delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
+        redelivery_delay_ms=None if delays is None else tuple(delays),
     )
 
 

@@ -78,6 +78,7 @@ class VariableQueue:
     __slots__ = (
         "_acked",
         "_ahead",
+        "_counts",
         "_disk_bytes",
         "_disk_count",
         "_disk_end",
@@ -122,6 +123,8 @@ class VariableQueue:
     ) -> None:
         recovered = store.recovered()
         self._store = store
+        # Empty but in queues that count returns.
+        self._counts = store.delivery_counts
         self._pager = pager
         self._sizes = sizes
         self._durable = store.durable
@@ -418,6 +421,9 @@ class VariableQueue:
             self._store.remove(messages)
         if self._pending:
             self._forget_pending(messages)
+        if self._counts:
+            for message in messages:
+                self._counts.pop(message.position, None)
 
     def requeue(self, messages: Iterable[Message]) -> None:
         messages = list(messages)
@@ -446,6 +452,8 @@ class VariableQueue:
 
     def purge(self) -> int:
         count = self.length
+        if self._counts:
+            self._forget_counts()
         if self._stored and count:
             if self._returned:
                 self._store.remove([message for _, message in self._returned])
@@ -453,6 +461,13 @@ class VariableQueue:
             self._store.remove_range(self.undelivered_from, self._next_position)
         self._forget_ready()
         return count
+
+    def _forget_counts(self) -> None:
+        """Of all that is ready: returned messages, and those found at the start."""
+        ready = [position for position, _ in self._returned]
+        undelivered_from = self.undelivered_from
+        for position in (*ready, *[at for at in self._counts if at >= undelivered_from]):
+            self._counts.pop(position, None)
 
     def delete(self) -> None:
         self._forget_ready()
@@ -494,12 +509,13 @@ class VariableQueue:
             return self._disk_start
         return self._q1[0].position if self._q1 else self._next_position
 
-    # For quorum queues
+    # For queues that count returns
 
     @property
     def delivery_counts(self) -> dict[int, int]:
-        """How often messages were returned, as `core/quorum_level.py` counts it."""
-        return self._store.delivery_counts
+        """How often messages were returned, as `core/redelivery.py` and `core/quorum_level.py`
+        count it."""
+        return self._counts
 
     @property
     def dead_marks(self) -> dict[int, int]:

@@ -168,7 +168,7 @@ class VirtualHost:
         self._ended = False
         # The exchanges that have a delay queue.
         self.delayed: dict[str, DelayedExchange] = {}
-        self._codec = codec
+        self.codec = codec
         self._store = store
         self._policies = policies
         self._limits = limits
@@ -582,8 +582,8 @@ class VirtualHost:
             self.exchanges.get,
             exchange,
             routing_keys,
-            lambda: self._codec.headers(header),
-            lambda name: self._codec.property_text(header, name),
+            lambda: self.codec.headers(header),
+            lambda name: self.codec.property_text(header, name),
             self._is_addressable,
         )
         self._count_routing(routed)
@@ -869,7 +869,7 @@ class VirtualHost:
                 settings=settings,
                 queue_id=record.queue_id,
                 level=level,
-                codec=self._codec,
+                codec=self.codec,
             )
         if settings.delays is not None:
             return DelayQueue(
@@ -882,7 +882,7 @@ class VirtualHost:
                 settings=settings,
                 backing=due_queue(self._new_backing_queue(spec)),
                 queue_id=record.queue_id,
-                codec=self._codec,
+                codec=self.codec,
             )
         backing: BackingQueue
         if settings.max_priority is None:

@@ -13,6 +13,7 @@ const BADGES = [
   ["SAC", "x-single-active-consumer", null, "one active consumer at a time"],
   ["Lazy", "x-queue-mode", "queue-mode", "messages are kept on disk"],
   ["DLim", "x-delivery-limit", "delivery-limit", "a message may come back % times"],
+  ["Wait", "x-redelivery-delay", "redelivery-delay", "returns wait for % ms"],
   ["AE", "alternate-exchange", "alternate-exchange", "what matches no binding goes to %"],
 ];
 /** Shown in another way, or without a meaning of their own. */

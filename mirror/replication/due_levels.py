@@ -7,11 +7,12 @@ messages with the positions its leader names, wherever they stand (`core/due_que
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import cast
 
 from warren.core.due_queue import DueQueue
 from warren.core.message import Message
+from warren.mirror.replication.instructions import Op
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
 
@@ -29,6 +30,9 @@ class DueLeaderLevel(LeaderLevel):
         messages = self._due.take(positions)
         self._fetched(messages)
         return messages
+
+    def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
+        return []
 
     def first_due(self, start: int, count: int) -> list[Message]:
         return self._due.first_due(start, count)

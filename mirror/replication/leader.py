@@ -309,6 +309,16 @@ class Leader:
         for level in self.levels:
             level.doubt_hand_outs()
 
+    def ask_for_reports(self) -> int:
+        """Tell mirrors what they know; returns the batch that says so."""
+        for number, level in enumerate(self.levels):
+            self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
+        return self._batch
+
+    def all_have(self, batch: int) -> bool:
+        """Whether all mirrors in sync have everything up to this batch."""
+        return all([copy.has_batch >= batch for copy in self._copies.values() if copy.in_sync])
+
     def tell_handed_out(self) -> None:
         """Have mirrors know exactly what counts as delivered; nothing is handed out meanwhile."""
         self._hand_outs.clear()

@@ -28,6 +28,8 @@ SEEDS = (
 )
 
 ONCE_FAILED = {
+    30_524_952: "a mirror left that was not wanted before all had come over to another carrier",
+    30_526_948: "a change of policy waited for mirrors to report while their leader was silent",
     30_523_809: "a leader that joined its group late counted on a member that had died",
     30_522_111: "what tells a mirror to begin was thought to be everywhere before it was written",
     40_041_862: "what a copy on disk lacked that led without votes was not looked for",
