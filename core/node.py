@@ -314,10 +314,11 @@ class Node:
             check_user_channel(limits, user.name, opened)
 
     def unacked_of(self, queue: Queue) -> list[Message]:
-        """What is pending: out for acknowledgement, wherever its channels are, or dead and not
-        buried yet."""
+        """What is pending: out for acknowledgement, wherever its channels are, dead and not buried
+        yet, or taken out by an operator."""
         vhost = self.vhosts.get(queue.vhost_name)
-        found = list(vhost.burials.of_queue(queue)) if vhost is not None else []
+        found = list(queue.taken_out)
+        found += list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)
         for channel in self.giving_back:

@@ -453,7 +453,7 @@ class Mirroring:
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
         for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
-            level.again = {position + own.delta for position in own.again}
+            level.again = {position + own.delta for position in own.again | own.taken}
         led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
         if not copy.is_outside:
             led.already_joined(led.member.others())
@@ -509,6 +509,8 @@ class Mirroring:
         for message in self._node.unacked_of(queue):
             level = min(message.envelope.priority, len(levels) - 1)
             led.leader.levels[level].pending[message.position] = message
+            if message in queue.taken_out:
+                led.leader.levels[level].taken.add(message.position)
         if isinstance(backing, PriorityQueue):
             backing.replace_levels(levels)
         else:
