@@ -51,6 +51,8 @@ TABLE = """
 /queues/{vhost}/{queue}/actions POST P A
 /queues/{vhost}/{queue}/bindings GET U A
 /queues/{vhost}/{queue}/get POST U A
+/queues/{vhost}/{queue}/messages GET U A
+/queues/{vhost}/{queue}/messages/export GET U A
 /exchanges GET U
 /exchanges/{vhost} GET U A
 /exchanges/{vhost}/{exchange} GET U A
