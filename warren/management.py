@@ -191,6 +191,7 @@ class Management:
 
     async def stop(self) -> None:
         self._listeners.stop()
+        await self.managed.message_jobs.stop()
         if self._server is not None:
             await self._server.stop()
         if self._directory_fd is not None:

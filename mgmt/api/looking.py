@@ -232,7 +232,9 @@ def _holders(request: ApiRequest, messages: set[Message]) -> dict[Message, Row]:
                 "user": traced.user,
             }
     for client in request.node.clients:
-        for channel in client.channels.values() if isinstance(client, Connection) else ():
+        if not isinstance(client, Connection):
+            continue
+        for channel in client.channels.values():
             for tag, message in channel.unacked.items():
                 if message in messages:
                     holder = message.holder

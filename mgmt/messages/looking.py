@@ -64,12 +64,18 @@ def parse_place(text: str, levels: int) -> Place:
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for: up to `limit` messages that pass the test, from a place on."""
+    """What is looked for: up to `limit` messages that pass the test, from a place on.
+
+    `ends` are the positions of each level at which a search of the oldest first ends; None is the
+    end of the queue, wherever that is by then. Without `unacked` only ready messages are looked at.
+    """
 
     test: Test
     limit: int
     start: Place | None = None
     newest_first: bool = False
+    ends: Sequence[int] | None = None
+    unacked: bool = True
 
 
 class Found(NamedTuple):
@@ -97,7 +103,9 @@ class _Held(NamedTuple):
 async def look(node: Node, queue: Queue, search: Search) -> Looked:
     """Raises `FilterTooSlow`."""
     levels = queue.levels
-    held = await _held(node, queue, len(levels))
+    held: list[list[_Held]] = [[] for _ in levels]
+    if search.unacked and queue.unacked and not leaves_out_unacked(queue):
+        held = await _held(node, queue, len(levels))
     found: list[Found] = []
     looked_at = octets = 0
     deadline = time.monotonic() + SCAN_S
@@ -132,13 +140,12 @@ def leaves_out_unacked(queue: Queue) -> bool:
 async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
     """The unacknowledged messages of each level, by position."""
     held: list[list[_Held]] = [[] for _ in range(levels)]
-    if queue.unacked and not leaves_out_unacked(queue):
-        breather = Breather()
-        await breather.breathe()
-        for message in node.unacked_of(queue):
-            level = min(message.envelope.priority, levels - 1) if levels > 1 else 0
-            if message not in queue.taken_out:
-                held[level].append(_Held(message.position, message))
+    breather = Breather()
+    await breather.breathe()
+    for message in node.unacked_of(queue):
+        level = min(message.envelope.priority, levels - 1)
+        if message not in queue.taken_out:
+            held[level].append(_Held(message.position, message))
     return [
         await first_sorted(one, lambda held: held.position, reverse=False, count=len(one))
         for one in held
@@ -162,23 +169,25 @@ async def _chunks(
         if search.newest_first:
             going = _newest(queue, number, held[number], position)
         else:
-            going = _oldest(queue, number, held[number], position or 0)
+            end = queue.levels[number].next_position
+            end = end if search.ends is None else min(end, search.ends[number])
+            going = _oldest(queue, number, held[number], position or 0, end)
         async for chunk in going:
             yield chunk
             await breather.breathe()
 
 
 async def _oldest(
-    queue: Queue, number: int, held: Sequence[_Held], start: int
+    queue: Queue, number: int, held: Sequence[_Held], start: int, end: int
 ) -> AsyncIterator[list[Found]]:
-    end = queue.levels[number].next_position
     left = [one for one in held if one.position >= start]
     while start < end and not queue.deleted:
         # The object may be another one now: a queue that gets its first mirror has another.
         peeked = queue.levels[number].peek(start, PEEK_COUNT, PEEK_BYTES)
         start = peeked.next_position
+        ready = [message for message in peeked.messages if message.position < end]
         count = next((n for n, one in enumerate(left) if one.position >= start), len(left))
-        yield _merged(number, peeked.messages, left[:count])
+        yield _merged(number, ready, left[:count])
         del left[:count]
 
 
