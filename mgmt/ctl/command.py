@@ -25,6 +25,7 @@ FAMILIES = {
     "policies": "Policies and parameters",
     "queues": "Queues and connections",
     "quorum": "Members of quorum queues",
+    "messages": "Messages",
     "shovels": "Shovels",
     "federation": "Federation",
     "node": "The node",

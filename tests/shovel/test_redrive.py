@@ -205,6 +205,6 @@ def test_rights_of_who_asks_count(end: End, brokers: tuple[Broker, Broker]) -> N
     _, begun = mover.post("/queues/%2F/dead/redrive", {})
     path = f"/message-jobs/%2F/{quote(begun['job'])}"
     job = until(lambda: (one := mover.get(path)[1])["state"] == "completed" and one)
-    refused = "access to exchange 'amq.topic' in vhost '/' refused for user 'mover'"
+    refused = "access to exchange 'in' in vhost '/' refused for user 'mover'"
     assert job["left"][0] == {"reason": refused, "messages": 4}, job
     assert len(end.take("dead", 5)) == 5
