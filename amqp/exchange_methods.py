@@ -58,6 +58,7 @@ async def _active(channel: Channel, name: str, method: commands.Exchange.Declare
         )
         await decided(commit)
         if not commit.refused:
+            await vhost.placed_exchange(name)
             return
 
 

@@ -65,7 +65,7 @@ def fill(directory: Path, messages: int, size: int) -> None:
 
 def by_export(spark: SparkSession, data: Path, snapshot: Snapshot, target: Path) -> None:
     wish = export.Wish(QueueSelector(), parse_options({}), codec=CODEC, snapshot=snapshot.directory)
-    manifest = export.run(spark, data, target, "full", wish)
+    manifest = export.run(lambda: spark, data, target, "full", wish)
     assert manifest.rows == snapshot.rows
 
 

@@ -74,7 +74,7 @@ def _export(spark: SparkSession, store: Path, archive: Path) -> dict[str, Any]:
     archive.mkdir()
     # Small, so that there is something for each executor.
     wish = Wish(QueueSelector(names=("orders",)), ReadOptions(), target_file_bytes=4096)
-    manifest = run(spark, store, archive, "full", wish)
+    manifest = run(lambda: spark, store, archive, "full", wish)
     workers = spark.sparkContext.parallelize(range(8), 8).map(_parent).distinct().collect()
     return {
         "exported": manifest.rows,

@@ -50,7 +50,14 @@ from warren.spark_export.options import parse_options
 from warren.spark_export.partition import UnitPartition
 from warren.spark_export.schema import all_columns, arrow_schema, spark_schema
 from warren.spark_export.source import BatchReader
-from warren.spark_export.unit import ENTRY, LOG_DIRECTORY, QUEUES_DIRECTORY, Unit, entries_path
+from warren.spark_export.unit import (
+    ENTRY,
+    LOG_DIRECTORY,
+    QUEUES_DIRECTORY,
+    LocalFiles,
+    Unit,
+    entries_path,
+)
 
 FILE_BYTES = 16 << 20
 BATCH_RECORDS = 500
@@ -185,7 +192,7 @@ def units_of(directory: Path) -> list[Unit]:
     borders = np.searchsorted(lengths, np.linspace(0, total, count + 1), side="left").tolist()
     borders[-1] = len(lengths)
     return [
-        Unit(str(directory), "/", "orders", QUEUE_ID, first, end, total // count)
+        Unit(LocalFiles(directory), "/", "orders", QUEUE_ID, first, end, total // count)
         for first, end in pairwise(borders)
     ]
 

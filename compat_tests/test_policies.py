@@ -264,7 +264,8 @@ def test_operator_policy_works_alone_and_limits_arguments(
 def test_policy_with_keys_of_other_queue_types_is_passed_over(
     own: RawChannel, admin: Admin, own_vhost: str
 ) -> None:
-    admin.put_policy(own_vhost, "quorum", ".*", {"delivery-limit": 3, "max-length": 1}, priority=9)
+    quorum = {"dead-letter-strategy": "at-most-once", "max-length": 1}
+    admin.put_policy(own_vhost, "quorum", ".*", quorum, priority=9)
     admin.put_policy(own_vhost, "classic", ".*", {"max-length": 4}, priority=1)
     own.declare("q")
     keeps(own, 4)

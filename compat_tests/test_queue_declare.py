@@ -368,7 +368,6 @@ def test_dead_letter_routing_key_must_be_a_string(ch: RawChannel, names: Names, 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("x-delivery-limit", 5),
         ("x-max-age", "1D"),
         ("x-initial-cluster-size", 1),
         ("x-quorum-initial-group-size", 1),

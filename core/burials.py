@@ -11,6 +11,9 @@ The dead wait in one line, the oldest first. A burial may be the cause of furthe
 join the line, so cascades of any depth need no recursion. How much of the line is worked off in a
 turn is up to the node (`turns.py`). Bodies that were paged out are read when it is their turn.
 
+Delayed messages that are due go the same way, from a delay queue to where their exchange routes
+them (`delay_queue.py`).
+
 What a dead letter looks like is amqp_semantics.md section 9.
 """
 
@@ -23,6 +26,7 @@ from functools import partial
 from typing import Protocol
 
 from warren.core import dead_letter
+from warren.core.delay import when_due
 from warren.core.exchange import Exchange
 from warren.core.log_line import log_event
 from warren.core.message import Envelope, Message
@@ -156,7 +160,8 @@ class Burials:
         self._counts.dead[Death(settings.type, strategy, reason)] += count
 
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
-        self.died(queue, len(messages), reason)
+        if queue.settings.delays is None:
+            self.died(queue, len(messages), reason)
         self._turns.spend(DEATH_US)
         self._unburied.setdefault(queue, {}).update(dict.fromkeys(messages))
         self._line.append(_Dead(queue, messages, reason, None))
@@ -271,6 +276,9 @@ class Burials:
     def _publish(
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
+        if queue.settings.delays is not None:
+            self._send_on(queue.settings.delays, message, done)
+            return
         routes = self._routes
         insists = queue.settings.keeps_dead and not queue.deleted
         exchange = routes.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
@@ -305,6 +313,18 @@ class Burials:
             self._succession.publish(targets, envelope, message.body, arrived, keep)
         else:
             self._keep(queue, message, reason, done)
+
+    def _send_on(self, delayed: str, message: Message, done: Callable[[], None]) -> None:
+        """Route a message whose delay is over; one that no queue takes is dropped."""
+        exchange = self._routes.exchanges.get(delayed)
+        if exchange is None:
+            done()
+            return
+        envelope = when_due(message.envelope, self._codec)
+        keys = (envelope.routing_key, *envelope.copies)
+        targets = self._routes.queues_for(exchange, keys, envelope.header)
+        self._turns.spend(BURIAL_US + QUEUE_US * len(targets))
+        self._succession.publish(targets, envelope, message.body, done)
 
     def _has_arrived(self, done: Callable[[], None]) -> None:
         self._counts.dead_confirmed += 1

@@ -2,7 +2,7 @@
 
 Each type answers one question: to which bindings does a message go? The answers of topic, headers
 and x-consistent-hash are worked out in the modules of these names, that of x-federation-upstream in
-`federation_hops.py`. Following bindings to other
+`federation_hops.py`, and what is a delay in `delay.py`. Following bindings to other
 exchanges, alternate exchanges and the default exchange is `routing.py`'s; permissions, existence
 and declaration rules are the virtual host's.
 """
@@ -17,6 +17,7 @@ from zlib import crc32
 
 from warren.core.binding import Binding
 from warren.core.consistent_hash import ConsistentHash, hash_source, hashed_value, weight_of
+from warren.core.delay import DELAYED_TYPE, delay_ms, delay_queue_name, routing_type
 from warren.core.errors import CommandInvalid
 from warren.core.federation_hops import hop_rule
 from warren.core.field import Table
@@ -52,7 +53,7 @@ class Exchange:
         """What looking for `destinations` costs, where that grows with the bindings."""
         return 0
 
-    every_key: ClassVar[bool] = False
+    every_key: bool = False
     """A message with CC or BCC keys is matched by each of its keys, not by the first alone."""
 
     def __init__(
@@ -319,6 +320,50 @@ class FederationUpstreamExchange(Exchange):
         self._rule = hop_rule(self.arguments)
 
 
+class DelayedExchange(Exchange):
+    """Keeps a message with a delay in its delay queue, and routes others as another type does.
+
+    Arguments that name no such type raise `PreconditionFailed` or `CommandInvalid` when the
+    exchange is made.
+    """
+
+    type = DELAYED_TYPE
+    by_key_only = False
+
+    @property
+    def match_us(self) -> int:
+        return self._routing.match_us
+
+    @property
+    def delay_queue(self) -> str:
+        """The name of the queue in which delayed messages wait."""
+        return self._to_delay_queue.destination
+
+    def check_binding(self, binding: Binding) -> None:
+        self._routing.check_binding(binding)
+
+    def destinations(
+        self, routing_key: str, headers: Headers, property_text: PropertyText
+    ) -> Collection[Binding]:
+        table = headers()
+        if delay_ms(table) is not None:
+            return (self._to_delay_queue,)
+        return self._routing.destinations(routing_key, lambda: table, property_text)
+
+    def _prepare(self) -> None:
+        self._routing = make_exchange(
+            routing_type(self.arguments), self.name, arguments=self.arguments, random=self._random
+        )
+        self.every_key = self._routing.every_key
+        self._to_delay_queue = Binding(self.name, "queue", delay_queue_name(self.name), "", {})
+
+    def _index(self, binding: Binding) -> None:
+        self._routing.add(binding)
+
+    def _unindex(self, binding: Binding) -> None:
+        self._routing.remove(binding)
+
+
 def _in_order(binding: Binding) -> tuple[str, str, str, str]:
     kind = binding.destination_kind
     return kind, binding.destination, binding.routing_key, binding.fingerprint
@@ -335,6 +380,7 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
         RandomExchange,
         ModulusHashExchange,
         FederationUpstreamExchange,
+        DelayedExchange,
     )
 }
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
-from warren.core.message import Envelope, Message
+from warren.core.message import Envelope, Message, mark_delivered
 from warren.core.peeking import list_positions, peek
 from warren.core.settlement import PublishConfirms
 from warren.core.taking import in_order, put_into_run, take_from_heap, take_from_run
@@ -22,6 +22,7 @@ class MemoryQueue:
     """Implements `BackingQueue`."""
 
     __slots__ = (
+        "_counts",
         "_delivered_below",
         "_next_position",
         "_ready",
@@ -38,6 +39,7 @@ class MemoryQueue:
         self._returned: list[tuple[int, Message]] = []
         self._next_position = 0
         self._delivered_below = 0
+        self._counts: dict[int, int] = {}
         self.length = 0
         self.ready_bytes = 0
         self.defers_confirms = False
@@ -130,7 +132,10 @@ class MemoryQueue:
         return list(messages)
 
     def ack(self, messages: Collection[Message]) -> None:
-        """Nothing is kept of pending messages, so there is nothing to forget."""
+        """Nothing is kept of pending messages but how often they were returned."""
+        if self._counts:
+            for message in messages:
+                self._counts.pop(message.position, None)
 
     def requeue(self, messages: Iterable[Message]) -> None:
         messages = list(messages)
@@ -152,6 +157,8 @@ class MemoryQueue:
 
     def purge(self) -> int:
         count = self.length
+        for position, _ in self._returned:
+            self._counts.pop(position, None)
         self._ready.clear()
         self._returned.clear()
         self.length = 0
@@ -182,11 +189,11 @@ class MemoryQueue:
     @property
     def delivery_counts(self) -> dict[int, int]:
         """None are kept from before."""
-        return {}
+        return self._counts
 
     @property
     def dead_marks(self) -> dict[int, int]:
-        """The same."""
+        """None are kept from before."""
         return {}
 
     def counts_changed(self, positions: Iterable[int]) -> None:
@@ -217,9 +224,14 @@ class MemoryQueue:
         return max(self.undelivered_from, self._delivered_below)
 
     def count_as_delivered(self, below: int) -> None:
-        self._delivered_below = max(self._delivered_below, below)
-        for message in (*self._ready, *[message for _, message in self._returned]):
-            message.redelivered |= message.position < below
+        counted = self._delivered_below
+        if below <= counted:
+            return
+        self._delivered_below = below
+        mark_delivered(self._ready, counted, below)
+        if self.undelivered_from > counted:
+            for _, message in self._returned:
+                message.redelivered |= message.position < below
 
     def set_mode(self, mode: str) -> None:
         """There is only memory."""

@@ -11,6 +11,7 @@ to queue.
 
 from __future__ import annotations
 
+from collections.abc import Reversible
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from msgspec import Struct
@@ -90,3 +91,11 @@ class Message(Struct, eq=False, gc=False):
         assert self.body is not PAGED_OUT, self.position
         self.paged_bytes = len(self.body)
         self.body = PAGED_OUT
+
+
+def mark_delivered(messages: Reversible[Message], start: int, below: int) -> None:
+    """Have those with positions in [start, below) come as redelivered; they are in order."""
+    for message in reversed(messages):
+        if message.position < start:
+            return
+        message.redelivered |= message.position < below

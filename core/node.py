@@ -315,9 +315,9 @@ class Node:
 
     def unacked_of(self, queue: Queue) -> list[Message]:
         """What is pending: out for acknowledgement, wherever its channels are, dead and not buried
-        yet, or taken out by an operator."""
+        yet, returned and waiting, or taken out by an operator."""
         vhost = self.vhosts.get(queue.vhost_name)
-        found = list(queue.taken_out)
+        found = [*queue.taken_out, *queue.waiting_messages()]
         found += list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from warren.core.delay import exchange_behind
 from warren.core.matcher import Matcher
 from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.core.policy_definition import NOT_FOR, check_definition
@@ -104,17 +105,16 @@ def merged_definition(user_policy: Policy | None, operator_policy: Policy | None
 def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
     """Step 2 of section 1.3 for queues: their arguments, and the merged definition."""
 
-    def smaller(argument: int | None, key: str) -> int | None:
-        limit: int | None = definition.get(key)
-        if argument is None or limit is None:
-            return limit if argument is None else argument
-        return min(argument, limit)
+    def smaller(argument: float | None, key: str) -> Any:
+        given = [limit for limit in (argument, definition.get(key)) if limit is not None]
+        return min(given, default=None)
 
     def own(argument: Any, key: str, default: Any = None) -> Any:
         return definition.get(key, default) if argument is None else argument
 
     if declared.type is QUORUM:
         return _quorum_settings(declared, definition)
+    delays = own(declared.redelivery_delay_ms, "redelivery-delay")
     return QueueSettings(
         message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
         expires_ms=smaller(declared.expires_ms, "expires"),
@@ -128,6 +128,8 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
         queue_master_locator=own(declared.queue_master_locator, "queue-master-locator"),
         max_priority=declared.max_priority,
         single_active_consumer=declared.single_active_consumer,
+        delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
+        redelivery_delay_ms=None if delays is None else tuple(delays),
     )
 
 
@@ -263,7 +265,12 @@ class Policies:
     def applied(
         self, vhost: str, name: str, kind: Kind, queue_type: QueueType = CLASSIC
     ) -> Applied:
-        """What applies to the exchange of this name, or to the queue, which is of this type."""
+        """What applies to the exchange of this name, or to the queue, which is of this type.
+
+        A delay queue has the policies of a queue with the name of its exchange.
+        """
+        if kind == "queue":
+            name = exchange_behind(name) or name
         policy = matching(self.of_vhost(vhost), name, kind, queue_type)
         operator_policy = matching(self.of_vhost(vhost, operator=True), name, kind, queue_type)
         return Applied(
@@ -275,6 +282,10 @@ class Policies:
     def queue_settings(self, vhost: str, name: str, declared: QueueArguments) -> QueueSettings:
         """What the queue of this name with these arguments goes by."""
         applied = self.applied(vhost, name, "queue", declared.type)
+        exchange = exchange_behind(name)
+        if exchange is not None:
+            locator = applied.definition.get("queue-master-locator")
+            return QueueSettings(queue_mode="lazy", queue_master_locator=locator, delays=exchange)
         return effective_arguments(declared, applied.definition)
 
     def alternate_exchange(self, vhost: str, name: str) -> str | None:

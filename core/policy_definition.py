@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from warren.core.pattern import InvalidPattern, compile_pattern
+from warren.core.queue_arguments import PERIOD_MS_MAX, REDELIVERY_DELAYS_MAX
 from warren.core.queue_type import CLASSIC, QUORUM, QueueType
 from warren.core.validation import ValidationFailed, is_integer, is_storable, pairs, string, term
 
@@ -50,12 +51,11 @@ NOT_FOR: Mapping[QueueType, frozenset[str]] = {
     CLASSIC: STREAM_KEYS
     | {
         "queue-leader-locator",
-        "delivery-limit",
         "dead-letter-strategy",
         "max-in-memory-length",
         "max-in-memory-bytes",
     },
-    QUORUM: STREAM_KEYS | HA_KEYS | {"queue-mode", "queue-master-locator"},
+    QUORUM: STREAM_KEYS | HA_KEYS | {"queue-mode", "queue-master-locator", "redelivery-delay"},
 }
 STREAM_SEGMENT_BYTES_MAX = 3_000_000_000
 MAX_AGE = re.compile(r"\A[0-9]+[YMDhms]\Z")
@@ -71,6 +71,13 @@ def _one_of(*choices: object) -> Valid:
 
 def _text(value: object) -> bool:
     return isinstance(value, str)
+
+
+def _delays(value: object) -> bool:
+    """A list of times in milliseconds."""
+    if not isinstance(value, list) or not 0 < len(value) <= REDELIVERY_DELAYS_MAX:
+        return False
+    return all(is_integer(one) and 0 <= one <= PERIOD_MS_MAX for one in value)
 
 
 FEDERATION_UPSTREAM = "federation-upstream"
@@ -101,6 +108,7 @@ KEYS: Mapping[str, tuple[Valid, str]] = {
         "invalid queue-master-locator value",
     ),
     "delivery-limit": (_at_least(0), "is not a valid delivery limit"),
+    "redelivery-delay": (_delays, "is not a valid list of redelivery delays"),
     "max-in-memory-length": (_at_least(0), "is not a valid maximum memory in bytes"),
     "max-in-memory-bytes": (_at_least(0), "is not a valid maximum memory in bytes"),
     "dead-letter-strategy": (

@@ -50,7 +50,7 @@ class PriorityQueue(OneByOne):
         publish_seq: int,
     ) -> None:
         self.length += 1
-        self._level(envelope).publish(envelope, body, expires_at, confirms, publish_seq)
+        self.level_of(envelope).publish(envelope, body, expires_at, confirms, publish_seq)
 
     def publish_delivered(
         self,
@@ -60,7 +60,7 @@ class PriorityQueue(OneByOne):
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> Message:
-        level = self._level(envelope)
+        level = self.level_of(envelope)
         return level.publish_delivered(envelope, body, expires_at, confirms, publish_seq)
 
     def fetch(self) -> Message | None:
@@ -191,7 +191,8 @@ class PriorityQueue(OneByOne):
         """Follow the levels after a fetch, which may have found that messages are lost."""
         self.length = sum([level.length for level in self._levels])
 
-    def _level(self, envelope: Envelope) -> BackingQueue:
+    def level_of(self, envelope: Envelope) -> BackingQueue:
+        """The backing queue of messages with such an envelope."""
         return self._levels[min(envelope.priority, len(self._levels) - 1)]
 
     def _by_level(

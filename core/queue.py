@@ -24,9 +24,10 @@ from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
 from warren.core.moving import Moving, Unanswered
-from warren.core.ports import Clock, Timer
+from warren.core.ports import Clock, ContentCodec, Timer
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue_arguments import QueueSettings
+from warren.core.redelivery import Redelivery
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.stock import Stock
 from warren.core.turns import Turns
@@ -118,6 +119,9 @@ class QueueOwner(Protocol):
     def turns(self) -> Turns: ...
 
     @property
+    def codec(self) -> ContentCodec: ...
+
+    @property
     def burials(self) -> DeadLetters: ...
 
     def queue_unused(self, queue: Queue) -> None:
@@ -154,6 +158,7 @@ class Queue:
         "_has_expiring",
         "_held",
         "_let_go",
+        "_redelivery",
         "_resume_scheduled",
         "_rules",
         "_sent_late",
@@ -162,6 +167,8 @@ class Queue:
         "_turned_away",
         "_unused_timer",
         "_vhost",
+        "_waiting_at",
+        "_waiting_timer",
         "acked",
         "active_consumer",
         "arguments",
@@ -246,6 +253,10 @@ class Queue:
         # Happens when it stays here, or another object has taken the place of this one; or when
         # messages may be handed out that could not be before.
         self._let_go: Event | None = None
+        # Where messages that come back are counted.
+        self._redelivery: Redelivery | None = None
+        self._waiting_timer: Timer | None = None
+        self._waiting_at = 0.0
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
         self._has_expiring = backing.expiring
@@ -262,7 +273,7 @@ class Queue:
 
     def stock(self) -> Stock:
         """What it holds."""
-        return Stock(self.backing.length + self.unacked, self.backing.ready_bytes)
+        return Stock(self.backing.length + self.unacked + self.waiting, self.backing.ready_bytes)
 
     @property
     def vhost_name(self) -> str:
@@ -274,10 +285,21 @@ class Queue:
         return self.durable and self.exclusive_owner is None
 
     @property
-    def kept_dead(self) -> tuple[int, int]:
-        """Dead messages that count as in the queue until their dead letters are safe, and the
-        octets of their bodies."""
-        return (0, 0)
+    def set_aside(self) -> tuple[int, int]:
+        """Messages that are neither ready nor unacknowledged and count as in the queue, and the
+        octets of their bodies: dead ones whose dead letters are not safe yet, and returned ones
+        that wait."""
+        redelivery = self._redelivery
+        return (0, 0) if redelivery is None else (len(redelivery), redelivery.waiting_bytes)
+
+    @property
+    def waiting(self) -> int:
+        """Returned messages that wait before they are ready again."""
+        return 0 if self._redelivery is None else len(self._redelivery)
+
+    def waiting_messages(self) -> list[Message]:
+        """Those messages; they are pending in the backing queue."""
+        return [] if self._redelivery is None else self._redelivery.waiting()
 
     @property
     def one_by_one(self) -> bool:
@@ -380,8 +402,7 @@ class Queue:
     ) -> Settlement:
         """`publish` what another leader may have delivered.
 
-        That it counts as delivered once is the business of the backing queue, unless somebody
-        takes it at once and does not acknowledge.
+        Where no consumer takes it at once, the backing queue is to count it as delivered.
         """
         return self._publish_by_rules(envelope, body, confirms, publish_seq, again=True)
 
@@ -425,6 +446,7 @@ class Queue:
                 message = backing.publish_delivered(
                     envelope, body, expires_at, confirms, publish_seq
                 )
+                message.redelivered |= again
                 self._hand_over(consumer, message)
             if len(ready) > 1 and not consumer.blocked:
                 ready.rotate(-1)
@@ -587,7 +609,9 @@ class Queue:
 
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
         """What a client is shown of a message that `get` has returned."""
-        return message.envelope
+        if self._redelivery is None or no_ack:
+            return message.envelope
+        return self._redelivery.shown(self.backing, message)
 
     def ack(self, messages: Collection[Message]) -> None:
         """These messages were acknowledged."""
@@ -621,6 +645,8 @@ class Queue:
             return
         self.unacked -= len(messages)
         self.given_back += len(messages)
+        if self._redelivery is not None and delivered:
+            messages = self._count_returns(self._redelivery, messages)
         for message in messages:
             message.redelivered |= delivered
             if message.expires_at is not None:
@@ -628,6 +654,59 @@ class Queue:
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
+
+    def _count_returns(self, redelivery: Redelivery, messages: list[Message]) -> list[Message]:
+        """Count the return of these messages, and answer those that are ready again at once."""
+        now = self._vhost.clock.now()
+        for message in messages:
+            message.redelivered = True
+        ready, dead = redelivery.take_back(self.backing, messages, self.settings, now)
+        if dead:
+            self.ways_out.rejected += len(dead)
+            self._bury(dead, DeathReason.DELIVERY_LIMIT)
+        self._arm_waiting()
+        return ready
+
+    def _arm_waiting(self) -> None:
+        """Keep one timer, set no later than the end of the first wait."""
+        due = None if self._redelivery is None else self._redelivery.next_due()
+        if due is None:
+            return
+        if self._waiting_timer is not None:
+            if self._waiting_at <= due:
+                return
+            self._waiting_timer.cancel()
+        self._waiting_at = due
+        delay_s = max(0.0, due - self._vhost.clock.now())
+        self._waiting_timer = self._vhost.clock.call_later(delay_s, self._end_waits)
+
+    def _end_waits(self) -> None:
+        """Make messages ready again that have waited, a slice at a time."""
+        self._waiting_timer = None
+        if self._held is not None or self._redelivery is None:
+            # `release` looks again.
+            return
+        now = self._vhost.clock.now()
+        self._ready_again(self._redelivery.due(now, EXPIRY_SLICE))
+        self._arm_waiting()
+
+    def _ready_again(self, messages: list[Message]) -> None:
+        """These messages wait no longer."""
+        if not messages:
+            return
+        self._vhost.turns.spend(len(messages) * DROP_US)
+        self._has_expiring |= any([message.expires_at is not None for message in messages])
+        self.backing.requeue(messages)
+        self._keep_rules()
+        self.deliver()
+
+    def _stop_waiting(self) -> None:
+        """What waits is no business of this object any more."""
+        if self._waiting_timer is not None:
+            self._waiting_timer.cancel()
+            self._waiting_timer = None
+        if self._redelivery is not None:
+            self._redelivery.clear()
 
     # For operators
 
@@ -796,7 +875,13 @@ class Queue:
     # Life
 
     def check_access(self, connection: object) -> None:
-        """Raise `ResourceLocked` when the queue belongs to another connection."""
+        """Raise `ResourceLocked` when the queue belongs to another connection, and `AccessRefused`
+        when it is a delay queue."""
+        if self.settings.delays is not None:
+            raise AccessRefused(
+                f"queue '{self.name}' in vhost '{self._vhost.name}' belongs to exchange"
+                f" '{self.settings.delays}' and cannot be used by clients"
+            )
         if self.exclusive_owner is not None and self.exclusive_owner is not connection:
             raise self.locked()
 
@@ -824,6 +909,7 @@ class Queue:
         """End the queue: forget its messages, cancel its consumers."""
         self.left_ready = self.backing.length
         self.deleted = True
+        self._stop_waiting()
         self._stop_unused_timer()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -895,6 +981,7 @@ class Queue:
                 (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
+        self._arm_waiting()
         self.touch()
         self.deliver()
         self._hold_is_over()
@@ -902,6 +989,7 @@ class Queue:
     def move_out(self) -> Moving:
         """Another object takes the place of this one: end, and hand over what goes with it."""
         self.deleted = True
+        self._stop_waiting()
         self._stop_unused_timer()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -961,9 +1049,20 @@ class Queue:
         expires_changed = self.settings.expires_ms != settings.expires_ms
         self.settings = settings
         self.backing.set_mode(settings.queue_mode)
+        self._follow_returns()
         self._find_rules()
         if expires_changed or self._unused_timer is None:
             self.touch()
+
+    def _follow_returns(self) -> None:
+        """Count what comes back from now on, or no more."""
+        if not (self.settings.counts_returns and self.is_here):
+            waiting = self.waiting_messages()
+            self._stop_waiting()
+            self._redelivery = None
+            self._ready_again(waiting)
+        elif self._redelivery is None:
+            self._redelivery = Redelivery(self._vhost.codec)
 
     def trace_with(self, trace: Firehose | None) -> None:
         """Report deliveries to this trace from now on; None stops it."""
@@ -976,6 +1075,7 @@ class Queue:
             settings.message_ttl_ms is not None
             or settings.max_length is not None
             or settings.max_length_bytes is not None
+            or self._redelivery is not None
             or self._trace is not None
             or self._held is not None
             or self._still > 0
@@ -1013,21 +1113,37 @@ class Queue:
 
     def _send_message(self, consumer: Consumer, message: Message) -> None:
         """`_send` a message that the queue had kept."""
+        if self._rules:
+            envelope = self._envelope_delivered(message)
+            self._send(consumer, envelope, message.body, message.redelivered)
+            return
         consumer.send(message.envelope, message.body, message.redelivered)
-        if self._trace is not None:
-            recipient = consumer.traced_as()
-            self._trace.delivered(
-                self, recipient, message.envelope, message.body, message.redelivered
-            )
 
     def _hand_over(self, consumer: Consumer, message: Message) -> None:
+        if self._rules:
+            self._hand_over_by_rules(consumer, message)
+            return
         self.unacked += 1
+        consumer.take(message)
+
+    def _hand_over_by_rules(self, consumer: Consumer, message: Message) -> None:
+        self.unacked += 1
+        envelope = message.envelope
+        # Only what the client is sent has the count, not what the queue keeps.
+        message.envelope = self._envelope_delivered(message)
         consumer.take(message)
         if self._trace is not None:
             recipient = consumer.traced_as()
             self._trace.delivered(
                 self, recipient, message.envelope, message.body, message.redelivered
             )
+        message.envelope = envelope
+
+    def _envelope_delivered(self, message: Message) -> Envelope:
+        """What a consumer is shown of a message: its count, once it was returned."""
+        if self._redelivery is None or not self._redelivery.count(self.backing, message):
+            return message.envelope
+        return self._redelivery.shown(self.backing, message)
 
     def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
         """Give the only consumer what it can take, up to a limit. Returns how many it took."""

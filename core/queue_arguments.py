@@ -51,6 +51,7 @@ class QueueArguments:
     max_priority: int | None = None
     single_active_consumer: bool = False
     delivery_limit: float | None = None
+    redelivery_delay_ms: tuple[int, ...] | None = None
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
@@ -60,8 +61,10 @@ class QueueArguments:
 class QueueSettings:
     """What a queue goes by: its arguments and the policies that apply to it.
 
-    `delivery_limit`: how often a message may be returned; `dead_letter_strategy`: whether a dead
-    letter that reaches no queue is kept. Both are None where the queue knows no such thing.
+    `delivery_limit`: how often a message may be returned; `redelivery_delay_ms`: how long each
+    return keeps it waiting; `dead_letter_strategy`: whether a dead letter that reaches no queue is
+    kept. They are None where the queue knows no such thing.
+    `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
     """
 
     type: QueueType = CLASSIC
@@ -78,9 +81,17 @@ class QueueSettings:
     max_priority: int | None = None
     single_active_consumer: bool = False
     delivery_limit: float | None = None
+    redelivery_delay_ms: tuple[int, ...] | None = None
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
+    delays: str | None = None
+
+    @property
+    def counts_returns(self) -> bool:
+        """Whether a classic queue counts how often its messages come back."""
+        limited = self.delivery_limit is not None or self.redelivery_delay_ms is not None
+        return limited and self.type is CLASSIC
 
     @property
     def keeps_dead(self) -> bool:
@@ -121,6 +132,7 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
         max_priority=value("x-max-priority"),
         single_active_consumer=value("x-single-active-consumer", False),
         delivery_limit=_delivery_limit(arguments.get(DELIVERY_LIMIT)),
+        redelivery_delay_ms=_redelivery_delay(arguments.get(REDELIVERY_DELAY)),
         dead_letter_strategy=value("x-dead-letter-strategy"),
         queue_leader_locator=value("x-queue-leader-locator"),
         quorum_initial_group_size=value("x-quorum-initial-group-size"),
@@ -133,6 +145,10 @@ def _delivery_limit(field: Field | None) -> float | None:
     is_number = field.kind in INTEGER_KINDS or field.kind in FLOAT_KINDS
     limit: float = field.value if is_number else NEVER_REACHED
     return limit
+
+
+def _redelivery_delay(field: Field | None) -> tuple[int, ...] | None:
+    return None if field is None else tuple([one.value for one in field.value])
 
 
 def check(queue: str, vhost: str, arguments: Table) -> None:
@@ -355,10 +371,27 @@ def _whole_number(field: Field, arguments: Table) -> str | None:
     return _integer(field)
 
 
+def _delays(field: Field, arguments: Table) -> str | None:
+    """A list of times in milliseconds."""
+    if field.kind != "A":
+        return _unacceptable(field)
+    if not 0 < len(field.value) <= REDELIVERY_DELAYS_MAX:
+        return string(f"a list of 1 to {REDELIVERY_DELAYS_MAX} times is wanted")
+    for one in field.value:
+        reason = _count(one, arguments)
+        if reason is not None:
+            return reason
+        if one.value > PERIOD_MS_MAX:
+            return f"{{value_too_big,{one.value}}}"
+    return None
+
+
 EXPLICITLY_CLASSIC = Field("S", b"classic")
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 DELIVERY_LIMIT = "x-delivery-limit"
+REDELIVERY_DELAY = "x-redelivery-delay"
+REDELIVERY_DELAYS_MAX = 100
 
 CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
     CLASSIC: {
@@ -376,6 +409,9 @@ CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
         "x-queue-master-locator": _one_of(
             b"client-local", b"min-masters", b"random", what="master locator"
         ),
+        # RabbitMQ refuses the one and does not know the other.
+        DELIVERY_LIMIT: _count,
+        REDELIVERY_DELAY: _delays,
     },
     QUORUM: {
         QUEUE_TYPE: _queue_type,
@@ -411,7 +447,6 @@ EQUIVALENCE_ORDER: Mapping[QueueType, tuple[str, ...]] = {
 OTHER_TYPES: Mapping[QueueType, tuple[str, ...]] = {
     CLASSIC: (
         "x-dead-letter-strategy",
-        DELIVERY_LIMIT,
         "x-initial-cluster-size",
         "x-max-age",
         "x-max-in-memory-bytes",
@@ -427,6 +462,7 @@ OTHER_TYPES: Mapping[QueueType, tuple[str, ...]] = {
         "x-queue-master-locator",
         "x-queue-mode",
         "x-queue-version",
+        REDELIVERY_DELAY,
         "x-stream-max-segment-size-bytes",
     ),
 }

@@ -10,7 +10,7 @@ yet is the store's business, and `PublishConfirms.settle` tells when it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -129,6 +129,14 @@ class QueueStore(Protocol):
 
     def next_expiry(self, start: int, end: int) -> float | None:
         """When the first message in [start, end) expires, on the clock of the node."""
+        ...
+
+    def expiries(self) -> Iterator[tuple[int, float | None]]:
+        """The position of each message the node found when it started, and when it expires, on
+        the clock of the node. Nothing is written or removed meanwhile.
+
+        Who asks reads messages in any order from now on: the store keeps in memory where they are.
+        """
         ...
 
     def close(self, undelivered_from: int) -> None:

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -34,34 +34,16 @@ from warren.core.backing_queue import (
     BackingQueue,
     BackingQueueStatus,
     Listed,
-    MirroredLevel,
     Peeked,
 )
 from warren.core.message import Envelope, Message
 from warren.core.peeking import first_positions, list_positions, peek
+from warren.core.redelivery import CountingQueue
 from warren.core.settlement import PublishConfirms
 from warren.core.taking import in_order
 
 WALK = 1000
 """Positions looked at in one go on the way to a message in the middle of a queue."""
-
-
-class CountingQueue(MirroredLevel, Protocol):
-    """A backing queue whose store can keep how often messages were returned."""
-
-    @property
-    def delivery_counts(self) -> dict[int, int]:
-        """By position; as they were found at the start, and changed from outside since then."""
-        ...
-
-    @property
-    def dead_marks(self) -> dict[int, int]:
-        """By position, why messages are dead; the same is true of it."""
-        ...
-
-    def counts_changed(self, positions: Iterable[int]) -> None:
-        """The counts and marks of these messages are to be kept."""
-        ...
 
 
 class LastingEnvelopes:

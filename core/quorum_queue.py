@@ -10,25 +10,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final, cast
 
-from msgspec.structs import replace
-
 from warren.core.backing_queue import ReturningQueue
 from warren.core.consumers import NO_LIMIT, Consumer
 from warren.core.errors import ResourceLocked, Unsupported
-from warren.core.field import long
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
 from warren.core.ports import ContentCodec
 from warren.core.queue import DeathReason, Queue
 from warren.core.quorum_level import QuorumLevel
+from warren.core.redelivery import CountedEnvelopes
 
 CREDIT: Final = 2000
 """Unacknowledged messages that a consumer without a prefetch limit may have."""
 
 OPEN_AGAIN: Final = 0.8
 """A queue that refuses publishes takes them again when it is down to so much of its limit."""
-
-DELIVERY_COUNT: Final = "x-delivery-count"
 
 REASONS: Final = {
     1: DeathReason.REJECTED,
@@ -43,13 +39,11 @@ NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
 class QuorumQueue(Queue):
     """`level` keeps the counts: the backing queue itself, or what a leader's level is around."""
 
-    __slots__ = ("_codec", "_counted", "_kept", "_kept_bytes", "_leaving", "_refusing", "level")
+    __slots__ = ("_counted", "_kept", "_kept_bytes", "_leaving", "_refusing", "level")
 
     def __init__(self, *args: Any, level: QuorumLevel, codec: ContentCodec, **named: Any) -> None:
         self.level = level
-        self._codec = codec
-        # The envelope that was shown last with a count: many messages have the same.
-        self._counted: tuple[Envelope, int, Envelope] | None = None
+        self._counted = CountedEnvelopes(codec)
         # Consumers that were cancelled and have unacknowledged messages.
         self._leaving: dict[Consumer, None] = {}
         # Whether it has been too long, and is not short enough yet.
@@ -65,7 +59,7 @@ class QuorumQueue(Queue):
         return self._rules or (self.backing is not self.level and self.backing.defers_transient)
 
     @property
-    def kept_dead(self) -> tuple[int, int]:
+    def set_aside(self) -> tuple[int, int]:
         return len(self._kept), self._kept_bytes
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
@@ -122,22 +116,11 @@ class QuorumQueue(Queue):
 
     # Delivery counts
 
-    def _shown(self, envelope: Envelope, count: int) -> Envelope:
-        """The envelope with the header that says how often the message was returned."""
-        known = self._counted
-        if known is not None and known[0] is envelope and known[1] == count:
-            return known[2]
-        headers = {**self._codec.headers(envelope.header), DELIVERY_COUNT: long(count)}
-        header = self._codec.with_headers(envelope.header, headers)
-        shown = replace(envelope, header=header, stored=None)
-        self._counted = (envelope, count, shown)
-        return shown
-
     def _send_message(self, consumer: Consumer, message: Message) -> None:
         count = self.level.counts.get(message.position)
         envelope = message.envelope
         if count is not None:
-            message.envelope = self._shown(envelope, count)
+            message.envelope = self._counted.of(envelope, count)
         super()._send_message(consumer, message)
         message.envelope = envelope
 
@@ -148,7 +131,7 @@ class QuorumQueue(Queue):
             return
         # Only what the client is sent has the count, not what the queue keeps.
         envelope = message.envelope
-        message.envelope = self._shown(envelope, count)
+        message.envelope = self._counted.of(envelope, count)
         super()._hand_over(consumer, message)
         message.envelope = envelope
 
@@ -180,7 +163,7 @@ class QuorumQueue(Queue):
     def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
         if no_ack:
             return message.envelope
-        return self._shown(message.envelope, self.level.counts.get(message.position, 0))
+        return self._counted.of(message.envelope, self.level.counts.get(message.position, 0))
 
     # Returns
 
@@ -273,7 +256,7 @@ class QuorumQueue(Queue):
     def _is_longer_than(self, part: float) -> bool:
         settings = self.settings
         # After a change of policy, dead letters still kept from before must not push out messages.
-        count, octets = self.kept_dead if settings.keeps_dead else (0, 0)
+        count, octets = self.set_aside if settings.keeps_dead else (0, 0)
         return (
             settings.max_length is not None
             and self.backing.length + count > settings.max_length * part

@@ -38,7 +38,7 @@ from itertools import compress, pairwise
 from operator import attrgetter
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
-from warren.core.message import PAGED_OUT, Envelope, Message
+from warren.core.message import PAGED_OUT, Envelope, Message, mark_delivered
 from warren.core.paging import FREED_AT_ONCE, SLICE, Pager
 from warren.core.peeking import FAR, Ahead, list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
@@ -87,6 +87,7 @@ class VariableQueue:
     __slots__ = (
         "_acked",
         "_ahead",
+        "_counts",
         "_disk_bytes",
         "_disk_count",
         "_disk_end",
@@ -132,6 +133,8 @@ class VariableQueue:
     ) -> None:
         recovered = store.recovered()
         self._store = store
+        # Empty but in queues that count returns.
+        self._counts = store.delivery_counts
         self._pager = pager
         self._sizes = sizes
         self._durable = store.durable
@@ -180,6 +183,11 @@ class VariableQueue:
         self._look_at = self._next_position + pager.worth_paging
         self._find_tail()
         self.set_mode(mode)
+
+    @property
+    def store(self) -> QueueStore:
+        """Where its messages are, for a backing queue of another kind that takes its place."""
+        return self._store
 
     # Publishing
 
@@ -445,6 +453,9 @@ class VariableQueue:
             self._store.remove(messages)
         if self._pending:
             self._forget_pending(messages)
+        if self._counts:
+            for message in messages:
+                self._counts.pop(message.position, None)
         if self._taken:
             for message in messages:
                 self._taken.pop(message.position, None)
@@ -569,6 +580,8 @@ class VariableQueue:
 
     def purge(self) -> int:
         count = self.length
+        if self._counts:
+            self._forget_counts()
         if self._stored and count:
             if self._returned:
                 self._store.remove([message for _, message in self._returned])
@@ -581,6 +594,13 @@ class VariableQueue:
             self._store.remove_range(start, self._next_position)
         self._forget_ready()
         return count
+
+    def _forget_counts(self) -> None:
+        """Of all that is ready: returned messages, and those found at the start."""
+        ready = [position for position, _ in self._returned]
+        undelivered_from = self.undelivered_from
+        for position in (*ready, *[at for at in self._counts if at >= undelivered_from]):
+            self._counts.pop(position, None)
 
     def delete(self) -> None:
         self._forget_ready()
@@ -623,12 +643,13 @@ class VariableQueue:
             return self._disk_start
         return self._q1[0].position if self._q1 else self._next_position
 
-    # For quorum queues
+    # For queues that count returns
 
     @property
     def delivery_counts(self) -> dict[int, int]:
-        """How often messages were returned, as `core/quorum_level.py` counts it."""
-        return self._store.delivery_counts
+        """How often messages were returned, as `core/redelivery.py` and `core/quorum_level.py`
+        count it."""
+        return self._counts
 
     @property
     def dead_marks(self) -> dict[int, int]:
@@ -724,10 +745,16 @@ class VariableQueue:
         return max(self.undelivered_from, self._store.redelivered_below)
 
     def count_as_delivered(self, below: int) -> None:
-        self._store.redelivered_below = max(self._store.redelivered_below, below)
-        returned = [message for _, message in self._returned]
-        for message in (*returned, *self._q4, *(self._q1 or ())):
-            message.redelivered |= message.position < below
+        counted = self._store.redelivered_below
+        if below <= counted:
+            return
+        self._store.redelivered_below = below
+        # What is below the former end was marked when it was counted, or when it was read.
+        mark_delivered(self._q4, counted, below)
+        mark_delivered(self._q1 or (), counted, below)
+        if self.undelivered_from > counted:
+            for _, message in self._returned:
+                message.redelivered |= message.position < below
 
     # Where a publish goes
 

@@ -27,15 +27,25 @@ from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.binding import Binding, DestinationKind
 from warren.core.burials import Burials
+from warren.core.delay import DELAYED_TYPE, ROUTING_TYPE, check_name, delay_queue_name
+from warren.core.delay_queue import DelayQueue
+from warren.core.due_queue import due_queue
 from warren.core.ending import Ending
 from warren.core.errors import (
     BrokerError,
     CommandInvalid,
+    NotFound,
     PreconditionFailed,
     no_exchange,
     no_queue,
 )
-from warren.core.exchange import EXCHANGE_TYPES, INTERNAL_USER, Exchange, make_exchange
+from warren.core.exchange import (
+    EXCHANGE_TYPES,
+    INTERNAL_USER,
+    DelayedExchange,
+    Exchange,
+    make_exchange,
+)
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
 from warren.core.firehose import TRACE_EXCHANGE, Firehose
 from warren.core.limits import VhostLimits
@@ -49,6 +59,7 @@ from warren.core.policy import Policies
 from warren.core.ports import (
     Clock,
     Commit,
+    Conflict,
     ContentCodec,
     Key,
     MetadataStore,
@@ -156,7 +167,11 @@ class VirtualHost:
         self.past_received = 0
         self.past_sent = 0
         self._ended = False
-        self._codec = codec
+        # Whether it is being deleted, in turns.
+        self._is_going = False
+        # The exchanges that have a delay queue.
+        self.delayed: dict[str, DelayedExchange] = {}
+        self.codec = codec
         self._store = store
         self._policies = policies
         self._limits = limits
@@ -241,13 +256,45 @@ class VirtualHost:
         arguments: Table,
         declared_by: str = "",
     ) -> Commit:
-        """Make an exchange that does not exist yet. Raises for what its type cannot have."""
+        """Make an exchange that does not exist yet, and the delay queue of a delayed one. Raises
+        for what its type cannot have."""
         plain = to_plain(arguments)
         record = ExchangeRecord(kind, auto_delete, internal, plain, durable, declared_by)
         self._made_exchange(name, record)
         self.turns.spend(DECLARE_US)
         key = ("exchange", self.name, name)
-        return self._store.transact([Write(key, record, not durable)], [self._unchanged(key)])
+        writes = [Write(key, record, not durable)]
+        if kind == DELAYED_TYPE:
+            check_name(name, self.name)
+            writes.append(self._delay_queue(name, durable))
+        preconditions = [self._unchanged(write.key) for write in writes]
+        return self._store.transact(writes, preconditions)
+
+    def _delay_queue(self, exchange: str, durable: bool) -> Write:
+        """What declares the queue in which the delayed messages of a new exchange wait."""
+        name = delay_queue_name(exchange)
+        leader = self._placement.leader_of_new(self.name, self._settings(name, {}), False)
+        record = QueueRecord(
+            auto_delete=False,
+            arguments={},
+            queue_id=self._new_queue_id(),
+            durable=durable,
+            leader=leader,
+            declared_by=INTERNAL_USER,
+        )
+        return Write(("queue", self.name, name), record, not durable)
+
+    async def placed_exchange(self, name: str) -> None:
+        """Return when the delay queue of an exchange that was just declared, if it has one, has
+        the mirrors it is to have."""
+        queue = self.queues.get(delay_queue_name(name))
+        if queue is not None:
+            await self._placement.placed(queue)
+
+    def delay_queue(self, exchange: str) -> Queue | None:
+        """The queue in which the delayed messages of an exchange wait; None without one."""
+        found = self.delayed.get(exchange)
+        return self.queues.get(found.delay_queue) if found is not None else None
 
     def check_exchange_equivalent(
         self,
@@ -262,23 +309,26 @@ class VirtualHost:
         """Raise `PreconditionFailed` when a declaration contradicts the exchange there is."""
         described = f"exchange '{exchange.name}' in vhost '{self.name}'"
         for name, received, current in (
-            ("type", kind, exchange.type),
+            ("type", _type_shown(kind), _type_shown(exchange.type)),
             ("durable", durable, exchange.durable),
             ("auto_delete", auto_delete, exchange.auto_delete),
             ("internal", internal, exchange.internal),
         ):
             if received != current:
                 raise _inequivalent(name, described, _shown(received), _shown(current))
-        received_alternate = arguments.get(ALTERNATE_EXCHANGE)
-        current_alternate = exchange.arguments.get(ALTERNATE_EXCHANGE)
-        if received_alternate != current_alternate:
-            both = received_alternate is not None and current_alternate is not None
-            raise _inequivalent(
-                ALTERNATE_EXCHANGE,
-                described,
-                _shown_argument(received_alternate, both),
-                _shown_argument(current_alternate, both),
-            )
+        names = [ALTERNATE_EXCHANGE]
+        if exchange.type == DELAYED_TYPE:
+            names.append(ROUTING_TYPE)
+        for name in names:
+            received_argument, current_argument = arguments.get(name), exchange.arguments.get(name)
+            if received_argument != current_argument:
+                both = received_argument is not None and current_argument is not None
+                raise _inequivalent(
+                    name,
+                    described,
+                    _shown_argument(received_argument, both),
+                    _shown_argument(current_argument, both),
+                )
 
     async def end_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete the exchange and its bindings, in turns if they are many.
@@ -313,7 +363,7 @@ class VirtualHost:
 
     def check_queue_limit(self, name: str) -> None:
         """Raise `PreconditionFailed` when the virtual host may have no further queue."""
-        self._limits.check_queue(self.name, name, len(self.queues))
+        self._limits.check_queue(self.name, name, len(self.queues) - len(self.delayed))
 
     def with_default_type(
         self, arguments: Table, *, durable: bool, exclusive: bool, auto_delete: bool
@@ -340,11 +390,14 @@ class VirtualHost:
         declared_by: str = "",
         may_wait: bool = False,
     ) -> Commit:
-        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments.
+        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments, and
+        `NotFound` when the node stops: nobody would hear of the queue any more.
 
         Raises `InternalFault` for a quorum queue of which too few members are up, unless it
         `may_wait` for them.
         """
+        if not self._stop_watching:
+            raise NotFound(f"vhost '{self.name}' is down")
         settings = self._settings(name, arguments)
         exclusive = exclusive_owner is not None
         queue_arguments.check_properties(
@@ -519,7 +572,7 @@ class VirtualHost:
             (routing_key,),
             dict,
             lambda name: None,
-            self.queues.__contains__,
+            self._is_addressable,
         )
         self._count_routing(routed)
         return self._queues(routed.queues) if routed.by_key_only else None
@@ -532,12 +585,17 @@ class VirtualHost:
             self.exchanges.get,
             exchange,
             routing_keys,
-            lambda: self._codec.headers(header),
-            lambda name: self._codec.property_text(header, name),
-            self.queues.__contains__,
+            lambda: self.codec.headers(header),
+            lambda name: self.codec.property_text(header, name),
+            self._is_addressable,
         )
         self._count_routing(routed)
         return self._queues(routed.queues)
+
+    def _is_addressable(self, name: str) -> bool:
+        """Whether a queue gets what is published to the default exchange with its name as key."""
+        queue = self.queues.get(name)
+        return queue is not None and queue.settings.delays is None
 
     def _count_routing(self, routed: Routed) -> None:
         if routed.cost_us:
@@ -625,6 +683,7 @@ class VirtualHost:
 
     async def empty(self) -> None:
         """Delete most of what is in it, because all of it is to go."""
+        self._is_going = True
         await self.ending.queues(list(self.queues.values())[FEW:])
         self.turns.let_go(await self.ending.most_of(list(self.bindings())))
 
@@ -642,6 +701,7 @@ class VirtualHost:
         self.burials.end()
         self.queues.clear()
         self.exchanges.clear()
+        self.delayed.clear()
         self._bindings.clear()
         self._bindings_to.clear()
         self._exclusive.clear()
@@ -654,6 +714,7 @@ class VirtualHost:
         if record is None:
             exchange = self.exchanges.pop(name, None)
             if exchange is not None:
+                self.delayed.pop(name, None)
                 for binding in list(exchange.bindings):
                     self._forget_binding(self._binding_key(binding))
                 self.topology.generation += 1
@@ -671,9 +732,12 @@ class VirtualHost:
                 self._end_queue(queue)
             return
         assert isinstance(record, QueueRecord)
-        if queue is not None:
+        if queue is not None and record.queue_id == queue.queue_id:
             self._follow_leader(queue, record)
             return
+        if queue is not None:
+            # It was deleted and declared anew, and this node hears of both at once.
+            self._end_queue(queue)
         if not record.queue_id:
             # Declared before queues had a storage.
             record = msgspec.structs.replace(record, queue_id=self._new_queue_id())
@@ -764,6 +828,8 @@ class VirtualHost:
         exchange.declared_by = record.declared_by
         self.exchanges[name] = exchange
         exchange.alternate = self._alternate(exchange)
+        if isinstance(exchange, DelayedExchange):
+            self.delayed[name] = exchange
         self.topology.generation += 1
 
     def _add_queue(self, name: str, record: QueueRecord) -> None:
@@ -807,7 +873,20 @@ class VirtualHost:
                 settings=settings,
                 queue_id=record.queue_id,
                 level=level,
-                codec=self._codec,
+                codec=self.codec,
+            )
+        if settings.delays is not None:
+            return DelayQueue(
+                self,
+                name,
+                durable=record.durable,
+                auto_delete=False,
+                exclusive_owner=None,
+                arguments=arguments,
+                settings=settings,
+                backing=due_queue(self._new_backing_queue(spec), self.turns.let_go),
+                queue_id=record.queue_id,
+                codec=self.codec,
             )
         backing: BackingQueue
         if settings.max_priority is None:
@@ -842,6 +921,22 @@ class VirtualHost:
                 del self._exclusive[queue.exclusive_owner]
         self.topology.generation += 1
         queue.delete()
+        if queue.settings.delays is not None:
+            # Its exchange may go in the same transaction.
+            self.turns.soon(partial(self._replace_delay_queue, queue.settings.delays))
+
+    def _replace_delay_queue(self, exchange: str) -> None:
+        """Make another delay queue where one has ended with its node, and not with its exchange:
+        what the exchange is to delay would be dropped."""
+        if exchange not in self.delayed or self.delay_queue(exchange) is not None:
+            return
+        if self._is_going or self._ended:
+            return
+        write = self._delay_queue(exchange, self.delayed[exchange].durable)
+        keys = (write.key, ("exchange", self.name, exchange))
+        # Another node may be faster.
+        with suppress(Conflict):
+            self._store.transact([write], [self._unchanged(key) for key in keys])
 
     def _add_binding(self, key: Key, binding: Binding) -> None:
         if not self.exchanges[binding.source].add(binding):
@@ -874,32 +969,33 @@ class VirtualHost:
     def delete_queues(self, queues: Iterable[Queue]) -> Commit:
         """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
         removal = self._removal()
-        keys: list[Key] = []
-        groups: list[Key] = []
-        for queue in queues:
-            if self.queues.get(queue.name) is queue:
-                keys.append(("queue", self.name, queue.name))
-                group = group_key(queue.queue_id)
-                if self._store.get(group) is not None:
-                    groups.append(group)
-                removal.of_queue(queue.name)
-        return self._remove(keys, removal, groups)
+        here = [queue for queue in queues if self.queues.get(queue.name) is queue]
+        for queue in here:
+            removal.of_queue(queue.name)
+        return self._remove(here, removal)
 
     def _removal(self) -> Removal:
         return Removal(self.exchanges, self.bindings_to)
 
-    def _remove(self, queues: list[Key], removal: Removal, groups: Sequence[Key] = ()) -> Commit:
-        """Delete queues with their groups, and what the removal has gathered.
+    def _remove(self, queues: Iterable[Queue], removal: Removal) -> Commit:
+        """Delete queues with their groups, and what the removal has gathered. A delay queue goes
+        with its exchange.
 
         All of it is one transaction: a crash leaves no exchange behind that only its last binding
         would have deleted.
         """
+        behind = [self.delay_queue(name) for name in removal.exchanges]
+        # Where all queues of a virtual host go, a delay queue may be among them.
+        going = dict.fromkeys([*queues, *[queue for queue in behind if queue is not None]])
+        groups = [group_key(queue.queue_id) for queue in going]
+        groups = [group for group in groups if self._store.get(group) is not None]
+        keys: list[Key] = [("queue", self.name, queue.name) for queue in going]
         exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
         bindings = [self._binding_key(binding) for binding in removal.bindings]
-        self.turns.spend(DELETE_US * (1 + len(queues) + len(exchanges) + len(bindings)))
+        self.turns.spend(DELETE_US * (1 + len(keys) + len(exchanges) + len(bindings)))
         return self._store.transact(
-            [Write(key, None) for key in (*queues, *groups, *bindings, *exchanges)],
-            [self._unchanged(key) for key in (*queues, *exchanges)],
+            [Write(key, None) for key in (*keys, *groups, *bindings, *exchanges)],
+            [self._unchanged(key) for key in (*keys, *exchanges)],
         )
 
     def _unchanged(self, key: Key) -> Precondition:
@@ -943,6 +1039,11 @@ def _shown(value: str | bool) -> str:
     if isinstance(value, bool):
         return f"'{str(value).lower()}'"
     return f"'{value}'"
+
+
+def _type_shown(kind: str) -> str:
+    """The type of an exchange as RabbitMQ quotes it in this text."""
+    return f"'{kind}'" if "-" in kind else kind
 
 
 def _shown_argument(argument: Field | None, both: bool) -> str:

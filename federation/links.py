@@ -335,13 +335,17 @@ class Links:
 
     def _ending_of(self, federated: Federated, link: Link, work: Coroutine[Any, Any, None]) -> None:
         key = (federated, link.wanted.id)
-        task = self._ending[key] = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(lambda _: self._ending_is_over(key))
+        self._ending[key] = asyncio.get_running_loop().create_task(self._until_over(key, work))
 
-    def _ending_is_over(self, key: tuple[Federated, LinkId]) -> None:
-        del self._ending[key]
-        if self._unwatch:
-            self._make_due(key[0])
+    async def _until_over(
+        self, key: tuple[Federated, LinkId], work: Coroutine[Any, Any, None]
+    ) -> None:
+        try:
+            await work
+        finally:
+            del self._ending[key]
+            if self._unwatch:
+                self._make_due(key[0])
 
     async def _stop_link(self, federated: Federated, link: Link) -> None:
         await link.stop()

@@ -93,6 +93,8 @@ class Plan:
         queue = vhost.queues.get(name)
         if queue is None or PURPOSE in queue.arguments or self._is_exclusive(vhost, name):
             return None
+        if queue.settings.delays is not None:
+            return None
         return self._node.policies.applied(vhost.name, name, "queue", queue.settings.type)
 
     def _is_exclusive(self, vhost: VirtualHost, name: str) -> bool:

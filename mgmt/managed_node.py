@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.federation.links import Links
     from warren.mgmt.peers import Peers
+    from warren.mgmt.snapshot_service import SnapshotService
     from warren.mgmt.statistics.sampler import Statistics
     from warren.persist.storage import Storage
     from warren.shovel.shovels import Shovels
@@ -72,6 +73,9 @@ class ManagedNode:
 
     peers: Peers | None = None
     """The management of the other nodes of the cluster."""
+
+    snapshots: SnapshotService | None = None
+    """What makes and serves snapshots; None of a node without a data directory."""
 
     listeners: list[OpenListener] = field(default_factory=list)
     suspended: bool = False

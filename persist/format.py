@@ -241,6 +241,11 @@ def encode_survivors(survivors: Survivors) -> bytes:
     return table + tail + _CRC.pack(crc32(tail))
 
 
+def survivors_bytes(count: int) -> int:
+    """Octets of the table of so many records, at the end of a combined file."""
+    return 12 * count + _SURVIVORS.size
+
+
 def decode_survivors(data: bytes) -> Survivors:
     """From the octets at the end of a combined file. Raises `Damaged`."""
     tail = data[-_SURVIVORS.size :]

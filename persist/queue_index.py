@@ -190,6 +190,8 @@ class QueueIndex:
         self._returned: dict[int, None] = {}
         self._noted = False
         self._cursor = 0
+        # Whether messages are read in another order than that of their positions.
+        self._any_order = False
         self._had_files = False
         self._lost_with_index = (0, 0)
         self._ended = False
@@ -772,6 +774,15 @@ class QueueIndex:
             return self._unwritten[first][0].expires_at
         return self._surroundings.node_time(entries[0].expires_us) if entries else None
 
+    def expiries(self) -> Iterator[tuple[int, float | None]]:
+        self._any_order = True
+        node_time = self._surroundings.node_time
+        for segment in list(self.segments.values()):
+            columns = self._columns(segment)
+            base = segment.start
+            for at in columns.live(0, SEGMENT_ENTRIES):
+                yield base + at, node_time(columns.expires[at])
+
     def _nothing_expires(self, number: int) -> bool:
         """Whether that can be said of the segment, without bringing it to memory."""
         segment = self.segments.get(number)
@@ -1055,6 +1066,7 @@ class QueueIndex:
             not segment.dirty
             and segment.columns is not None
             and self.has(segment)
+            and not self._any_order
             and abs(segment.number - self._cursor) > 1
             and segment.number < self._numbers[-1]
         ):

@@ -28,11 +28,11 @@ def register(spark: SparkSession, pushdown: bool = True) -> None:
     With `pushdown`, filters on vhost, queue, seq, enqueued_at and exchange spare reading; Spark has
     that switched off, and here it is switched on for all Python data sources of the session.
     """
-    from warren.spark_export.source import MessageStoreSource, PushdownSource
+    from warren.spark_export.source import MessageStoreSource
 
     if pushdown:
         spark.conf.set(_PUSHDOWN_SETTING, "true")
-    spark.dataSource.register(PushdownSource if pushdown else MessageStoreSource)
+    spark.dataSource.register(MessageStoreSource)
 
 
 def read_export(spark: SparkSession, path: str | Path, export: str | None = None) -> DataFrame:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -228,9 +229,10 @@ def run(
         # Before Spark is started, which takes seconds.
         name = check_export_id(export_id or exports.default_export_id())
         exports.check_destination(directory, destination)
-        with _spark(master) as spark:
+        check_java()
+        with ExitStack() as session:
             manifest = exports.run(
-                spark,
+                lambda: session.enter_context(_spark(master)),
                 directory,
                 destination,
                 name,
@@ -474,6 +476,18 @@ def _wanted(snapshot: Snapshot) -> str:
         return f"of cursor {snapshot.cursor}"
     over = " (over)" if snapshot.expires_us <= time.time() * 1e6 else ""
     return f"until {utc_text(snapshot.expires_us)}{over}"
+
+
+def check_java() -> None:
+    """Raises `Refused` when Spark could not be started."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java") if home is None else shutil.which("java", path=f"{home}/bin")
+    if java is None:
+        where = "on the path" if home is None else f"in JAVA_HOME={home}"
+        raise Refused(
+            f"there is no Java {where}, which Spark needs, from 17 on (Debian: apt-get install"
+            " openjdk-17-jre-headless)"
+        )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from warren.spark_export.entries_view import EntriesView
 from warren.spark_export.errors import StoreRefused
 from warren.spark_export.log_links import Linker, LogLinks
 from warren.spark_export.node_state import Span, is_running, unacknowledged
-from warren.spark_export.plan import QueueSelector
+from warren.spark_export.plan import ChoosesQueues
 from warren.spark_export.snapshot_file import PinnedQueue, Snapshot, now_us, write_lease
 from warren.spark_export.unit import (
     ENTRY,
@@ -67,7 +67,7 @@ class Creation:
     def __init__(
         self,
         data_directory: Path,
-        selector: QueueSelector,
+        selector: ChoosesQueues,
         lease_s: float,
         directory: Path | None,
         with_state: bool,

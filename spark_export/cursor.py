@@ -43,13 +43,16 @@ class HeldCursor:
         self._lock = lock
 
     def release_others(self, needed: Collection[str]) -> None:
-        """Remove its snapshots but these, which are named by their ids. Raises OSError."""
+        """Remove its snapshots but those in these directories. Raises OSError."""
+        ids = {Path(directory).name for directory in needed}
         for snapshot in held_by_cursors(self._pins).get(self.name, NOTHING).snapshots:
-            if snapshot not in needed:
+            if snapshot not in ids:
                 remove(self._pins / snapshot)
 
-    def why_gone(self, snapshot: str) -> str | None:
-        """Why one of its snapshots is there no more; None when nobody said so. Raises OSError."""
+    def why_gone(self, directory: str) -> str | None:
+        """Why its snapshot in this directory is there no more; None when nobody said so. Raises
+        OSError."""
+        snapshot = Path(directory).name
         release = read_release(self._path)
         if release is None or snapshot not in release.snapshots:
             gone = self._pins / snapshot
@@ -65,12 +68,17 @@ class HeldCursor:
 
 
 def take_cursor(
-    data_directory: Path, name: str, octets_max: int | None, directory: Path | None
+    data_directory: Path,
+    name: str,
+    octets_max: int | None,
+    directory: Path | None,
+    wait_s: float | None = None,
 ) -> HeldCursor:
     """Take the cursor of this name, and make it if there is none. Of one whose stream has ended,
     however it did, the snapshots are ours then.
 
-    `directory` is where snapshots stand if not in the store. Raises `CursorInUse` when another
+    `directory` is where snapshots stand if not in the store. `wait_s` is how long another stream
+    may take to let go of it, `OWNER_WAIT_S` unless given. Raises `CursorInUse` when another
     stream has it, `StoreRefused`, OSError.
     """
     node_id = read_node_id(data_directory).hex()
@@ -79,7 +87,7 @@ def take_cursor(
         pins = snapshots_base(store, directory)
         path = cursor_path(pins, name)
         with ExitStack() as lock:
-            _lock(path, lock)
+            _lock(path, lock, OWNER_WAIT_S if wait_s is None else wait_s)
             before = read_cursor(path)
             if before is not None and before.node_id != node_id:
                 raise CursorInUse(
@@ -128,9 +136,9 @@ def end_cursor(pins: Path, name: str) -> bool:
     return True
 
 
-def _lock(path: Path, lock: ExitStack) -> None:
+def _lock(path: Path, lock: ExitStack, wait_s: float) -> None:
     """Raises `CursorInUse`, OSError."""
-    until = time.monotonic() + OWNER_WAIT_S
+    until = time.monotonic() + wait_s
     while True:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if lock.enter_context(locked(path)):

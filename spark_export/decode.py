@@ -207,7 +207,7 @@ class _UnitDecoder:
         """Messages that have a row or not, as `mode` says."""
         self.lost = 0
         """Messages that have none, since their log file is gone."""
-        self._log = PinnedLog(unit.log_directory, entries)
+        self._log = PinnedLog(unit.files, entries)
         self._tables = HeaderTables(options.headers) if "headers" in schema.names else None
         self._properties = [name for name in BY_NAME if name in schema.names]
         self._corrupt = options.corrupt_column if options.mode is Mode.PERMISSIVE else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from pathlib import Path
 from typing import Self
 
@@ -36,6 +38,13 @@ class SnapshotGone(SparkExportError):
                 f" kept {early.octets} bytes on the disk, snapshot_limit of the node was"
                 f" {early.octets_max}, and it was the oldest; take a new one (call load again),"
                 " release those not needed (warren export snapshot list), or raise that limit"
+            )
+        if not os.path.isdir(directory.parent):
+            return cls(
+                f"{platform.node()} sees no directory {directory.parent}, where snapshot"
+                f" {directory.name} was made: read through the node instead (load"
+                " warren://node:15672), or set snapshotDirectory to a directory that the driver and"
+                " all executors see"
             )
         return cls(f"there is no snapshot at {directory}: it was released, or its lease ran out")
 

@@ -242,7 +242,7 @@ def _absolute(destination: Where) -> str:
 
 
 def run(
-    spark: SparkSession,
+    start: Callable[[], SparkSession],
     data_directory: Path,
     destination: Where,
     export: str,
@@ -251,8 +251,10 @@ def run(
     parallelism: int | None = None,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> Manifest:
-    """Export; `tell` hears how far it is. The snapshot is kept while this runs, and that of an
-    export that fails until its lease runs out, for the next try.
+    """Export; `tell` hears how far it is. Spark is asked for when everything else is in order.
+
+    The snapshot is kept while this runs, and that of an export that fails until its lease runs out,
+    for the next try.
 
     Raises what `begin` and `export_unit` raise, as far as Spark lets through.
     """
@@ -271,7 +273,7 @@ def run(
                 renewal.look(time.monotonic())
             tell(progress)
 
-        files = _write(spark, work, parallelism, look) if work else []
+        files = _write(start(), work, parallelism, look) if work else []
         return finish(destination, plan, files, schema)
 
 

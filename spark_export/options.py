@@ -6,7 +6,9 @@ an option needs from the store (whether a queue exists) is found out later.
 
 | option | value | without it |
 |---|---|---|
-| `path` | the data directory of a node | needed |
+| `path` | the data directory of a node, or a URL of its HTTP API | needed |
+| `username`, `password` | of the HTTP API, if not in the URL | `guest`, `guest` |
+| `caFile` | certificates to trust, for https | the system's |
 | `vhost` | name of a virtual host | all |
 | `queue`, `queues`, `queuePattern` | a name; names with commas, or JSON; Python's `re` | all |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest`, or JSON, see `Offsets` | everything |
@@ -33,7 +35,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
@@ -44,6 +46,7 @@ from urllib.parse import unquote, urlsplit
 from warren.persist.cursors import NAME as CURSOR_NAME
 from warren.persist.pins import NAME as SNAPSHOT_NAME
 from warren.spark_export.errors import OptionRefused
+from warren.spark_export.node_urls import is_node_url, parse_node_url, without_login
 from warren.spark_export.snapshot_file import LEASE_S_MAX
 
 PARTITION_BYTES = 128 << 20
@@ -51,6 +54,9 @@ PARTITION_BYTES = 128 << 20
 
 MILLISECONDS_MIN = 10**11
 """In 1973; numbers below are seconds of this century, or 20260131."""
+
+OF_TABLES = ("provider", "owner", "location")
+"""What Spark adds to the options of CREATE TABLE."""
 
 POSITION_MAX = (1 << 63) - 1
 
@@ -115,6 +121,9 @@ class ReadOptions:
     """The options by their names. Times are microseconds since 1970, sizes bytes."""
 
     path: str | None = None
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
     vhost: str | None = None
     queues: tuple[str, ...] | None = None
     queue_pattern: str | None = None
@@ -150,10 +159,23 @@ class ReadOptions:
     def data_directory(self) -> Path:
         """Raises `OptionRefused` when no path was given."""
         if self.path is None:
-            raise OptionRefused("option path is missing: the data directory of a node")
+            raise OptionRefused(
+                "option path is missing: the data directory of a node, or warren://node:15672 (a"
+                " table of CREATE TABLE has lost it; CREATE TEMPORARY VIEW keeps it)"
+            )
         if self.path.startswith("file:"):
             return Path(unquote(urlsplit(self.path).path))
         return Path(self.path)
+
+    @property
+    def node_url(self) -> str | None:
+        """Where a node makes the snapshots; None when they are made from a data directory."""
+        return self.path if self.path is not None and is_node_url(self.path) else None
+
+    def without_login(self) -> ReadOptions:
+        """For tasks, which have the token of a snapshot."""
+        path = self.path if self.node_url is None else without_login(self.node_url)
+        return replace(self, path=path, username=None, password=None)
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
@@ -181,6 +203,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
     if values.get("lease_seconds", 0) > LEASE_S_MAX:
         raise OptionRefused(f"option leaseSeconds may be {LEASE_S_MAX} at most")
     options = ReadOptions(**values)
+    _check_place(options)
     _check_range(options)
     return options
 
@@ -195,9 +218,30 @@ def near_names(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown(key: str) -> str:
+    if key.lower() in OF_TABLES:
+        return (
+            "CREATE TABLE USING warren would make a table that cannot be read, because Spark does"
+            " not hand its options to a source in Python; CREATE TEMPORARY VIEW ... USING warren"
+            " OPTIONS (...) can be read, one for each store"
+        )
     if key.lower() == "paths":
         return "one path is read at a time"
     return f"there is no option {key}; {near_names(key, _FIELDS)}"
+
+
+def _check_place(options: ReadOptions) -> None:
+    if options.node_url is None:
+        for name, value in (
+            ("username", options.username),
+            ("password", options.password),
+            ("caFile", options.ca_file),
+        ):
+            if value is not None:
+                raise OptionRefused(f"option {name} is for a path such as warren://node:15672")
+    else:
+        if options.snapshot_directory is not None:
+            raise OptionRefused("option snapshotDirectory is for data directories, not for nodes")
+        parse_node_url(options.node_url, options.ca_file, options.username, options.password)
 
 
 def _check_range(options: ReadOptions) -> None:
@@ -379,6 +423,9 @@ _PARSERS: Mapping[str, Callable[[str, str], Any]] = {
     "maxBytesPerTrigger": _bytes,
     "cursor": _cursor,
     "cursorMaxBytes": _bytes,
+    "username": _text,
+    "password": _text,
+    "caFile": _text,
 }
 
 _OTHER_FIELDS = {

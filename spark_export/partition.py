@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from warren.spark_export.filters import RowFilter
     from warren.spark_export.message_state import Spans
     from warren.spark_export.options import ReadOptions
-    from warren.spark_export.snapshot import Snapshot
+    from warren.spark_export.snapshot_file import PinnedStore
     from warren.spark_export.unit import Unit
 
 
@@ -33,7 +33,7 @@ class UnitPartition(InputPartition):
 
 
 def partitions_of(
-    snapshot: Snapshot, units: list[Unit], options: ReadOptions
+    snapshot: PinnedStore, units: list[Unit], options: ReadOptions
 ) -> list[InputPartition]:
     """Partitions that have all of the units, in order."""
     from warren.spark_export.plan import group_units

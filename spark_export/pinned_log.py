@@ -2,7 +2,7 @@
 
 A file of which most is wanted is read whole, and if it was sealed its checksum is compared: once
 in a process, since files of a snapshot never change. Of others, records that stand near each other
-are read together. Files are read, not mapped: a file that is cut by somebody must not kill us.
+are read together. Where the files are, `unit.SnapshotFiles` knows.
 
 Records come as one array of octets and where in it each begins, ascending, so that Arrow can take
 strings out of it without a copy in between.
@@ -10,11 +10,9 @@ strings out of it without a copy in between.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
@@ -31,20 +29,19 @@ from warren.persist.format import (
     decode_file_header,
     decode_footer,
     decode_survivors,
+    survivors_bytes,
 )
 from warren.persist.log_files import SURVIVORS_READ_BYTES, find_log_files
 from warren.persist.log_writer import file_name
-from warren.spark_export.errors import SnapshotGone, StoreRefused
+from warren.spark_export.errors import StoreRefused
 from warren.spark_export.layout import FILE_SHIFT, HEAD_BYTES, OFFSET_MASK
+from warren.spark_export.unit import LogOctets, SnapshotFiles
 
 WHOLE_BYTES_MAX = 64 << 20
 """A file this large is read at once; a node fills files up to 16 MiB, but for large messages."""
 
 WHOLE_FILES_KEPT = 2
 """A batch of messages is mostly in one file, or at the border of two."""
-
-GAP_BYTES_MAX = 4096
-"""What stands between two records is read with them when it is less: a read costs as much."""
 
 PADDING = HEAD_BYTES
 """Octets behind the last record, so that fixed parts can be looked at before they are checked."""
@@ -55,15 +52,15 @@ VERDICTS_KEPT = 4096
 
 
 class _Verdicts:
-    """What was found when files were read whole: by device, inode, size and time of change."""
+    """What was found when files were read whole, by their keys (`LogOctets.key`)."""
 
     def __init__(self) -> None:
-        self._sound: OrderedDict[tuple[int, int, int, int], bool] = OrderedDict()
+        self._sound: OrderedDict[Hashable, bool] = OrderedDict()
 
-    def __getitem__(self, key: tuple[int, int, int, int]) -> bool | None:
+    def __getitem__(self, key: Hashable) -> bool | None:
         return self._sound.get(key)
 
-    def __setitem__(self, key: tuple[int, int, int, int], sound: bool) -> None:
+    def __setitem__(self, key: Hashable, sound: bool) -> None:
         self._sound[key] = sound
         if len(self._sound) > VERDICTS_KEPT:
             self._sound.popitem(last=False)
@@ -107,30 +104,32 @@ class _Piece(NamedTuple):
 
 
 class LogFile:
-    """One log file, open. Raises OSError, FileNotFoundError, `StoreRefused`."""
+    """One log file, open, and closed with this. Raises OSError, `StoreRefused`."""
 
-    def __init__(self, path: Path) -> None:
-        self.name = path.name
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, octets: LogOctets) -> None:
+        self._octets = octets
+        self.name = octets.name
+        self.size = octets.size
+        self._key = octets.key
         try:
-            status = os.fstat(self._fd)
-            self.size = status.st_size
-            self._key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
             self.header = self._read_header()
             self.broken_table = ""
             self._before: NDArray[np.int64] | None = None
             self._after = np.empty(0, np.int64)
             if self.header is not None and self.header.combined:
                 self._read_table()
-            footer = decode_footer(self.read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES))
-            sealed = footer is not None and footer.size == self.size - FOOTER_BYTES
-            self._crc = footer.crc if footer is not None and sealed else None
+            self._crc = self._footer_crc() if octets.whole else None
         except BaseException:
-            os.close(self._fd)
+            octets.close()
             raise
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._octets.close()
+
+    @property
+    def table_at(self) -> int:
+        """Where the table of a file that was written anew begins; the end of a file without one."""
+        return self.size if self._before is None else self.size - survivors_bytes(len(self._after))
 
     @property
     def sound(self) -> bool:
@@ -142,13 +141,13 @@ class LogFile:
         return self._crc is not None and _verdicts[self._key] is not False
 
     def read(self, offset: int, size: int) -> bytes:
-        return os.pread(self._fd, size, offset)
+        return self._octets.read(offset, size)
 
     def read_into(self, data: NDArray[np.uint8], offset: int) -> None:
         """Fill `data` from there on. Raises OSError when the file has become shorter."""
         view = data.data
         while view:
-            count = os.preadv(self._fd, [view], offset)
+            count = self._octets.read_into(view, offset)
             if not count:
                 raise OSError(f"log file {self.name} ends before octet {offset}")
             view = view[count:]
@@ -169,6 +168,12 @@ class LogFile:
         self.read_into(data[: self.size], 0)
         if self._crc is not None and _verdicts[self._key] is None:
             _verdicts[self._key] = crc32(data.data[: self.size - FOOTER_BYTES]) == self._crc
+
+    def _footer_crc(self) -> int | None:
+        """The checksum of all before the footer; None of a file that was not sealed."""
+        footer = decode_footer(self.read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES))
+        sealed = footer is not None and footer.size == self.size - FOOTER_BYTES
+        return footer.crc if footer is not None and sealed else None
 
     def _read_header(self) -> FileHeader | None:
         """A damaged header does not keep from reading records, which have their own checksums."""
@@ -199,19 +204,16 @@ class LogFile:
 
 
 class PinnedLog:
-    """The log files in the directory of a snapshot, of which `wanted` records will be read.
+    """The log files of a snapshot, of which `wanted` records will be read.
 
     `wanted` are index entries (`unit.ENTRY`): all of a unit, so that it is known which files are
     to be read whole.
     """
 
-    def __init__(self, directory: Path, wanted: NDArray[np.void]) -> None:
-        """Raises `SnapshotGone`."""
-        self._directory = directory
-        try:
-            self._newest = find_log_files(os.listdir(directory)).newest
-        except FileNotFoundError:
-            raise SnapshotGone.at(directory.parent) from None
+    def __init__(self, files: SnapshotFiles, wanted: NDArray[np.void]) -> None:
+        """Raises `SnapshotGone`, OSError."""
+        self._files = files
+        self._newest = find_log_files(files.log_names()).newest
         self._wanted_bytes = _octets_by_file(wanted)
         self._open: OrderedDict[int, LogFile | None] = OrderedDict()
         self._whole: OrderedDict[int, NDArray[np.uint8]] = OrderedDict()
@@ -263,11 +265,11 @@ class PinnedLog:
     def _try_open(self, file_id: int) -> LogFile | None:
         generation = self._newest.get(file_id)
         if generation is not None:
-            # A snapshot that is removed has another name before the first of its files goes.
             with suppress(FileNotFoundError):
-                return LogFile(self._directory / file_name(file_id, generation))
-        if not self._directory.exists():
-            raise SnapshotGone.at(self._directory.parent)
+                return LogFile(self._files.open_log(file_name(file_id, generation)))
+        else:
+            # The list may have been made while the snapshot was removed; then this says so.
+            self._files.log_names()
         return None
 
     @staticmethod
@@ -304,7 +306,7 @@ class PinnedLog:
             data = self._whole_file(file_id, file)
             if file.sound:
                 return _Piece(data, offsets, True)
-        return _read_spans(file, offsets, lengths)
+        return _read_spans(file, offsets, lengths, self._files.gap_bytes_max)
 
     def _whole_file(self, file_id: int, file: LogFile) -> NDArray[np.uint8]:
         data = self._whole.get(file_id)
@@ -367,14 +369,19 @@ def _absent(file: LogFile, offset: int, length: int) -> Trouble:
     return Trouble(file.name, offset, reason, octets)
 
 
-def _read_spans(file: LogFile, offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> _Piece:
+def _read_spans(
+    file: LogFile,
+    offsets: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    gap_bytes_max: int,
+) -> _Piece:
     """Read records, and with them what is between two that are near each other."""
     order: NDArray[np.int64] | None = None
     if (offsets[1:] < offsets[:-1]).any():
         order = np.argsort(offsets, kind="stable")
         offsets, lengths = offsets[order], lengths[order]
     ends = np.maximum.accumulate(offsets + lengths)
-    begins = np.concatenate(([True], offsets[1:] - ends[:-1] > GAP_BYTES_MAX))
+    begins = np.concatenate(([True], offsets[1:] - ends[:-1] > gap_bytes_max))
     first = np.flatnonzero(begins)
     span_starts = offsets[first]
     span_sizes = ends[np.append(first[1:] - 1, len(ends) - 1)] - span_starts

@@ -11,25 +11,32 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from warren.core.ports import Key
 from warren.spark_export.errors import OptionRefused, QueueUnknown
 from warren.spark_export.filters import Interval
-from warren.spark_export.unit import Unit, load_entries
+from warren.spark_export.unit import SnapshotFiles, Unit
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from warren.spark_export.options import Offsets
-    from warren.spark_export.snapshot import PinnedQueue, Snapshot
+    from warren.spark_export.snapshot_file import PinnedQueue, PinnedStore
 
 NEAR_NAMES_MAX = 3
 
 UNIT_COST_BYTES = 1 << 20
 """What a unit costs besides its records, as if it were so many octets of them: about 2 ms."""
+
+
+class ChoosesQueues(Protocol):
+    """Says which queues of a store a snapshot is to have; `vhost` if all are in one."""
+
+    @property
+    def vhost(self) -> str | None: ...
+
+    def select(self, queues: Iterable[Key], vhosts: Iterable[str] = ()) -> list[Key]: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +92,7 @@ class QueueSelector:
 
 
 def select_queues(
-    snapshot: Snapshot, selector: QueueSelector, *, taken_for_it: bool
+    snapshot: PinnedStore, selector: QueueSelector, *, taken_for_it: bool
 ) -> list[PinnedQueue]:
     """Those of the snapshot that are meant: one that was not taken for this selector may have more.
 
@@ -118,11 +125,11 @@ class Rows:
     end: int
 
 
-def find_rows(directory: Path, queue: PinnedQueue, span: Interval) -> Rows:
+def find_rows(files: SnapshotFiles, queue: PinnedQueue, span: Interval) -> Rows:
     """The rows whose positions are in the span. Raises `SnapshotGone`, OSError."""
     if not queue.rows or span == Interval():
         return Rows(queue, 0, queue.rows)
-    positions = load_entries(directory, queue.queue_id)["position"]
+    positions = files.load_entries(queue.queue_id)["position"]
     first, end = 0, queue.rows
     if span.start is not None:
         first = int(np.searchsorted(positions, np.uint64(max(span.start, 0))))
@@ -132,7 +139,7 @@ def find_rows(directory: Path, queue: PinnedQueue, span: Interval) -> Rows:
 
 
 def plan_units(
-    snapshot: Snapshot,
+    snapshot: PinnedStore,
     spans: Iterable[tuple[PinnedQueue, Interval]],
     *,
     max_bytes: int,
@@ -144,9 +151,11 @@ def plan_units(
     Where units are cut depends on nothing but the snapshot, the spans and the two numbers. Raises
     `SnapshotGone`, OSError.
     """
-    found = [find_rows(snapshot.directory, queue, span) for queue, span in spans]
+    found = [find_rows(snapshot.files_of(queue), queue, span) for queue, span in spans]
     chosen = [at for at in found if at.end > at.first]
-    lengths = [load_entries(snapshot.directory, at.queue.queue_id)["length"] for at in chosen]
+    lengths = [
+        snapshot.files_of(at.queue).load_entries(at.queue.queue_id)["length"] for at in chosen
+    ]
     sums = [
         np.cumsum(column[at.first : at.end], dtype=np.uint64)
         for at, column in zip(chosen, lengths, strict=True)
@@ -159,7 +168,7 @@ def plan_units(
             before = int(octets[first - 1]) if first else 0
             units.append(
                 Unit(
-                    snapshot=str(snapshot.directory),
+                    files=snapshot.files_of(at.queue),
                     vhost=at.queue.vhost,
                     queue=at.queue.name,
                     queue_id=at.queue.queue_id,

@@ -65,7 +65,7 @@ class FrameEncoder:
         want any; the number of the row ends them."""
         self._columns = columns
         self._exchange = options.exchange
-        self._routing_key = options.routing_key or ""
+        self._routing_key = options.routing_key
         self._delivery_mode = options.delivery_mode
         self._bits = _MANDATORY if options.mandatory else 0
         self._id_prefix = id_prefix.encode() if options.generate_message_ids else None
@@ -113,8 +113,8 @@ class _Portion:
 
     def encode(self) -> EncodedRows:
         encoder = self._encoder
-        exchange = self._name("exchange", encoder._exchange)
-        routing_key = self._name("routing_key", encoder._routing_key)
+        exchange = self._name("exchange", encoder._exchange, None)
+        routing_key = self._name("routing_key", encoder._routing_key, "")
         body = pc.fill_null(_binary(self._column("body")), b"")
         body_lengths = _lengths(body)
         properties = [
@@ -160,8 +160,13 @@ class _Portion:
             )
         return array
 
-    def _name(self, part: str, otherwise: str | None) -> pa.Array | bytes:
-        """The exchange or the routing key: octets that are the same in all rows, or an array."""
+    def _name(self, part: str, option: str | None, otherwise: str | None) -> pa.Array | bytes:
+        """The exchange or the routing key: octets that are the same in all rows, or an array.
+
+        An option counts for all rows, whatever a column says, as in Spark's Kafka sink.
+        """
+        if option is not None:
+            return option.encode()
         column = self._column(part)
         if column is None:
             assert otherwise is not None, "the columns were checked"

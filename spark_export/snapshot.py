@@ -30,7 +30,7 @@ from warren.persist.pins import NAME, PINS_DIRECTORY, UNFINISHED, is_unfinished
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.spark_export.creation import Creation, read_node_id
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
-from warren.spark_export.plan import QueueSelector
+from warren.spark_export.plan import ChoosesQueues
 from warren.spark_export.snapshot_file import (
     PinnedQueue,
     Snapshot,
@@ -57,7 +57,7 @@ LEASE_S = 3600.0
 
 def create(
     data_directory: Path,
-    selector: QueueSelector,
+    selector: ChoosesQueues,
     *,
     lease_s: float = LEASE_S,
     directory: Path | None = None,

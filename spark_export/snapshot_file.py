@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from warren.persist.pin_owner import Owner, decode_owner
 from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.node_state import Span
+
+if TYPE_CHECKING:
+    from warren.spark_export.unit import SnapshotFiles
 
 FORMAT = 1
 
@@ -30,6 +33,8 @@ class PinnedQueue:
     another, and positions of its own in each. `octets` are those of the records. `unacked` are
     ranges of positions, end exclusive, that were out for acknowledgement just before the snapshot;
     None when nobody knows. `unreadable` counts places in its index that could not be read.
+    `cluster_id` is the same at all nodes of a cluster, which `queue_id` is not; None where only one
+    node is read.
     """
 
     vhost: str
@@ -41,11 +46,48 @@ class PinnedQueue:
     last_position: int | None
     unacked: tuple[Span, ...] | None
     unreadable: int
+    cluster_id: int | None = None
+
+    @property
+    def stream_id(self) -> int:
+        """What streams tell it by from a queue of the same name that was deleted."""
+        return self.queue_id if self.cluster_id is None else self.cluster_id
+
+
+class PinnedStore(Protocol):
+    """What is read: a snapshot of this machine, or snapshots of the nodes of a cluster.
+
+    `name` is what a stream's offsets call it (`stores.Store.open`).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def queues(self) -> tuple[PinnedQueue, ...]: ...
+
+    def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
+        """The files of one of its queues."""
+        ...
+
+    def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
+        """Places where messages of these queues may have been that are no rows."""
+        ...
+
+    def extend(self, lease_s: float) -> object:
+        """Want it for so many seconds from now on. Raises `SnapshotGone`, OSError."""
+        ...
+
+    def release(self) -> None:
+        """Remove it; no error when it is gone already. Raises OSError."""
+        ...
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`node_id` as 32 hex digits. `octets` are those of all records.
+    """A `PinnedStore` in a directory of this machine.
+
+    `node_id` as 32 hex digits. `octets` are those of all records.
 
     `log_octets` are those of the files it holds, `copied` whether they are copies. `lost` counts
     messages whose record is nowhere: they are in it, and who decodes will miss them. `unreadable`
@@ -70,6 +112,15 @@ class Snapshot:
     owner: Owner | None = None
 
     @property
+    def name(self) -> str:
+        return str(self.directory)
+
+    def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
+        from warren.spark_export.unit import LocalFiles
+
+        return LocalFiles(self.directory)
+
+    @property
     def rows(self) -> int:
         return sum(queue.rows for queue in self.queues)
 
@@ -79,18 +130,13 @@ class Snapshot:
         return self.lost + self.unreadable_in(self.queues)
 
     def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
-        """Places where messages of these queues may have been that are no rows."""
         return self.unreadable + sum(queue.unreadable for queue in queues)
 
     def release(self) -> None:
-        """Remove it; no error when it is gone already. Raises OSError."""
         remove(self.directory)
 
     def extend(self, lease_s: float) -> Snapshot:
-        """Want it for so many seconds from now on; that of a cursor is wanted anyhow.
-
-        Raises `SnapshotGone`, OSError.
-        """
+        """That of a cursor is wanted anyhow."""
         with locked(self.directory) as ours:
             if not ours:
                 raise SnapshotGone.at(self.directory)
@@ -172,7 +218,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
                 f"{directory} is a snapshot of format {fields['format']}, this version reads"
                 f" {FORMAT}"
             )
-        queues = tuple(_decode_queue(queue) for queue in fields["queues"])
+        queues = tuple(decode_queue(queue) for queue in fields["queues"])
         return Snapshot(
             id=fields["id"],
             directory=directory,
@@ -192,7 +238,7 @@ def _decode(fields: Any, directory: Path) -> Snapshot:
         raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None
 
 
-def _decode_queue(fields: Any) -> PinnedQueue:
+def decode_queue(fields: Any) -> PinnedQueue:
     unacked = fields["unacked"]
     return PinnedQueue(
         vhost=fields["vhost"],
@@ -204,6 +250,7 @@ def _decode_queue(fields: Any) -> PinnedQueue:
         last_position=fields["last_position"],
         unacked=None if unacked is None else tuple((start, end) for start, end in unacked),
         unreadable=fields["unreadable"],
+        cluster_id=fields.get("cluster_id"),
     )
 
 

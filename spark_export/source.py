@@ -18,7 +18,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -34,29 +33,26 @@ from warren.spark_export.schema import Column, arrow_schema, columns, columns_of
 WORKERS = "pyspark.sql.worker."
 """Modules that are loaded in workers of the driver only."""
 
+FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
     from warren.spark_export.sink import MessageStreamWriter, MessageWriter
-    from warren.spark_export.snapshot import PinnedQueue, Snapshot
+    from warren.spark_export.snapshot_file import PinnedQueue, PinnedStore
+    from warren.spark_export.stores import Place
     from warren.spark_export.stream import StreamReader
     from warren.spark_export.unit import Unit
 
 
 class MessageStoreSource(DataSource):
-    """Registered by `register`, or found by Spark itself (`pyspark_warren`).
-
-    `pushdown`: filters are pushed down unless the option `filterPushdown` says no. Spark refuses to
-    read from a reader that takes filters while its own setting for that is off.
-    """
-
-    pushdown = False
+    """Registered by `register`, or found by Spark itself (`pyspark_warren`)."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._snapshot: str | None = None
+        self._place: Place | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -67,28 +63,30 @@ class MessageStoreSource(DataSource):
         schema = spark_schema(columns(options))
         # A batch that names a cursor is refused; a stream has snapshots of its own.
         if options.cursor is None:
-            self._snapshot = str(find_snapshot(options).directory)
+            self._place = find_place(options)
         return schema
 
     def reader(self, schema: StructType) -> BatchReader:
         options = parse_options(self.options)
         _check_batch(options)
         chosen = columns_of(schema, options)
-        if self._snapshot is None:
-            self._snapshot = str(find_snapshot(options).directory)
-        pushdown = self.pushdown if options.filter_pushdown is None else options.filter_pushdown
+        if self._place is None:
+            self._place = find_place(options)
+        wanted = options.filter_pushdown
+        pushdown = pushes_filters() if wanted is None else wanted
         kind = PushdownBatchReader if pushdown else BatchReader
-        return kind(options, chosen, self._snapshot)
+        return kind(options.without_login(), chosen, self._place)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        from warren.spark_export.snapshot import load_snapshot
         from warren.spark_export.stream import StreamReader
 
         options = parse_options(self.options)
-        if self._snapshot is not None and options.snapshot is None:
+        if "endingOffsets" in self.options:
+            raise OptionRefused("option endingOffsets is for batches; a stream has no end")
+        if self._place is not None and options.snapshot is None:
             # It was for a batch, of which Spark did not say that it would be a stream.
             with suppress(SnapshotGone):
-                load_snapshot(Path(self._snapshot)).release()
+                self._place.open().release()
         return StreamReader(options, columns_of(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
@@ -102,25 +100,17 @@ class MessageStoreSource(DataSource):
         return stream_writer(self.options, schema, overwrite)
 
 
-class PushdownSource(MessageStoreSource):
-    """What `register(spark)` registers."""
-
-    pushdown = True
-
-
 class BatchReader(DataSourceReader):
-    """Reads the snapshot in this directory."""
+    """Reads the snapshot in this place."""
 
-    def __init__(self, options: ReadOptions, chosen: Iterable[Column], snapshot: str) -> None:
+    def __init__(self, options: ReadOptions, chosen: Iterable[Column], place: Place) -> None:
         self._options = options
         self._schema: pa.Schema = arrow_schema(chosen)
-        self._snapshot = snapshot
+        self._place = place
         self._pushed = EVERYTHING
 
     def partitions(self) -> list[InputPartition]:
-        from warren.spark_export.snapshot import open_snapshot
-
-        snapshot = open_snapshot(Path(self._snapshot))
+        snapshot = self._place.open()
         units = plan(snapshot, self._options, self._pushed)
         return partitions_of(snapshot, units, self._options)
 
@@ -138,25 +128,34 @@ class PushdownBatchReader(BatchReader):
         return filters
 
 
-def find_snapshot(options: ReadOptions) -> Snapshot:
-    """The snapshot that the options name, or a new one of the queues they select.
+def pushes_filters() -> bool:
+    """Whether Spark is about to push filters down, in this process.
+
+    Only the worker that does so may have a reader that takes filters: while the setting
+    `spark.sql.python.filterPushdown.enabled` is off, Spark refuses to read from one.
+    """
+    return FILTERS_WORKER in sys.modules
+
+
+def find_place(options: ReadOptions) -> Place:
+    """Where the snapshot is that the options name, or a new one of the queues they select.
 
     Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
     """
     from warren.spark_export.plan import QueueSelector
-    from warren.spark_export.snapshot import LEASE_S, create, open_snapshot, snapshot_path
+    from warren.spark_export.snapshot import LEASE_S
+    from warren.spark_export.stores import store_of
 
-    elsewhere = None if options.snapshot_directory is None else Path(options.snapshot_directory)
+    store = store_of(options)
     if options.snapshot is not None:
-        return open_snapshot(snapshot_path(options.data_directory, options.snapshot, elsewhere))
-    return create(
-        options.data_directory,
+        return store.place_of(store.named(options.snapshot))
+    snapshot = store.create(
         QueueSelector(options.vhost, options.queues, options.queue_pattern),
-        directory=elsewhere,
         with_state=options.wants_state,
         lease_s=LEASE_S if options.lease_seconds is None else options.lease_seconds,
         owner=session_process(),
     )
+    return store.place_of(snapshot)
 
 
 def session_process() -> Owner | None:
@@ -170,7 +169,7 @@ def session_process() -> Owner | None:
     return owner_of(os.getppid()) if in_worker else None
 
 
-def plan(snapshot: Snapshot, options: ReadOptions, pushed: Pushed) -> list[Unit]:
+def plan(snapshot: PinnedStore, options: ReadOptions, pushed: Pushed) -> list[Unit]:
     """The units of a batch. Raises `QueueUnknown`, `RecordDamaged`, OSError."""
     from warren.spark_export.plan import (
         QueueSelector,

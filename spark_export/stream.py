@@ -22,8 +22,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -36,23 +34,22 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from warren.spark_export.cursor import HeldCursor, take_cursor
-from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone, StoreRefused
+from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.filters import EVERYTHING, Interval
 from warren.spark_export.options import Include, ReadOptions
 from warren.spark_export.partition import partitions_of, read_partition
 from warren.spark_export.plan import QueueSelector, check_named, find_rows, plan_units
 from warren.spark_export.schema import Column, arrow_schema
-from warren.spark_export.snapshot import (
-    LEASE_S,
-    PinnedQueue,
-    Snapshot,
-    create,
-    load_snapshot,
-    open_snapshot,
+from warren.spark_export.snapshot import LEASE_S
+from warren.spark_export.snapshot_file import PinnedQueue, PinnedStore
+from warren.spark_export.stores import Store, StreamCursor, store_of
+from warren.spark_export.stream_offsets import (
+    StreamOffset,
+    StreamQueue,
+    Waiting,
+    advance,
+    octets_after,
 )
-from warren.spark_export.stream_offsets import StreamOffset, StreamQueue, Waiting, advance
-from warren.spark_export.unit import load_entries
 from warren.spark_export.unreadable import check_unreadable
 
 if TYPE_CHECKING:
@@ -64,9 +61,6 @@ STREAM_LEASE_S: Final = 24 * 3600.0
 """How long a driver may be away and find the snapshot of its unfinished batch; each use begins
 it anew."""
 
-SNAPSHOT_EVERY_S: Final = 0.5
-"""Spark asks for news every few milliseconds; no batch of its own takes less than this."""
-
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in a process of its own beside the driver, as long as the query."""
@@ -74,24 +68,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, chosen: Iterable[Column]) -> None:
         check_stream(options)
         self._options = options
+        self._store: Store = store_of(options)
         self._schema: pa.Schema = arrow_schema(chosen)
         self._held: set[str] = set()
-        """Directories of the snapshots that are to be released some day."""
-        self._cursor: HeldCursor | None = None
+        """Names of the snapshots that are to be released some day."""
+        self._cursor: StreamCursor | None = None
         self._cursor_settled = False
         self._available_now = False
         self._target: str | None = None
         """With `Trigger.AvailableNow` the snapshot to read, until its first batch is done."""
         self._told_lost: set[str] = set()
         self._newest: StreamOffset | None = None
-        self._taken_at = -SNAPSHOT_EVERY_S
+        self._lag = {"rows": 0, "octets": 0}
+        self._taken_at = -self._store.snapshot_every_s
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need: they read with the token of a snapshot, not with a login."""
+        tasks = {"_options": self._options.without_login(), "_schema": self._schema}
+        return {**tasks, "_cursor": None}
 
     def initialOffset(self) -> dict[str, Any]:
         self._take_cursor()
         starting = self._options.starting_offsets
         if starting.bounds() == {"earliest"}:
             return StreamOffset("", {}).to_json()
-        with self._create(LEASE_S, cursor=None) as snapshot:
+        snapshot = self._create(LEASE_S, cursor=None)
+        try:
             check_named("startingOffsets", starting, snapshot.queues)
             following: dict[StreamQueue, int] = {}
             for queue in snapshot.queues:
@@ -100,6 +102,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     following[_key(queue)] = bound
                 elif bound == "latest" and queue.last_position is not None:
                     following[_key(queue)] = queue.last_position + 1
+        finally:
+            snapshot.release()
         return StreamOffset("", following).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -131,7 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The next batch out of the same snapshot, whatever the limit is: what it has may be gone
         from the queues. None when it has nothing more."""
         try:
-            return self._advance(at, open_snapshot(Path(at.snapshot)), limit)
+            return self._advance(at, self._store.open(at.snapshot), limit)
         except SnapshotGone as error:
             if at.left:
                 self._lose(
@@ -141,22 +145,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _begin(self, at: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
         """The first batch out of the next snapshot. None when it has nothing new."""
-        directory = self._target or self._take()
+        name = self._target or self._take()
         try:
-            following = self._advance(at, open_snapshot(Path(directory)), limit)
+            following = self._advance(at, self._store.open(name), limit)
         except SnapshotGone as error:
-            self._lose("a snapshot had not been read", directory, error)
-            self._held.discard(directory)
-            directory = self._take()
-            following = self._advance(at, open_snapshot(Path(directory)), limit)
+            self._lose("a snapshot had not been read", name, error)
+            self._held.discard(name)
+            name = self._take()
+            following = self._advance(at, self._store.open(name), limit)
         if self._available_now:
-            self._target = None if following is None else directory
+            self._target = None if following is None else name
         if following is None:
-            self._release(directory)
+            self._release(name)
         return following
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._newest is None else self._newest.to_json()
+        """The newest that is known, and how much of it comes after the batch that was begun last:
+        `lag` has the messages, and the octets of their records."""
+        if self._newest is None:
+            return None
+        return {**self._newest.to_json(), "lag": self._lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -193,7 +201,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cursor = None
 
     def _advance(
-        self, start: StreamOffset, snapshot: Snapshot, limit: ReadLimit
+        self, start: StreamOffset, snapshot: PinnedStore, limit: ReadLimit
     ) -> StreamOffset | None:
         """The next batch out of this snapshot, None when it has nothing more.
 
@@ -202,21 +210,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         snapshot.extend(STREAM_LEASE_S)
         waiting = [_waiting(snapshot, queue, start.next) for queue in snapshot.queues]
         self._newest = StreamOffset(
-            str(snapshot.directory),
+            snapshot.name,
             {
                 **start.next,
                 **{at.queue: int(at.positions[-1]) + 1 for at in waiting if len(at.positions)},
             },
         )
         if not any(len(at.positions) for at in waiting):
+            self._lag = {"rows": 0, "octets": 0}
             return None
-        return advance(
+        following = advance(
             start,
-            str(snapshot.directory),
+            snapshot.name,
             waiting,
             max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             max_octets=self._octets_max(limit),
         )
+        self._lag = {"rows": following.left, "octets": octets_after(following, waiting)}
+        return following
 
     def _octets_max(self, limit: ReadLimit) -> int | None:
         """Spark names one limit only; where both are options the other is kept as well."""
@@ -224,26 +235,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return int(limit.max_bytes)
         return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
 
-    def _snapshot_of(self, end: StreamOffset) -> Snapshot:
+    def _snapshot_of(self, end: StreamOffset) -> PinnedStore:
         """That of a batch; where it is gone, and that is allowed, one of now."""
         try:
-            return open_snapshot(Path(end.snapshot))
+            return self._store.open(end.snapshot)
         except SnapshotGone as error:
             self._lose("a batch was not finished", end.snapshot, error)
-            return load_snapshot(Path(self._take()))
+            return self._store.open(self._take())
 
-    def _lose(self, what: str, directory: str, error: SnapshotGone) -> None:
+    def _lose(self, what: str, name: str, error: SnapshotGone) -> None:
         """Go on without a snapshot, if that is allowed. Raises `DataLost`."""
         why = None
         if self._cursor is not None:
-            why = self._cursor.why_gone(Path(directory).name)
+            why = self._cursor.why_gone(name)
         text = f"{what}, and messages of it may be gone: {why or error}"
         if self._options.fail_on_data_loss:
             raise DataLost(
                 f"{text}; with failOnDataLoss=false the stream goes on with what is there"
             ) from error
-        if directory not in self._told_lost:
-            self._told_lost.add(directory)
+        if name not in self._told_lost:
+            self._told_lost.add(name)
             log.warning("messages_lost reason=%r", text)
 
     def _take_cursor(self) -> None:
@@ -251,12 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         and read what it has found have no need of it. Raises `CursorInUse`."""
         options = self._options
         if options.cursor is not None and self._cursor is None:
-            self._cursor = take_cursor(
-                options.data_directory,
-                options.cursor,
-                options.cursor_max_bytes,
-                self._elsewhere,
-            )
+            self._cursor = self._store.take_cursor(options.cursor, options.cursor_max_bytes)
 
     def _named(self, offset: StreamOffset) -> None:
         """Spark has named this offset: its snapshot is held, and, if it is the first offset, no
@@ -264,45 +270,36 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offset.snapshot:
             self._held.add(offset.snapshot)
         if self._cursor is not None and not self._cursor_settled:
-            self._cursor.release_others({Path(held).name for held in self._held})
+            self._cursor.release_others(self._held)
             self._cursor_settled = True
 
     def _take(self) -> str:
         """A new snapshot, held; not too soon after the last one."""
-        pause_s = self._taken_at + SNAPSHOT_EVERY_S - time.monotonic()
+        pause_s = self._taken_at + self._store.snapshot_every_s - time.monotonic()
         if pause_s > 0:
             time.sleep(pause_s)
-        directory = str(self._create(STREAM_LEASE_S, self._options.cursor).directory)
+        name = self._create(STREAM_LEASE_S, self._options.cursor).name
         self._taken_at = time.monotonic()
-        self._held.add(directory)
-        return directory
+        self._held.add(name)
+        return name
 
-    def _create(self, lease_s: float, cursor: str | None) -> Snapshot:
+    def _create(self, lease_s: float, cursor: str | None) -> PinnedStore:
         options = self._options
-        return create(
-            options.data_directory,
+        return self._store.create(
             QueueSelector(options.vhost, options.queues, options.queue_pattern),
             lease_s=lease_s,
-            directory=self._elsewhere,
             with_state=options.wants_state,
             cursor=cursor,
         )
 
-    @property
-    def _elsewhere(self) -> Path | None:
-        directory = self._options.snapshot_directory
-        return None if directory is None else Path(directory)
-
     def _release_all_but(self, needed: str | None) -> None:
-        for directory in sorted(self._held):
-            if directory != needed:
-                self._release(directory)
+        for name in sorted(self._held):
+            if name != needed:
+                self._release(name)
 
-    def _release(self, directory: str) -> None:
-        self._held.discard(directory)
-        # Nothing is removed that is no snapshot, whatever the checkpoint says.
-        with suppress(SnapshotGone, StoreRefused):
-            load_snapshot(Path(directory)).release()
+    def _release(self, name: str) -> None:
+        self._held.discard(name)
+        self._store.release(name)
 
 
 def check_stream(options: ReadOptions) -> None:
@@ -324,15 +321,16 @@ def check_stream(options: ReadOptions) -> None:
 
 
 def _key(queue: PinnedQueue) -> StreamQueue:
-    return StreamQueue(queue.vhost, queue.name, queue.queue_id)
+    return StreamQueue(queue.vhost, queue.name, queue.stream_id)
 
 
 def _waiting(
-    snapshot: Snapshot, queue: PinnedQueue, following: Mapping[StreamQueue, int]
+    snapshot: PinnedStore, queue: PinnedQueue, following: Mapping[StreamQueue, int]
 ) -> Waiting:
     """What of the queue has not been read."""
     if not queue.rows:
         return Waiting(_key(queue), np.empty(0, np.uint64), np.empty(0, np.uint32))
-    rows = find_rows(snapshot.directory, queue, Interval(following.get(_key(queue))))
-    entries = load_entries(snapshot.directory, queue.queue_id)[rows.first : rows.end]
+    files = snapshot.files_of(queue)
+    rows = find_rows(files, queue, Interval(following.get(_key(queue))))
+    entries = files.load_entries(queue.queue_id)[rows.first : rows.end]
     return Waiting(_key(queue), entries["position"], entries["length"])

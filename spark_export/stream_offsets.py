@@ -134,6 +134,15 @@ def advance(
     )
 
 
+def octets_after(offset: StreamOffset, waiting: Iterable[Waiting]) -> int:
+    """Of the records that come after the offset."""
+    total = 0
+    for at in waiting:
+        first = np.searchsorted(at.positions, np.uint64(offset.next.get(at.queue, 0)))
+        total += int(at.octets[first:].sum(dtype=np.uint64))
+    return total
+
+
 def shares(wanted: Mapping[StreamQueue, int], most: int) -> dict[StreamQueue, int]:
     """Who gets how much of `most`: nobody more than wanted, and who gets less than that not less
     than anybody else but for one."""

@@ -1,21 +1,25 @@
 """What is read: index entries of a queue, and the pieces of work they are cut into.
 
 A snapshot has, for each queue, a file `queues/QQQQQQQQQQQQQQQQ.npy` (queue id as 16 hex digits):
-an array of `ENTRY`, ordered by position. A unit names some of its rows. Units cross process
-boundaries, so they hold nothing but numbers and text.
+an array of `ENTRY`, ordered by position. A unit names some of its rows.
+
+Where those files are is the business of `SnapshotFiles`: in a directory of this machine
+(`LocalFiles`), or at the node that made the snapshot (`remote_files.py`). Units cross process
+boundaries, and so do these: they hold numbers and text only.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from warren.spark_export.errors import SnapshotGone
+from warren.spark_export.errors import SnapshotGone, StoreRefused
 
 ENTRY = np.dtype(
     [
@@ -48,6 +52,21 @@ def entries_path(snapshot: Path, queue_id: int) -> Path:
     return snapshot / QUEUES_DIRECTORY / f"{queue_id:016x}.npy"
 
 
+class EntriesHead(NamedTuple):
+    """Where in the file the entries begin, and how many there are."""
+
+    start: int
+    rows: int
+
+
+def parse_entries_head(head: bytes, path: str) -> EntriesHead:
+    """From the first `HEAD_BYTES` of the file. Raises OSError."""
+    if head[:8] != NPY_1_0 or head[10 : 10 + len(DESCRIBED)] != DESCRIBED:
+        raise OSError(f"{path} has no entries as this version knows them")
+    count = int(head[10 + len(DESCRIBED) :].partition(b",")[0])
+    return EntriesHead(10 + int.from_bytes(head[8:10], "little"), count)
+
+
 def load_entries(snapshot: Path, queue_id: int) -> Entries:
     """All entries of a queue; many are mapped and not read. Raises `SnapshotGone`, OSError.
 
@@ -58,12 +77,13 @@ def load_entries(snapshot: Path, queue_id: int) -> Entries:
         opened = path.open("rb")
     except FileNotFoundError:
         raise SnapshotGone.at(snapshot) from None
+    except PermissionError as error:
+        raise StoreRefused(
+            f"{error}: tasks run as a user who may not read the snapshot; read through the node"
+            " instead (load warren://node:15672)"
+        ) from error
     with opened as file:
-        head = file.read(HEAD_BYTES)
-        start = 10 + int.from_bytes(head[8:10], "little")
-        if head[:8] != NPY_1_0 or head[10 : 10 + len(DESCRIBED)] != DESCRIBED:
-            raise OSError(f"{path} has no entries as this version knows them")
-        count = int(head[10 + len(DESCRIBED) :].partition(b",")[0])
+        start, count = parse_entries_head(file.read(HEAD_BYTES), str(path))
         if os.fstat(file.fileno()).st_size < start + count * ENTRY.itemsize:
             raise OSError(f"{path} is not whole")
         if count > READ_ENTRIES_MAX:
@@ -73,14 +93,129 @@ def load_entries(snapshot: Path, queue_id: int) -> Entries:
         return entries
 
 
+class LogOctets(Protocol):
+    """A log file of a snapshot, open for reading.
+
+    `key` names what it has, for who keeps what was found out about it. `whole` is False where
+    octets that are not of the snapshot's messages read as zero: then checksums of the file as a
+    whole say nothing, those of its records do.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def key(self) -> Hashable: ...
+
+    @property
+    def whole(self) -> bool: ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to so many octets; less at the end of the file. Raises OSError."""
+        ...
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill the beginning of `view`, which is not empty; returns how much, 0 at the end of the
+        file. Raises OSError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SnapshotFiles(Protocol):
+    """Where the files of a snapshot are. Can be pickled, and compared.
+
+    `gap_bytes_max`: what stands between two records is read with them when it is less, because a
+    read of its own costs as much.
+    """
+
+    @property
+    def gap_bytes_max(self) -> int: ...
+
+    def load_entries(self, queue_id: int) -> Entries:
+        """All entries of a queue. Raises `SnapshotGone`, OSError."""
+        ...
+
+    def entries(self, queue_id: int, first: int, end: int) -> Entries:
+        """Rows [`first`, `end`) of them, for who reads no others. Raises as `load_entries`."""
+        ...
+
+    def log_names(self) -> list[str]:
+        """The names of the log files. Raises `SnapshotGone`, OSError."""
+        ...
+
+    def open_log(self, name: str) -> LogOctets:
+        """Raises FileNotFoundError when this file is gone, `SnapshotGone` when all are, OSError."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    """The files in the directory of a snapshot."""
+
+    directory: Path
+
+    gap_bytes_max = 4096
+
+    @property
+    def log_directory(self) -> Path:
+        return self.directory / LOG_DIRECTORY
+
+    def load_entries(self, queue_id: int) -> Entries:
+        return load_entries(self.directory, queue_id)
+
+    def entries(self, queue_id: int, first: int, end: int) -> Entries:
+        return np.array(load_entries(self.directory, queue_id)[first:end])
+
+    def log_names(self) -> list[str]:
+        try:
+            return os.listdir(self.log_directory)
+        except FileNotFoundError:
+            raise SnapshotGone.at(self.directory) from None
+
+    def open_log(self, name: str) -> LogOctets:
+        try:
+            return LocalLogOctets(self.log_directory / name)
+        except FileNotFoundError:
+            # A snapshot that is removed has another name before the first of its files goes.
+            if not self.log_directory.exists():
+                raise SnapshotGone.at(self.directory) from None
+            raise
+
+
+class LocalLogOctets:
+    """Read, not mapped: a file that is cut by somebody must not kill us. Raises OSError."""
+
+    whole = True
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        status = os.fstat(self._fd)
+        self.size = status.st_size
+        self.key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self._fd, size, offset)
+
+    def read_into(self, view: memoryview, offset: int) -> int:
+        return os.preadv(self._fd, [view], offset)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 @dataclass(frozen=True)
 class Unit:
-    """Rows [`first`, `end`) of the entries of one queue, in the snapshot at this directory.
+    """Rows [`first`, `end`) of the entries of one queue, in the snapshot with these files.
 
     `octets`: of their records, for those who balance work.
     """
 
-    snapshot: str
+    files: SnapshotFiles
     vhost: str
     queue: str
     queue_id: int
@@ -92,10 +227,6 @@ class Unit:
     def rows(self) -> int:
         return self.end - self.first
 
-    @property
-    def log_directory(self) -> Path:
-        return Path(self.snapshot) / LOG_DIRECTORY
-
     def entries(self) -> Entries:
         """Its rows. Raises `SnapshotGone`, OSError."""
-        return np.array(load_entries(Path(self.snapshot), self.queue_id)[self.first : self.end])
+        return self.files.entries(self.queue_id, self.first, self.end)

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 
 from warren.spark_export.errors import RecordDamaged
 from warren.spark_export.options import Mode
-from warren.spark_export.snapshot_file import PinnedQueue, Snapshot
+from warren.spark_export.snapshot_file import PinnedQueue, PinnedStore
 
 log = logging.getLogger("warren.spark_export")
 
 
-def check_unreadable(snapshot: Snapshot, queues: Iterable[PinnedQueue], mode: Mode) -> int:
+def check_unreadable(snapshot: PinnedStore, queues: Iterable[PinnedQueue], mode: Mode) -> int:
     """How many such places concern these queues of the snapshot; what is counted is logged.
 
     Raises `RecordDamaged` when there are any and the mode is FAILFAST.
@@ -32,7 +32,7 @@ def check_unreadable(snapshot: Snapshot, queues: Iterable[PinnedQueue], mode: Mo
     if places:
         log.warning(
             "store_unreadable snapshot=%s places=%d: messages that were there are no rows",
-            snapshot.id,
+            snapshot.name,
             places,
         )
     return places

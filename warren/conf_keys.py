@@ -77,6 +77,14 @@ def _absolute(text: str) -> Absolute:
     return Absolute(parse_bytes(text))
 
 
+def _octets_a_second(text: str) -> int:
+    """With less, readers that wait for their turn would lose patience."""
+    octets = parse_bytes(text)
+    if octets < 1 << 20:
+        raise ValueError(text)
+    return octets
+
+
 def _one_of(*choices: str) -> Kind:
     def parse(text: str) -> str:
         if text not in choices:
@@ -279,6 +287,9 @@ KEYS: Mapping[str, Kind] = {
     # Warren's own.
     "snapshot_limit.relative": SHARE,
     "snapshot_limit.absolute": BYTES,
+    "snapshot_rate": Kind(
+        _octets_a_second, "bytes a second such as 16MB, 64MiB or 67108864, from 1MiB on"
+    ),
     "alarms.block_all_publishers": BOOLEAN,
     "collect_statistics_interval": MILLISECONDS,
     "load_definitions": FILE,

@@ -91,6 +91,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         disk_free_limit=values.limit("disk_free_limit", defaults.disk_free_limit),
         alarms_block_all=one("alarms.block_all_publishers", defaults.alarms_block_all),
         snapshot_limit=values.limit("snapshot_limit", defaults.snapshot_limit),
+        snapshot_rate=one("snapshot_rate", defaults.snapshot_rate),
         http_listeners=_http_listeners(values, defaults.http_listeners),
         http_tls_listeners=_https_listeners(values),
         http_ssl=_http_ssl(values),

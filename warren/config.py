@@ -206,6 +206,8 @@ class Config:
     memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
     snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
+    # Octets a second that all readers of snapshots over HTTP together get.
+    snapshot_rate: int = 64 << 20
     # As in RabbitMQ; otherwise publishers go on at first whose queues do not grow.
     alarms_block_all: bool = False
     store_file_bytes_max: int = 16 << 20

@@ -20,6 +20,7 @@ from warren.core.node import Node
 from warren.federation.links import Links
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener
+from warren.mgmt.snapshot_service import SnapshotService
 from warren.mgmt.statistics.sampler import Statistics
 from warren.open_files import descriptors
 from warren.persist.storage import Storage
@@ -82,6 +83,10 @@ class Management:
             listeners=listeners,
         )
         statistics.managed = self.managed
+        if data_directory is not None:
+            self.managed.snapshots = SnapshotService(
+                data_directory, config.snapshot_rate, node.clock.now
+            )
         node.global_parameters.cluster_id(os.urandom)
         self.http_ports: list[int] = []
         self.https_ports: list[int] = []
@@ -192,6 +197,8 @@ class Management:
     async def stop(self) -> None:
         self._listeners.stop()
         await self.managed.message_jobs.stop()
+        if self.managed.snapshots is not None:
+            self.managed.snapshots.stop()
         if self._server is not None:
             await self._server.stop()
         if self._directory_fd is not None:

@@ -11,6 +11,7 @@ from warren.mgmt.api import (
     consumers,
     control,
     definitions,
+    delayed,
     exchanges,
     feature_flags,
     federation,
@@ -30,6 +31,7 @@ from warren.mgmt.api import (
     quorum,
     session,
     shovels,
+    snapshots,
     unclaimed,
     users,
     vhosts,
@@ -56,12 +58,14 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *message_jobs.ENDPOINTS,
             *exchanges.ENDPOINTS,
             *exchanges.FOR_NODES,
+            *delayed.ENDPOINTS,
             *vhosts.ENDPOINTS,
             *connections.ENDPOINTS,
             *consumers.ENDPOINTS,
             *members.ENDPOINTS,
             *shovels.ENDPOINTS,
             *federation.ENDPOINTS,
+            *snapshots.FOR_NODES,
         ],
     )
 
@@ -72,6 +76,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *overview.ENDPOINTS,
         *queues.ENDPOINTS,
         *exchanges.ENDPOINTS,
+        *delayed.ENDPOINTS,
         *bindings.ENDPOINTS,
         *messages.ENDPOINTS,
         *looking.ENDPOINTS,
@@ -95,6 +100,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *members.ENDPOINTS,
         *shovels.ENDPOINTS,
         *federation.ENDPOINTS,
+        *snapshots.ENDPOINTS,
     ]
 
     async def describe(request: ApiRequest) -> Any:

@@ -104,6 +104,7 @@ class QueueRows:
             **self._where(queue, status),
             **self._consumers(queue),
             **({"message_stats": stats} if stats else {}),
+            **({"messages_waiting": queue.waiting} if queue.settings.counts_returns else {}),
             "backing_queue_status": _backing_status(status),
             "memory": status.memory_bytes,
             "reductions": 0,
@@ -118,7 +119,7 @@ class QueueRows:
         row = self.basics(listed)
         if self._request.query_flag("enable_queue_totals"):
             ready, unacked = listed.queue.backing.length, listed.queue.unacked
-            row["messages"] = ready + unacked + listed.queue.kept_dead[0]
+            row["messages"] = ready + unacked + listed.queue.set_aside[0]
             row["messages_ready"] = ready
             row["messages_unacknowledged"] = unacked
         return row
@@ -156,6 +157,7 @@ class QueueRows:
             "exclusive": queue.exclusive_owner is not None,
             "arguments": to_json(queue.arguments),
             "node": leader_of(self._request, listed),
+            **({"delays": queue.settings.delays} if queue.settings.delays is not None else {}),
             **self._members(queue),
             **self._mirrors(queue),
         }
@@ -279,7 +281,7 @@ class QueueRows:
     def _octets(self, queue: Queue) -> Row:
         """How many octets a quorum queue has: all of its messages are on disk."""
         ready_bytes = queue.backing.ready_bytes
-        dead, dead_bytes = queue.kept_dead
+        dead, dead_bytes = queue.set_aside
         row: Row = {
             "messages_persistent": queue.backing.length + queue.unacked + dead,
             "messages_ram": 0,
@@ -454,7 +456,7 @@ def _local_listing(request: ApiRequest) -> Listing[ListedQueue]:
             "name": lambda listed: listed.queue.name,
             "vhost": lambda listed: listed.vhost.name,
             "messages": lambda listed: (
-                listed.queue.backing.length + listed.queue.unacked + listed.queue.kept_dead[0]
+                listed.queue.backing.length + listed.queue.unacked + listed.queue.set_aside[0]
             ),
             "messages_ready": lambda listed: listed.queue.backing.length,
             "messages_unacknowledged": lambda listed: listed.queue.unacked,

@@ -13,7 +13,8 @@ from warren.core.matcher import Matcher
 from warren.core.pattern import InvalidPattern, compile_pattern
 from warren.core.queue import Queue
 from warren.core.queue_type import QUORUM
-from warren.core.quorum_queue import DELIVERY_COUNT, QuorumQueue
+from warren.core.quorum_queue import QuorumQueue
+from warren.core.redelivery import DELIVERY_COUNT
 from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound

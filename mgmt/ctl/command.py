@@ -26,6 +26,7 @@ FAMILIES = {
     "queues": "Queues and connections",
     "quorum": "Members of quorum queues",
     "messages": "Messages",
+    "delayed": "Delayed messages",
     "shovels": "Shovels",
     "federation": "Federation",
     "node": "The node",

@@ -189,7 +189,9 @@ def list_unresponsive_queues(
 
 # Exchanges and bindings
 
-EXCHANGES = _same("name", "type", "durable", "auto_delete", "internal", "arguments", "policy")
+EXCHANGES = _same(
+    "name", "type", "durable", "auto_delete", "internal", "arguments", "policy", "messages_delayed"
+)
 
 BINDINGS: Columns = {
     "source_name": _field("source"),

@@ -151,6 +151,9 @@ class _Export:
         queue = vhost.queues.get(key[2]) if vhost is not None else None
         if queue is None or queue.exclusive_owner is not None:
             return None
+        if queue.settings.delays is not None:
+            # It comes with its exchange.
+            return None
         kind = {"type": str(queue.settings.type)} if self._for_ctl else {}
         return {
             "name": json_text(queue.name),

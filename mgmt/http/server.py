@@ -331,7 +331,8 @@ async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> w
         body = encode(answer)
         headers.setdefault("Content-Type", "application/json")
     response = web.Response(status=status, body=body, headers=headers)
-    if len(body) >= COMPRESSED_FROM:
+    # Part of a file is a part of what the file is, not of what it is packed.
+    if len(body) >= COMPRESSED_FROM and status != 206:
         response.enable_compression()
     return response
 

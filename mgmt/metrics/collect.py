@@ -98,6 +98,20 @@ class Collector:
             Rows(families.FEDERATION_MESSAGES, [("", (received,))]),
         ]
 
+    def delayed_group(self, *, per_object: bool) -> Rows:
+        """Of the delay queues that this node leads."""
+        rows: list[tuple[str, Values]] = []
+        total = 0
+        for vhost in self._chosen_vhosts():
+            for name in vhost.delayed:
+                queue = vhost.delay_queue(name)
+                if queue is None or not queue.is_here:
+                    continue
+                total += len(queue)
+                if per_object:
+                    rows.append((labels({"vhost": vhost.name, "exchange": name}), (len(queue),)))
+        return Rows(families.DELAYED, rows if per_object else [("", (total,))])
+
     def _persister(self) -> Values:
         storage = self._managed.storage
         if storage is None:
@@ -383,6 +397,7 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
         *collector.shovel_groups(),
         *collector.federation_groups(),
         *collector.blocked_groups(),
+        collector.delayed_group(per_object=per_object),
     ]
     async for piece in written(own, OWN_PREFIX):
         yield piece

@@ -55,6 +55,8 @@ SHOVEL_MESSAGES = (
     _counter("shovel_messages_moved_total", "Messages that shovels of this node have moved"),
 )
 
+DELAYED = (_gauge("messages_delayed", "Messages that wait in delayed exchanges"),)
+
 FEDERATION_LINKS = (
     _gauge("federation_links", "Federation links that run here, by what they are for and state"),
 )
@@ -178,7 +180,7 @@ NO_SUM = {"queue_head_message_timestamp", "queue_consumer_capacity"}
 
 def queue_coarse(queue: Queue) -> Values:
     ready, unacked = queue.backing.length, queue.unacked
-    return (ready, unacked, ready + unacked + queue.kept_dead[0], 0)
+    return (ready, unacked, ready + unacked + queue.set_aside[0], 0)
 
 
 def queue_full(managed: ManagedNode, queue: Queue, now: float) -> Values:

@@ -23,9 +23,9 @@ from warren.amqp.properties import MalformedProperties, property_bytes
 from warren.client.connection import Connection
 from warren.client.content_header import MalformedContent, header_fields
 from warren.client.events import Cancelled, Confirmed, Delivered, Refused
-from warren.mgmt.migrate.pace import Pace
 from warren.mgmt.migrate.pair import MESSAGES, Heard, Pair, SideFailed
 from warren.mgmt.migrate.window import Published, Window
+from warren.mgmt.pace import Pace
 
 PREFETCH = 500
 """Messages on their way; at 1 ms between the two that is half a million a second."""

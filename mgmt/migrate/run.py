@@ -14,11 +14,11 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from warren.mgmt.ctl.errors import CtlError
-from warren.mgmt.migrate.pace import Pace
 from warren.mgmt.migrate.pair import Pair, SideFailed
 from warren.mgmt.migrate.queue_move import SILENCE_S, Terms, message_property, move_queue
 from warren.mgmt.migrate.side import Side
 from warren.mgmt.migrate.window import Published
+from warren.mgmt.pace import Pace
 
 COLUMNS = (
     "vhost,name,type,durable,auto_delete,exclusive,arguments,consumers,messages,"

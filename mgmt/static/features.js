@@ -13,6 +13,7 @@ const BADGES = [
   ["SAC", "x-single-active-consumer", null, "one active consumer at a time"],
   ["Lazy", "x-queue-mode", "queue-mode", "messages are kept on disk"],
   ["DLim", "x-delivery-limit", "delivery-limit", "a message may come back % times"],
+  ["Wait", "x-redelivery-delay", "redelivery-delay", "returns wait for % ms"],
   ["AE", "alternate-exchange", "alternate-exchange", "what matches no binding goes to %"],
 ];
 /** Shown in another way, or without a meaning of their own. */
@@ -27,6 +28,7 @@ export function features(row) {
   if (row.durable) badge("D", "durable");
   if (row.auto_delete) badge("AD", "auto-delete");
   if (row.internal) badge("I", "internal: only other exchanges publish to it");
+  if (row.delays) badge("Delay", `delayed messages of the exchange ${row.delays} wait here`);
   if (row.exclusive) badge("Excl", "exclusive to one connection");
   const declared = row.arguments ?? {};
   const policy = row.effective_policy_definition ?? {};

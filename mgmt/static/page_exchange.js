@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import { bindingsTable, bindToExchangeForm } from "./bindings.js";
 import { facts, table } from "./cells.js";
 import { Chart } from "./chart.js";
+import { DelayedMessages, delayedCount } from "./delayed.js";
 import { ask } from "./deleting.js";
 import { button, el, folded, section } from "./dom.js";
 import { features } from "./features.js";
@@ -23,7 +24,7 @@ export function exchangePage({ vhost, name: named }) {
   const where = api.exchangePath(vhost, name);
   const history = new History();
   const range = new RangeChoice({ id: "exchange" });
-  const about = facts(["Virtual host", "Type", "Features", "Arguments", "Policy"]);
+  const about = facts(["Virtual host", "Type", "Features", "Arguments", "Policy", "Delayed"]);
   const rates = new Chart({
     title: "Message rates",
     series: RATES.map(([id, label]) => ({ id, label })),
@@ -45,6 +46,7 @@ export function exchangePage({ vhost, name: named }) {
       Features: features(row),
       Arguments: table(row.arguments),
       Policy: row.policy ?? null,
+      Delayed: delayedCount(row),
     });
     const stats = row.message_stats ?? {};
     rates.update(
@@ -54,6 +56,7 @@ export function exchangePage({ vhost, name: named }) {
     );
     leaving.showAll(from);
     coming.showAll(into);
+    await delayed.refresh(row);
   };
   range.changed = refresh;
   const leaving = bindingsTable({
@@ -68,6 +71,8 @@ export function exchangePage({ vhost, name: named }) {
     end: "source",
     changed: refresh,
   });
+
+  const delayed = new DelayedMessages({ where, changed: refresh });
 
   const remove = async () => {
     const text = `Messages published to ${named} in ${vhost} will be refused, and its bindings are gone.`;
@@ -106,6 +111,7 @@ export function exchangePage({ vhost, name: named }) {
     { class: "page" },
     section("About", about.element),
     section("Messages", range.element, rates.element),
+    delayed.element,
     bindings,
     folded("Publish a message", publishForm({ vhost, exchange: name, published: refresh }).element),
     ordinary

@@ -52,7 +52,12 @@ const MORE_KEYS = [
   },
   { key: "dead-letter-exchange", title: "where rejected and expired messages go" },
   { key: "dead-letter-routing-key", title: "by which key they go there" },
-  { key: "delivery-limit", value: 20, title: "quorum queues: how often a message may come back" },
+  { key: "delivery-limit", value: 20, title: "how often a message may come back" },
+  {
+    key: "redelivery-delay",
+    value: [1000, 10000, 60000],
+    title: "classic queues: how many milliseconds each return waits",
+  },
   {
     key: "dead-letter-strategy",
     value: "at-least-once",

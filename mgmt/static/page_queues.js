@@ -31,7 +31,12 @@ export const QUEUE_ARGUMENTS = [
   { key: "x-max-priority", value: 10, title: "levels of priority" },
   { key: "x-queue-mode", value: "lazy", title: "default or lazy: messages on disk" },
   { key: "x-single-active-consumer", value: true, title: "one consumer at a time" },
-  { key: "x-delivery-limit", value: 20, title: "quorum queues: how often a message may come back" },
+  { key: "x-delivery-limit", value: 20, title: "how often a message may come back" },
+  {
+    key: "x-redelivery-delay",
+    value: [1000, 10000, 60000],
+    title: "classic queues: how many milliseconds each return waits",
+  },
   {
     key: "x-dead-letter-strategy",
     value: "at-least-once",

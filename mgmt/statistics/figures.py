@@ -48,7 +48,7 @@ CONNECTION = OCTETS
 
 def queue_figures(queue: Queue) -> Figures:
     ready, unacked = queue.backing.length, queue.unacked
-    length = ready + unacked + queue.kept_dead[0]
+    length = ready + unacked + queue.set_aside[0]
     return (*queue.stats(), length, ready, unacked, *queue.ways_out.counts())
 
 

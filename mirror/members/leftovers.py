@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from warren.core.ports import Key, MetadataStore, Write
-from warren.core.records import BindingRecord, ExchangeRecord, QueueRecord, group_key
+from warren.core.records import BindingRecord, ExchangeRecord, GroupRecord, QueueRecord, group_key
 
 
 def of_node(store: MetadataStore, node: str) -> list[Write]:
@@ -18,19 +18,21 @@ def of_node(store: MetadataStore, node: str) -> list[Write]:
     A queue with mirrors gets another leader.
     """
     gone: dict[Key, QueueRecord] = {}
+    queue_ids: set[int] = set()
     for stored in store.records(("queue",)):
         record = stored.record
+        if not isinstance(record, QueueRecord):
+            continue
+        queue_ids.add(record.queue_id)
         if (
-            isinstance(record, QueueRecord)
-            and record.leader == node
+            record.leader == node
             and not record.mirrors
             and (record.exclusive or not record.durable)
         ):
             gone[stored.key] = record
-    if not gone:
-        return []
-    groups = _groups_of(store, gone.values())
-    return [Write(key, None) for key in (*sorted(gone), *groups, *_bindings_to(store, gone))]
+    groups = [*_groups_of(store, gone.values()), *_groups_of_nothing(store, node, queue_ids)]
+    bindings = _bindings_to(store, gone) if gone else ()
+    return [Write(key, None) for key in (*sorted(gone), *groups, *bindings)]
 
 
 def of_forgotten(store: MetadataStore, node: str) -> list[Write]:
@@ -66,6 +68,18 @@ def _groups_of(store: MetadataStore, queues: Iterable[QueueRecord]) -> Iterator[
         key = group_key(queue.queue_id)
         if store.get(key) is not None:
             yield key
+
+
+def _groups_of_nothing(store: MetadataStore, node: str, queue_ids: set[int]) -> Iterator[Key]:
+    """Groups that this node made alone while their queue was deleted."""
+    for stored in store.records(("group",)):
+        record = stored.record
+        if (
+            isinstance(record, GroupRecord)
+            and int(stored.key[1]) not in queue_ids
+            and all(member.node == node for member in record.members)
+        ):
+            yield stored.key
 
 
 def _bindings_to(store: MetadataStore, gone: Iterable[Key]) -> Iterator[Key]:

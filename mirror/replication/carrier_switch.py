@@ -86,6 +86,7 @@ class CarrierSwitch:
         noted, before = self._note(led), led.carrier
         led.member.leave()
         led.comes_over(kind, self._carriers[kind].join(record, led, led.leader.last_position))
+        led.keep_all_until_heard()
         led.member.start()
         came = led.await_mirrors(record.in_sync)
         for mirror in record.in_sync:

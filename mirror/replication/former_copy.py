@@ -86,6 +86,12 @@ class FormerCopy:
             ranges.append((start - delta, end - delta))
         return Kept(self.epoch, ranges, self.safe_only)
 
+    def ends(self) -> list[int | None]:
+        """Behind the last message of each level, in positions here; None where there is none, and
+        nobody can say up to where there were any."""
+        extents = [_extent(level) for level in self.levels]
+        return [end if start < end else None for start, end in extents]
+
     def take(self, level: int, start: int, count: int) -> list[Message]:
         """The messages with so many positions, of the former epoch. Raises `CopyLost`."""
         at = start + self._deltas[level]

@@ -11,6 +11,9 @@ up, so that consumers seldom wait. How much more begins small and doubles each t
 wait: what is announced and not handed out is redelivered though nobody had it. A message that
 somebody gets as soon as it is published waits for nothing: its announcement stands before it, so a
 mirror that has not heard of the one has not got the other.
+
+When a mirror is out of reach, the leader announces the rest once more, and hands out nothing until
+that is reported too: by then the definition names that mirror no more, or it has come back.
 """
 
 from __future__ import annotations
@@ -83,6 +86,13 @@ class HandOuts:
         if waited:
             self._ahead = min(2 * self._ahead, AHEAD_MAX)
         return waited
+
+    def doubt(self, start: int) -> None:
+        """Hand out nothing from this position on before mirrors have reported again: one that is
+        out of reach may lead by now, and its clients may have got what was announced here."""
+        if self.noted > start:
+            self.noted = start
+            self._journal.hand_out(self._level, self.announced)
 
     def begin_anew(self, below: int) -> None:
         """Exactly what is below this position counts as delivered. The rest waits for mirrors."""

@@ -304,6 +304,21 @@ class Leader:
     def withhold(self) -> None:
         self._effects.withhold()
 
+    def doubt_hand_outs(self) -> None:
+        """A mirror is out of reach: hand out nothing more before mirrors have reported again."""
+        for level in self.levels:
+            level.doubt_hand_outs()
+
+    def ask_for_reports(self) -> int:
+        """Tell mirrors what they know; returns the batch that says so."""
+        for number, level in enumerate(self.levels):
+            self._script.note(Op.HAND_OUT, number, level.hand_outs.announced)
+        return self._batch
+
+    def all_have(self, batch: int) -> bool:
+        """Whether all mirrors in sync have everything up to this batch."""
+        return all([copy.has_batch >= batch for copy in self._copies.values() if copy.in_sync])
+
     def tell_handed_out(self) -> None:
         """Have mirrors know exactly what counts as delivered; nothing is handed out meanwhile."""
         self._hand_outs.clear()
@@ -451,7 +466,8 @@ class Leader:
         upto = everywhere = min([copy.has_batch for copy in copies], default=self._batch)
         self._unreported.reported_by_all(everywhere)
         self.unasked.reported_by_all(everywhere)
-        self._effects.reported_by_all(everywhere)
+        # The batch that is being put together is for whoever comes before it is written.
+        self._effects.reported_by_all(min(everywhere, self._last_batch()))
         if self._new_origins:
             new = self._new_origins.items()
             self._new_origins = {name: batch for name, batch in new if batch > everywhere}
@@ -819,16 +835,20 @@ class Leader:
             script.note(op, number, position, said)
 
     def begin_epoch(
-        self, deltas: Sequence[int], carried_out: tuple[int, int], firsts: Sequence[int] = ()
+        self,
+        deltas: Sequence[int],
+        carried_out: tuple[int, int],
+        tails: Sequence[int],
+        firsts: Sequence[int] = (),
     ) -> None:
         """After promotion: mirrors take our positions, and put back what was out.
 
-        `firsts` are where our copy begins, a level each, if it was not in sync.
+        The leader before may have had more from `tails` on, a level each; and before `firsts`,
+        where our copy begins, if it was not in sync.
 
         Those that have done more than we had `carried_out` as a mirror begin anew: a leader that
         gave up waiting for us to take its place may have gone on at the same moment.
         """
-        tails = [level.next_position for level in self.levels]
         self.renumbering.step(Step(self.epoch, list(deltas), tails, firsts))
         self._script.control(Op.EPOCH, list(deltas), tails, firsts, carried_out)
         # Who has this has all that the leader before may have confirmed.

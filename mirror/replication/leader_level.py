@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, OneByOne, Peeked
 from warren.core.message import Envelope, Message
+from warren.core.redelivery import CountingQueue
 from warren.core.settlement import PublishConfirms
 from warren.mirror.replication.hand_outs import HandOuts
 from warren.mirror.replication.instructions import Op
@@ -282,6 +283,10 @@ class LeaderLevel(OneByOne):
             self.inner.count_as_delivered(max(again) + 1)
         return self.inner
 
+    def doubt_hand_outs(self) -> None:
+        """A mirror is out of reach: hand out nothing more before mirrors have reported again."""
+        self.hand_outs.doubt(max(self._fetched_below, self.inner.undelivered_from))
+
     # For the synchronisation of mirrors
 
     def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
@@ -302,7 +307,23 @@ class LeaderLevel(OneByOne):
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
         """What mirrors have to know of the messages with these positions, besides the messages:
         the instruction, the position and the number."""
-        return []
+        counts = self.delivery_counts
+        if not counts:
+            return []
+        return [(Op.COUNTED, at, counts[at]) for at in positions if at in counts]
+
+    @property
+    def delivery_counts(self) -> dict[int, int]:
+        """How often messages were returned, by position."""
+        # All that keep messages can keep counts.
+        return cast(CountingQueue, self.inner).delivery_counts
+
+    def counts_changed(self, positions: Collection[int]) -> None:
+        """These counts are to be kept, here and at mirrors."""
+        cast(CountingQueue, self.inner).counts_changed(positions)
+        counts = self.delivery_counts
+        for position in positions:
+            self._journal.note(Op.COUNTED, self.level, position, counts[position])
 
     def oldest(self) -> int:
         """The position of the oldest message there is, pending or ready."""

@@ -147,6 +147,8 @@ class LedQueue:
         # Whether a member of a quorum queue is away, without which nothing is confirmed, and as
         # many octets wait for it as may.
         self._is_full = False
+        # Before mirrors in sync have this batch, none is dropped.
+        self._keeps_all_until = 0
         # For how many ticks the node of a member is up that is named, and has no live copy.
         self._kept_ticks: dict[str, int] = {}
 
@@ -232,7 +234,9 @@ class LedQueue:
 
     def joined(self, members: Members) -> None:
         self._joined = True
-        self.members_changed(tuple(m for m in members if m.node != self._node), ())
+        # After a promotion some were presumed to be there, and have died before this node joined.
+        gone = tuple(member for member in self._members.values() if member not in members)
+        self.members_changed(tuple(m for m in members if m.node != self._node), gone)
         self._effects.group_joined(self)
 
     def already_joined(self, members: Members) -> None:
@@ -432,12 +436,19 @@ class LedQueue:
             if unsynced and self.leader.may_synchronise(mirror):
                 self.leader.start(mirror, synchronise=True)
 
+    def keep_all_until_heard(self) -> None:
+        """Drop no mirror before all have got something by the new carrier: others may depend on it
+        to join."""
+        self._keeps_all_until = self.leader.ask_for_reports()
+
     def drop_unwanted(self) -> None:
         """Have the definition name no more mirrors than are wanted; they go when they see that.
 
         While those that are wanted are not in sync, others that are stay in their place.
         """
         wanted = self.wanted_mirrors
+        if not self.leader.all_have(self._keeps_all_until):
+            return
 
         def drop(record: QueueRecord) -> QueueRecord | None:
             stay = stand_ins(wanted, record.in_sync)

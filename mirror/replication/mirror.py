@@ -20,7 +20,7 @@ from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
-from warren.mirror.replication.quorum_levels import mirror_level
+from warren.mirror.replication.queue_levels import mirror_level
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
 
@@ -29,6 +29,9 @@ IN_SLICE = -1
 
 NOT_YET = 1 << 62
 """Later than every batch."""
+
+EMPTY = 0
+"""Before the end of every copy that has a message: a leader's positions are not below 0."""
 
 BATCH_BITS = 40
 """Batches of an epoch are far fewer."""
@@ -354,10 +357,20 @@ class Mirror:
         self._forget_slices()
 
     def ends(self) -> list[int]:
-        """Behind the last message that came, a level each; from disk, behind the last there is."""
-        if self.from_disk is not None:
-            return [end for _, end in self.from_disk.kept().ranges]
-        return [level.backing.next_position - level.delta for level in self.levels]
+        """Behind the last message that came, a level each; from disk, behind the last there is, and
+        `EMPTY` without one: all that others have they may have alone."""
+        if self.from_disk is None:
+            return [level.backing.next_position - level.delta for level in self.levels]
+        ends = zip(self.from_disk.ends(), self.levels, strict=True)
+        return [EMPTY if end is None else end - level.delta for end, level in ends]
+
+    def tails(self) -> list[int]:
+        """From where on the leader before may have had more, in own positions, a level each."""
+        if self.from_disk is None:
+            return [level.backing.next_position for level in self.levels]
+        # Positions that were never used follow.
+        ends = zip(self.from_disk.ends(), self.levels, strict=True)
+        return [level.backing.next_position if end is None else end for end, level in ends]
 
     def deltas(self) -> list[int]:
         return [level.delta for level in self.levels]
@@ -369,6 +382,9 @@ class Mirror:
 
     def firsts(self) -> list[int]:
         """Where the copy begins, in its own positions, a level each: at its end if it is empty."""
+        if self.from_disk is not None:
+            ends = zip(self.from_disk.ends(), self.levels, strict=True)
+            return [level.backing.next_position if end is None else 0 for end, level in ends]
         return [
             min(level.first + level.delta, level.backing.next_position) for level in self.levels
         ]

@@ -8,8 +8,11 @@ here and there differ by `delta`.
 
 from __future__ import annotations
 
+from typing import cast
+
 from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Envelope, Message
+from warren.core.redelivery import CountingQueue
 from warren.core.settlement import PublishConfirms
 from warren.mirror.replication.instructions import Op
 
@@ -149,8 +152,16 @@ class MirrorLevel:
         self._carry_out(op, start, stop)
 
     def note(self, op: Op, position: int, number: int) -> None:
-        """The leader says something of a message of a quorum queue."""
-        raise CopyLost(f"{op.name} is not for a classic queue")
+        """The leader says how often a message was returned, or that one of a quorum queue is
+        dead."""
+        if op is not Op.COUNTED:
+            raise CopyLost(f"{op.name} is not for a classic queue")
+        if self.first <= position < self.upto:
+            own = position + self.delta
+            # All that keep messages can keep counts.
+            counting = cast(CountingQueue, self.backing)
+            counting.delivery_counts[own] = number
+            counting.counts_changed((own,))
 
     def _carry_out(self, op: Op, start: int, stop: int) -> None:
         if op is Op.FETCH:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from random import Random
 from typing import TypeVar, cast
@@ -27,6 +27,7 @@ import msgspec
 from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
 from warren.core.definition_table import CompletedCommit
+from warren.core.due_queue import due_queue
 from warren.core.errors import NotFound, PreconditionFailed, no_queue
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
@@ -39,6 +40,7 @@ from warren.core.queue_arguments import QueueSettings
 from warren.core.queue_type import QUORUM, majority_of, type_of
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.records import QueueRecord
+from warren.core.turns import Turns
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
@@ -61,7 +63,7 @@ from warren.mirror.replication.mirror import Mirror, unpack_slice
 from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
-from warren.mirror.replication.quorum_levels import leader_level
+from warren.mirror.replication.queue_levels import leader_level
 from warren.mirror.replication.quorum_members import QuorumMembers
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering
@@ -347,7 +349,7 @@ class Mirroring:
     def publishing_again(self, queue: Queue) -> AbstractContextManager[None]:
         """What is published meanwhile may have been delivered by another leader."""
         led = self._led.get(queue.queue_id)
-        return nullcontext() if led is None else led.leader.publishing_again()
+        return _counted_as_delivered(queue) if led is None else led.leader.publishing_again()
 
     def publishing_from_afar(self, queue_id: int, origin: str) -> AbstractContextManager[None]:
         """What is published meanwhile is kept by another node until it is answered."""
@@ -454,7 +456,8 @@ class Mirroring:
         firsts = copy.mirror.firsts() if lacks else ()
         for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
             level.again = {position + own.delta for position in own.again | own.taken}
-        led.leader.begin_epoch(copy.mirror.deltas(), copy.mirror.carried_out, firsts)
+        own_copy = copy.mirror
+        led.leader.begin_epoch(own_copy.deltas(), own_copy.carried_out, own_copy.tails(), firsts)
         if not copy.is_outside:
             led.already_joined(led.member.others())
         self._write_card_of_leader(led).then(lambda: self._noted(led))
@@ -913,6 +916,11 @@ class Mirroring:
         _begin(self._in_turns(list(self._copies.values()), report_again))
 
     def _node_down(self, name: str) -> None:
+        def doubt(led: LedQueue) -> None:
+            if self._led.get(led.queue.queue_id) is led and name in led.leader.mirrors:
+                led.leader.doubt_hand_outs()
+
+        _begin(self._in_turns(list(self._led.values()), doubt))
         self._nodes_changed()
 
     # Copies of this node
@@ -978,7 +986,13 @@ class Mirroring:
             if copy is not None and copy.mirror is mirror:
                 self._report(copy, batch)
 
-        mirror = Mirror(self._name, record.epoch, _levels(settings, backings), self._clock, report)
+        mirror = Mirror(
+            self._name,
+            record.epoch,
+            _levels(settings, backings, self._node.turns),
+            self._clock,
+            report,
+        )
         mirror.former = self._formers.take(queue_id)
         copy = CopyHere(
             key,
@@ -1008,7 +1022,7 @@ class Mirroring:
         former = self._formers.take_whole(record)
         if former is None:
             return
-        levels = _levels(self._settings(key, record), former.levels)
+        levels = _levels(self._settings(key, record), former.levels, self._node.turns)
         mirror = Mirror.of_disk(self._name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
         carrier = CarrierKind.of(record)
@@ -1371,10 +1385,14 @@ class Mirroring:
             copy.slice_came(epoch, number, content)
 
 
-def _levels(settings: QueueSettings, backings: Sequence[MirroredLevel]) -> Sequence[MirroredLevel]:
+def _levels(
+    settings: QueueSettings, backings: Sequence[MirroredLevel], turns: Turns
+) -> Sequence[MirroredLevel]:
     """The backing queues of a copy, as a queue of this type needs them."""
     if settings.type is QUORUM:
         return [quorum_level(backings[0], LastingEnvelopes())]
+    if settings.delays is not None:
+        return [due_queue(backings[0], turns.let_go)]
     return backings
 
 
@@ -1402,3 +1420,17 @@ def _at_stop(
 def _begin(work: Waiting[None]) -> None:
     """Go through it, however many turns it takes."""
     run(work, lambda result: result())
+
+
+@contextmanager
+def _counted_as_delivered(queue: Queue) -> Iterator[None]:
+    """What is published to this queue meanwhile comes as redelivered. The queue has no mirrors: its
+    backing queue knows no single messages that count as delivered, and so all that is before them
+    counts as well."""
+    backing = queue.backing
+    levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
+    starts = [level.next_position for level in levels]
+    yield
+    for level, start in zip(levels, starts, strict=True):
+        if level.next_position != start:
+            cast(MirroredLevel, level).count_as_delivered(level.next_position)

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
-from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Message
 from warren.core.quorum_level import QuorumLevel
 from warren.mirror.replication.instructions import Op
-from warren.mirror.replication.leader_level import Journal, LeaderLevel
+from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
 
 
@@ -109,14 +108,3 @@ class QuorumMirrorLevel(MirrorLevel):
             self._counting.note_count(position + self.delta, number)
         else:
             self._counting.note_dead([position + self.delta], number)
-
-
-def leader_level(inner: MirroredLevel, level: int, journal: Journal) -> LeaderLevel:
-    """What a queue of this kind needs at its leader."""
-    kind = QuorumLeaderLevel if isinstance(inner, QuorumLevel) else LeaderLevel
-    return kind(inner, level, journal)
-
-
-def mirror_level(backing: MirroredLevel) -> MirrorLevel:
-    """What a queue of this kind needs at a mirror."""
-    return (QuorumMirrorLevel if isinstance(backing, QuorumLevel) else MirrorLevel)(backing)

@@ -6,7 +6,7 @@ has caught up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from warren.core.backing_queue import Listed
@@ -201,6 +201,9 @@ class FakeQueueStore:
     def next_expiry(self, start: int, end: int) -> float | None:
         positions = self._positions(start, end)
         return self.kept[positions[0]].expires_at if positions else None
+
+    def expiries(self) -> Iterator[tuple[int, float | None]]:
+        return ((position, kept.expires_at) for position, kept in self.kept.items())
 
     def close(self, undelivered_from: int) -> None:
         self._check_open()

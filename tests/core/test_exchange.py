@@ -14,7 +14,10 @@ from warren.core.field import Field, Table, longstr
 ONE = Field("l", 1)
 
 
-NEEDED: dict[str, Table] = {"x-federation-upstream": {"x-max-hops": ONE}}
+NEEDED: dict[str, Table] = {
+    "x-federation-upstream": {"x-max-hops": ONE},
+    "x-delayed-message": {"x-delayed-type": longstr("direct")},
+}
 """Arguments without which there is no exchange of that type."""
 
 

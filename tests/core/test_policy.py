@@ -99,7 +99,6 @@ class TestMatching:
             "stream-max-segment-size-bytes",
             "queue-leader-locator",
             "initial-cluster-size",
-            "delivery-limit",
             "dead-letter-strategy",
             "max-in-memory-length",
             "max-in-memory-bytes",
@@ -189,7 +188,7 @@ class TestQuorumQueues:
     @pytest.mark.parametrize("key", sorted(NOT_FOR[QUORUM]))
     def test_a_policy_for_other_queues_is_passed_over(self, key: str) -> None:
         other = policy("other", definition={key: 1}, priority=9)
-        meant = policy("meant", definition={"delivery-limit": 1})
+        meant = policy("meant", definition={"dead-letter-strategy": "at-least-once"})
         assert matching([other, meant], "q", "queue", QUORUM) is meant
         assert matching([meant], "q", "queue") is None
 

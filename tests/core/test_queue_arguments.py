@@ -266,7 +266,9 @@ class TestEquivalence:
     def test_what_counts_depends_on_the_type_there_is(self) -> None:
         quorum = {"x-queue-type": longstr("quorum")}
         check_equivalent("q", "v", {**quorum, "x-max-priority": long(3)}, quorum)
-        check_equivalent("q", "v", {"x-delivery-limit": long(3)}, {})
+        check_equivalent("q", "v", {"x-max-in-memory-length": long(3)}, {})
+        for arguments in ({"x-delivery-limit": long(3)}, {"x-redelivery-delay": Field("A", [])}):
+            assert inequivalence(arguments, {})
         assert "'x-delivery-limit'" in inequivalence(
             {**quorum, "x-delivery-limit": long(3)}, quorum
         )

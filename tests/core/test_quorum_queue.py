@@ -100,13 +100,13 @@ class TestDeadLettersThatMustArrive:
         publish(queue)
         reject(queue)
         clock.settle()
-        assert (len(queue), queue.kept_dead) == (0, (1, 1))
-        assert queue.purge() == 0 and queue.kept_dead == (1, 1)
+        assert (len(queue), queue.set_aside) == (0, (1, 1))
+        assert queue.purge() == 0 and queue.set_aside == (1, 1)
         clock.advance(KEPT_AGAIN_S)
-        assert queue.kept_dead == (1, 1)
+        assert queue.set_aside == (1, 1)
         later = add_queue(vhost, "later")
         clock.advance(KEPT_AGAIN_S)
-        assert (len(later), queue.kept_dead) == (1, (0, 0))
+        assert (len(later), queue.set_aside) == (1, (0, 0))
         assert vhost._counts.dead_confirmed == 1
 
     def test_they_are_kept_while_their_exchange_is_missing(
@@ -122,7 +122,7 @@ class TestDeadLettersThatMustArrive:
         publish(queue)
         reject(queue)
         clock.advance(KEPT_AGAIN_S)
-        assert queue.kept_dead == (1, 1)
+        assert queue.set_aside == (1, 1)
 
     def test_a_target_that_is_full_gets_them_when_it_has_room(
         self, vhost: VirtualHost, clock: ManualClock
@@ -133,11 +133,11 @@ class TestDeadLettersThatMustArrive:
         publish(queue, b"dead")
         reject(queue)
         clock.advance(30)
-        assert queue.kept_dead == (1, 4)
+        assert queue.set_aside == (1, 4)
         assert bodies(full) == [b"first"]
         clock.advance(5)
         assert bodies(full) == [b"dead"]
-        assert queue.kept_dead == (0, 0)
+        assert queue.set_aside == (0, 0)
 
     def test_a_target_that_goes_before_it_has_them_counts_as_no_route(
         self, store: VolatileMetadataStore, clock: ManualClock
@@ -155,13 +155,13 @@ class TestDeadLettersThatMustArrive:
         assert isinstance(target.backing, DurableQueue)
         target.backing.fail()
         clock.advance(2)
-        assert queue.kept_dead == (1, 1)
+        assert queue.set_aside == (1, 1)
         again = add_queue(vhost, "target")
         clock.advance(KEPT_AGAIN_S)
         assert isinstance(again.backing, DurableQueue)
         again.backing.sync()
         clock.settle()
-        assert (len(again), queue.kept_dead) == (1, (0, 0))
+        assert (len(again), queue.set_aside) == (1, (0, 0))
 
     def test_few_are_on_the_way(self, vhost: VirtualHost, clock: ManualClock) -> None:
         queue = insisting(vhost, "q", "later")
@@ -170,11 +170,11 @@ class TestDeadLettersThatMustArrive:
             publish(queue, b"%02d" % number)
         reject(queue, many)
         clock.advance(1)
-        assert queue.kept_dead == (many, 2 * many)
+        assert queue.set_aside == (many, 2 * many)
         later = add_queue(vhost, "later")
         clock.advance(KEPT_AGAIN_S)
         assert sorted(bodies(later)) == [b"%02d" % number for number in range(many)]
-        assert queue.kept_dead == (0, 0)
+        assert queue.set_aside == (0, 0)
 
     def test_they_count_towards_the_length(self, vhost: VirtualHost, clock: ManualClock) -> None:
         queue = insisting(vhost, "q", "nowhere", max_length=2)
@@ -183,7 +183,7 @@ class TestDeadLettersThatMustArrive:
         assert publish(queue) is REJECTED
         reject(queue, 3)
         clock.settle()
-        assert (len(queue), queue.kept_dead[0]) == (0, 3)
+        assert (len(queue), queue.set_aside[0]) == (0, 3)
         assert publish(queue) is REJECTED
 
     def test_a_queue_that_goes_takes_them_along(
@@ -207,7 +207,7 @@ class TestDeadLettersThatMustArrive:
         clock.settle()
         vhost._policies.set("/", "p", "^q$", {"overflow": "drop-head"})
         clock.advance(KEPT_AGAIN_S)
-        assert queue.kept_dead == (0, 0)
+        assert queue.set_aside == (0, 0)
 
     def test_a_hand_over_does_not_wait_for_what_is_kept(
         self, vhost: VirtualHost, clock: ManualClock
@@ -227,7 +227,7 @@ class TestDeadLettersThatMustArrive:
         publish(queue)
         reject(queue)
         clock.settle()
-        assert queue.kept_dead == (0, 0)
+        assert queue.set_aside == (0, 0)
         assert vhost.burials.idle
 
 
@@ -249,19 +249,19 @@ def test_what_was_dead_before_a_restart_is_not_delivered(
     queue.reject([messages[1], messages[3]])
     queue.requeue([messages[4]])
     clock.settle()
-    assert queue.kept_dead == (2, 2)
+    assert queue.set_aside == (2, 2)
     again = restarted(on_disk)
     queue = again.queues["q"]
     clock.settle()
-    assert (len(queue), queue.kept_dead) == (4, (2, 2))
+    assert (len(queue), queue.set_aside) == (4, (2, 2))
     # Which ids queues get begins anew with each of these virtual hosts.
     again._random = Random(2)
     later = add_queue(again, "later")
     clock.advance(KEPT_AGAIN_S)
-    assert queue.kept_dead == (2, 2)
+    assert queue.set_aside == (2, 2)
     stores[later.queue_id].sync()
     clock.settle()
-    assert queue.kept_dead == (0, 0)
+    assert queue.set_aside == (0, 0)
     assert bodies(later) == [b"1", b"3"]
     assert bodies(queue) == [b"0", b"2", b"4", b"5"]
 

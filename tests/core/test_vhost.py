@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from manual_clock import ManualClock
 
@@ -430,3 +431,30 @@ class TestEquivalence:
             vhost.check_queue_equivalent(
                 queue, OWNER, exclusive=False, durable=True, auto_delete=True, arguments={}
             )
+
+
+def test_queue_that_was_declared_anew_takes_the_place_of_the_one_before(
+    vhost: VirtualHost, store: VolatileMetadataStore
+) -> None:
+    """A node that was cut off hears of the deletion and of the next declaration at once."""
+    add_queue(vhost, "q")
+    before = vhost.queue("q")
+    consumer = Taker(before)
+    before.add_consumer(consumer)
+    key = ("queue", "/", "q")
+    stored = store.get(key)
+    assert stored is not None
+    store.transact([Write(key, msgspec.structs.replace(stored.record, queue_id=4096))])
+    after = vhost.queue("q")
+    assert after is not before and after.queue_id == 4096
+    assert before.deleted and consumer.was_cancelled == 1
+
+
+def test_nothing_is_declared_when_definitions_are_not_followed_any_more(
+    vhost: VirtualHost, store: VolatileMetadataStore
+) -> None:
+    """Otherwise a declaration would take the place of one that nobody here has heard of."""
+    vhost.stop_following()
+    with pytest.raises(NotFound, match="vhost '/' is down"):
+        add_queue(vhost, "q")
+    assert store.get(("queue", "/", "q")) is None

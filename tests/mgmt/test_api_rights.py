@@ -61,6 +61,9 @@ TABLE = """
 /exchanges/{vhost}/{exchange}/bindings/source GET U A
 /exchanges/{vhost}/{exchange}/bindings/destination GET U A
 /exchanges/{vhost}/{exchange}/publish POST U A
+/exchanges/{vhost}/{exchange}/delayed GET U A
+/exchanges/{vhost}/{exchange}/delayed/{message} DELETE U A
+/exchanges/{vhost}/{exchange}/delayed/{message}/send POST U A
 /bindings GET U
 /bindings/{vhost} GET U A
 /bindings/{vhost}/e/{source}/{kind}/{destination} GET U A
@@ -176,6 +179,16 @@ TABLE = """
 /reset DELETE A
 /reset/{node} DELETE A
 /rebalance/queues POST A
+/snapshots POST U
+/snapshots/nodes GET U
+/snapshots/cursors/{cursor} POST U
+/snapshots/{snapshot} GET N
+/snapshots/{snapshot} PUT N
+/snapshots/{snapshot} DELETE N
+/snapshots/{snapshot}/token POST U
+/snapshots/{snapshot}/log GET N
+/snapshots/{snapshot}/log/{file} GET N
+/snapshots/{snapshot}/queues/{queue_id} GET N
 /unclaimed-messages GET M
 /unreadable-definitions GET M
 /control/status GET M
@@ -213,7 +226,19 @@ def refused(broker: Broker, user: str | None, path: str, method: str, vhost: str
     for name in ("node", "queue", "exchange", "source", "destination", "key", "connection"):
         names[name] = MISSING
     names["position"] = "1"
-    for name in ("channel", "user", "name", "component", "within", "unit", "port", "protocol"):
+    for name in (
+        "channel",
+        "user",
+        "name",
+        "component",
+        "within",
+        "unit",
+        "port",
+        "protocol",
+        "message",
+    ):
+        names[name] = MISSING
+    for name in ("snapshot", "file", "queue_id", "cursor"):
         names[name] = MISSING
     body = {} if method in ("PUT", "POST") else None
     return ApiClient(broker, user).ask(method, path.format(**names), body).status == 401

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +24,6 @@ from warren.client.connection import Connection
 from warren.config import Listener, SslOptions
 from warren.mgmt.migrate import queue_move
 from warren.mgmt.migrate.command import migrate
-from warren.mgmt.migrate.pace import BURST_S
 from warren.mgmt.migrate.run import (
     Audience,
     Options,
@@ -34,6 +33,7 @@ from warren.mgmt.migrate.run import (
     move_messages,
 )
 from warren.mgmt.migrate.side import CONNECTION_NAME, AmqpAddress, Side, side
+from warren.mgmt.pace import BURST_S
 
 Message = tuple[bytes, pika.BasicProperties]
 
@@ -634,3 +634,27 @@ def http_url(server: ServerProcess) -> str:
     found = re.search(r"http (\d+)", server.ready_line)
     assert found is not None
     return f"http://guest:guest@127.0.0.1:{found[1]}"
+
+
+def test_stop_while_the_target_takes_nothing_leaves_the_rest_at_the_source(
+    pair: tuple[Broker, Broker],
+) -> None:
+    """Whether the last ones were taken cannot be known, and is told."""
+    source, target = pair
+    declare(source, target, queue="q")
+    publish(source.url, "q", *numbered(3_000))
+    stops: list[asyncio.Event] = []
+    with ExitStack() as alarm:
+
+        def block_and_stop() -> None:
+            alarm.enter_context(target.blocking_publishers())
+            stops[0].set()
+
+        audience = AfterMessages(1, block_and_stop)
+        options = {"audience": audience, "stop_when": stops.append, "silence_s": 0.5}
+        result = move(*sides(source, target), **options)["q"]
+    there, here = bodies(target.url, "q"), bodies(source.url, "q")
+    assert 0 < result.moved < 3_000
+    assert [int(body) for body in here] == list(range(result.moved, 3_000))
+    assert there[: result.moved] == [b"%d" % number for number in range(result.moved)]
+    assert len(there) - result.moved <= result.doubtful

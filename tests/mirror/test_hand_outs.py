@@ -37,8 +37,9 @@ def cluster_with_queue(**arguments: Field) -> Cluster:
     return cluster
 
 
-def record(cluster: Cluster) -> QueueRecord:
-    stored = cluster[cluster.alive[0]].metadata.get(("queue", "/", "ha"))
+def record(cluster: Cluster, node: str = "") -> QueueRecord:
+    """The queue's definition, as a node has it."""
+    stored = cluster[node or cluster.alive[0]].metadata.get(("queue", "/", "ha"))
     assert stored is not None and isinstance(stored.record, QueueRecord)
     return stored.record
 
@@ -295,3 +296,44 @@ def test_what_is_delivered_at_once_waits_for_no_mirror(cluster: Cluster) -> None
     for number in range(3 * AHEAD_MAX):
         publisher.publishes("ha", b"%d" % number)
     assert len(client.receives_bodies()) == 3 * AHEAD_MAX
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_that_is_cut_off_hands_nothing_more_out(cluster: Cluster, carrier: str) -> None:
+    """Another one may lead by now, and its clients have what was announced here."""
+    cluster["a"].node.policies.set("/", "ha", "^ha", POLICY | {"ha-replication": carrier}, 0, "all")
+    cluster.clock.advance(5)
+    publish(cluster, "a", range(100))
+    client = opened(cluster, "a")
+    client.sets_prefetch(1)
+    client.consumes("ha")
+    (first,) = consumed(cluster, client)
+    for mirror in "bc":
+        cluster.cut("a", mirror)
+    cluster.cut_store("a")
+    cluster.clock.advance(15)
+    assert record(cluster, "b").leader != "a"
+    client.acks(first.method.delivery_tag)
+    assert consumed(cluster, client) == []
+    new = opened(cluster, record(cluster, "b").leader)
+    new.consumes("ha")
+    redelivered = [int(one.body) for one in consumed(cluster, new) if one.method.redelivered]
+    assert {1, 2} < set(redelivered)
+
+
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_leader_whose_mirror_is_gone_goes_on_when_it_is_named_no_more(
+    cluster: Cluster, carrier: str
+) -> None:
+    cluster["a"].node.policies.set("/", "ha", "^ha", POLICY | {"ha-replication": carrier}, 0, "all")
+    cluster.clock.advance(5)
+    publish(cluster, "a", range(100))
+    client = opened(cluster, "a")
+    client.sets_prefetch(1)
+    client.consumes("ha")
+    (first,) = consumed(cluster, client)
+    cluster.kill("c")
+    cluster.clock.advance(15)
+    client.acks(first.method.delivery_tag)
+    (second,) = consumed(cluster, client)
+    assert (int(second.body), second.method.redelivered) == (1, False)

@@ -72,12 +72,12 @@ class StoppedCluster(Cluster):
         for name in names:
             self.comes_back(name)
 
-    def bodies(self) -> list[tuple[bytes, bool]]:
-        """What is in the queue, and whether it comes as redelivered."""
+    def bodies(self, queue: str = "q") -> list[tuple[bytes, bool]]:
+        """What is in a queue, and whether it comes as redelivered."""
         client = self[self.record().leader].connects()
         client.opens_channel(1)
         bodies = []
-        while (got := client.gets("q", no_ack=True)) is not None:
+        while (got := client.gets(queue, no_ack=True)) is not None:
             bodies.append((got.body, got.method.redelivered))
         return bodies
 
@@ -324,9 +324,14 @@ def test_a_quorum_queue_goes_on_from_the_disks_of_a_majority_without_its_leader(
     assert [body for body, _ in cluster.bodies()] == [b"one", b"two", b"three"]
 
 
-def test_of_copies_on_disk_the_one_that_has_most_leads_where_a_majority_confirms() -> None:
+@pytest.mark.parametrize("before", [[b"one"], []])
+def test_of_copies_on_disk_the_one_that_has_most_leads_where_a_majority_confirms(
+    before: list[bytes],
+) -> None:
+    """One without a message has less than any other."""
     cluster = StoppedCluster("log", log_acks="majority", ha_promote_on_failure="when-synced")
-    cluster.publish(b"one")
+    if before:
+        cluster.publish(*before)
     cluster.stall("a", "b")
     cluster.publish(b"two")
     assert sorted(cluster.record().in_sync) == ["b", "c"]
@@ -338,7 +343,26 @@ def test_of_copies_on_disk_the_one_that_has_most_leads_where_a_majority_confirms
     cluster.start_again("c")
     cluster.clock.advance(LEADER_MAY_COME_S + 20)
     assert (cluster.record().leader, cluster.record().in_sync) == ("c", ["b"])
-    assert [body for body, _ in cluster.bodies()] == [b"one", b"two"]
+    assert [body for body, _ in cluster.bodies()] == [*before, b"two"]
+
+
+@pytest.mark.parametrize("before", [[b"one"], []])
+def test_what_a_copy_on_disk_lacks_that_leads_without_votes_is_found(before: list[bytes]) -> None:
+    """Its positions go on far behind its last message, and so say nothing of what it lacks."""
+    cluster = StoppedCluster("log", log_acks="majority", ha_promote_on_failure="always")
+    if before:
+        cluster.publish(*before)
+    cluster.stall("a", "b")
+    cluster.publish(b"two")
+    cluster.kill_all()
+    cluster.start_again("b")
+    cluster.clock.advance(LEADER_MAY_COME_S + 30)
+    record = cluster.record()
+    assert (record.leader, record.promoted) == ("b", "a is down; copy was not in sync")
+    cluster.start_again("a", "c")
+    cluster.clock.advance(30)
+    assert [body for body, _ in cluster.bodies()] == before
+    assert [body for body, _ in cluster.bodies("lost+found")] == [b"two"]
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)

@@ -40,7 +40,8 @@ class Definitions:
 
 
 def led_by_a(definitions: Definitions, carrier: CarrierKind = CarrierKind.GM) -> LedQueue:
-    queue, no_effects = SimpleNamespace(queue_id=7), SimpleNamespace()
+    queue = SimpleNamespace(queue_id=7)
+    no_effects = SimpleNamespace(group_joined=lambda led: None)
     return LedQueue(
         KEY,
         queue,  # type: ignore[arg-type]
@@ -74,6 +75,16 @@ def test_a_new_leader_does_not_wait_for_a_mirror_that_is_not_in_the_group() -> N
     led.already_joined((MemberId("a", 1), MemberId("b", 2)))
     assert definitions.record.mirrors == ["b"]
     assert definitions.record.in_sync == ["b"]
+
+
+def test_a_new_leader_that_joins_late_does_not_count_on_who_has_died_by_then() -> None:
+    definitions = Definitions(record_with(["b", "c"], ["b", "c"]))
+    led = led_by_a(definitions)
+    led.already_joined((MemberId("a", 1), MemberId("b", 2), MemberId("c", 3)))
+    assert definitions.record.mirrors == ["b", "c"]
+    led.joined((MemberId("a", 1), MemberId("c", 3)))
+    assert definitions.record.mirrors == ["c"]
+    assert set(led.members()) == {"c"}
 
 
 def test_no_mirror_is_named_for_a_carrier_that_the_queue_is_about_to_leave() -> None:

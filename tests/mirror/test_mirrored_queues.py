@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 
@@ -1326,6 +1327,33 @@ def test_what_may_have_been_delivered_is_redelivered_after_a_queue_was_held(
     for body, again in ((b"again", True), (b"anew.", False)):
         got = client.gets("ha")
         assert got is not None and (got.body, got.method.redelivered) == (body, again)
+
+
+@pytest.mark.parametrize("priorities", [0, 3])
+@pytest.mark.parametrize("consumes", [True, False])
+def test_what_may_have_been_delivered_is_redelivered_by_a_queue_without_mirrors(
+    cluster: Cluster, consumes: bool, priorities: int
+) -> None:
+    """Its leader may have taken over from one that is gone, and have no mirrors left."""
+    client = cluster["a"].connects()
+    client.opens_channel(1)
+    arguments = {"x-max-priority": Field("B", priorities)} if priorities else {}
+    client.declares("alone", arguments=arguments)
+    queue, mirroring = cluster["a"].queue("alone"), cluster["a"].mirroring
+    if consumes:
+        client.consumes("alone")
+    envelope = Envelope("", "alone", AmqpContentCodec().content_header(5, {}), False, 0, None)
+    got = []
+    for body, again in ((b"again", True), (b"anew.", False)):
+        with mirroring.publishing_again(queue) if again else nullcontext():
+            (queue.publish_again if again else queue.publish)(envelope, body, None, 0)
+        cluster.settle()
+        if consumes:
+            one = client.receives_content(commands.Basic.Deliver)
+            got.append((one.body, one.method.redelivered))
+    while not consumes and (one := client.gets("alone")) is not None:
+        got.append((one.body, one.method.redelivered))
+    assert got == [(b"again", True), (b"anew.", False)]
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 3600.0, -3600.0])

@@ -15,7 +15,8 @@ from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.replication.instructions import Script, perform
 from warren.mirror.replication.leader import SLICE_COUNT, Leader
 from warren.mirror.replication.mirror import Mirror
-from warren.mirror.replication.quorum_levels import QuorumLeaderLevel, leader_level
+from warren.mirror.replication.queue_levels import leader_level
+from warren.mirror.replication.quorum_levels import QuorumLeaderLevel
 
 ENVELOPE = Envelope("", "q", b"", False, 0, None)
 

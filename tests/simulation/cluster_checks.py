@@ -157,6 +157,9 @@ class Ledger:
         there = {mirror for mirror in came if self._has_copy(mirror, record)}
         gone = set(earlier.mirrors) - {record.leader, *record.mirrors}
         self._left.update([earlier.storage_id(mirror) for mirror in gone])
+        # Of these, the leader gives back what they lack before they are in sync.
+        back = set(record.mirrors) - {*earlier.mirrors, *record.in_sync}
+        self._left.difference_update([record.storage_id(mirror) for mirror in back])
         queue.holders = (queue.holders & named) | there
         if not record.epoch != earlier.epoch and len(record.in_sync) > len(earlier.in_sync):
             self._seen["mirror in sync"] += 1

@@ -45,6 +45,9 @@ class Publish:
         # Why it need not be there any more.
         self.excused = ""
         self.received_at: float | None = None
+        # When a leader gave it to a consumer as new the last time, and whether it came as new.
+        self.as_new_at: float | None = None
+        self.came_as_new = False
         self.acked_at: float | None = None
         self.is_gone = False
         # Its channel has not committed it.
@@ -53,6 +56,14 @@ class Publish:
         self.turned_away_at: float | None = None
         # It went to a consumer that could not take it, and lost its turn.
         self.was_given_back = False
+
+    @property
+    def first_delivery_is_late(self) -> bool:
+        """Whether what comes as new now was on its way before anybody else had the message: the
+        node of its consumer stood still, and the leader has taken the message back meanwhile."""
+        before = self.received_at
+        was_sent = self.as_new_at is not None and before is not None and self.as_new_at <= before
+        return was_sent and not self.came_as_new
 
     def __repr__(self) -> str:
         return (

@@ -568,12 +568,15 @@ class History(Faults):
             twice_led = self.ledger.moved_since(
                 publish.queue, lately
             ) or self.ledger.declared_since(publish.queue, lately)
-            assert twice_led or channel.has_waited_since(publish.received_at), (
-                f"E3: {publish} is delivered again, not redelivered"
-            )
+            assert (
+                twice_led
+                or channel.has_waited_since(publish.received_at)
+                or publish.first_delivery_is_late
+            ), f"E3: {publish} is delivered again, not redelivered"
             self.seen["heard of late, or from a leader that is none any more"] += 1
         if publish.received_at is None:
             publish.received_at = self.now
+        publish.came_as_new |= not redelivered
         if redelivered:
             self.seen["redelivered"] += 1
 
@@ -639,6 +642,13 @@ class History(Faults):
         self.seen["redelivered though nobody had it"] += 1
 
     def taken_out(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            number = int(message.body)
+            self._taken_out.add(number)
+            if not message.redelivered:
+                self.publishes[number].as_new_at = self.now
+
+    def put_back(self, messages: Iterable[Message]) -> None:
         self._taken_out.update([int(message.body) for message in messages])
 
     def sent_again(self, body: bytes) -> None:
@@ -874,6 +884,8 @@ class History(Faults):
             if frames[0].method.name == "Basic.GetEmpty":
                 session.vanishes()
                 return
+            answer = frames[0].method
+            assert answer.name == "Basic.GetOk", f"{queue}: {answer.reply_code} {answer.reply_text}"
             yield self.publishes[int(frames[2].payload)]
         raise AssertionError(f"{queue} has no end")
 
@@ -957,7 +969,7 @@ WEIGHTS = (30, 8, 4, 6, 1.5, 14, 6, 8, 0.3, 0.3, 1, 0.5, 1.2, 1, 0.7, 0.7)
 @contextmanager
 def watching_hand_outs(history: History) -> Iterator[None]:
     fetched, publish_delivered = LeaderLevel._fetched, LeaderLevel.publish_delivered
-    publish = LeaderLevel.publish
+    publish, put_back = LeaderLevel.publish, LeaderLevel._put_back
 
     def watched_fetched(level: LeaderLevel, messages: Iterable[Message]) -> None:
         fetched(level, messages)
@@ -977,6 +989,12 @@ def watching_hand_outs(history: History) -> Iterator[None]:
             history.sent_again(body)
         publish(level, envelope, body, *more)
 
+    def watched_put_back(level: LeaderLevel, messages: list[Message]) -> list[Message]:
+        # What was fetched too early counts as delivered when the leader stops.
+        history.put_back(messages)
+        return put_back(level, messages)
+
+    LeaderLevel._put_back = watched_put_back  # type: ignore[method-assign]
     LeaderLevel._fetched = watched_fetched  # type: ignore[method-assign]
     LeaderLevel.publish_delivered = watched_delivered  # type: ignore[method-assign]
     LeaderLevel.publish = watched_publish  # type: ignore[method-assign]
@@ -984,6 +1002,7 @@ def watching_hand_outs(history: History) -> Iterator[None]:
         yield
     finally:
         LeaderLevel.publish = publish  # type: ignore[method-assign]
+        LeaderLevel._put_back = put_back  # type: ignore[method-assign]
         LeaderLevel._fetched = fetched  # type: ignore[method-assign]
         LeaderLevel.publish_delivered = publish_delivered  # type: ignore[method-assign]
 

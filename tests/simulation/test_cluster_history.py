@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).parent))
 
 import cluster_history
 
-OUT_OF_SYNC_SEED = 20_088
-"""A mirror that is not in sync is promoted in one history of some hundred; here it is."""
+OUT_OF_SYNC_SEED = 40_042_089
+"""A mirror that is not in sync is promoted in one history of some thousand; here it is."""
 
 SEEDS = (
     *range(cluster_history.WIDER_FROM, cluster_history.WIDER_FROM + 20),
@@ -28,6 +28,17 @@ SEEDS = (
 )
 
 ONCE_FAILED = {
+    30_524_952: "a mirror left that was not wanted before all had come over to another carrier",
+    30_526_948: "a change of policy waited for mirrors to report while their leader was silent",
+    30_523_809: "a leader that joined its group late counted on a member that had died",
+    30_522_111: "what tells a mirror to begin was thought to be everywhere before it was written",
+    40_041_862: "what a copy on disk lacked that led without votes was not looked for",
+    40_032_671: "a node that stopped declared lost+found again and again",
+    30_502_114: "a group was made while its queue was deleted, and its node died",
+    30_502_692: "a member that came back had no copy for the checks (their gap)",
+    40_030_878: "a leader that was cut off handed out what it had announced long before",
+    40_002_212: "what may have been delivered came as new from a leader that had no mirrors left",
+    30_421_039: "what came as new was on its way to a node that stood still (a gap of the checks)",
     21_000_479: "what told a mirror to start was lost with its link, and not sent again",
     21_002_045: "a mirror was named for the carrier that its queue had just left",
     21_002_609: "votes counted that had been enough before another mirror was in sync",

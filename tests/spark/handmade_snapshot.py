@@ -31,7 +31,14 @@ from warren.persist.format import (
     record_head,
 )
 from warren.persist.log_writer import file_name
-from warren.spark_export.unit import ENTRY, LOG_DIRECTORY, QUEUES_DIRECTORY, Unit, entries_path
+from warren.spark_export.unit import (
+    ENTRY,
+    LOG_DIRECTORY,
+    QUEUES_DIRECTORY,
+    LocalFiles,
+    Unit,
+    entries_path,
+)
 
 NODE_ID = bytes(range(16))
 QUEUE_ID = 0x700
@@ -98,11 +105,20 @@ def write_snapshot(
             first += 1
     np.save(entries_path(directory, QUEUE_ID), np.sort(entries, order="position"))
     octets = int(entries["length"].sum())
-    return Unit(str(directory), vhost, queue, QUEUE_ID, 0, len(entries), octets)
+    return Unit(LocalFiles(directory), vhost, queue, QUEUE_ID, 0, len(entries), octets)
+
+
+def log_directory(unit: Unit) -> Path:
+    return snapshot_directory(unit) / LOG_DIRECTORY
+
+
+def snapshot_directory(unit: Unit) -> Path:
+    assert isinstance(unit.files, LocalFiles)
+    return unit.files.directory
 
 
 def log_path(unit: Unit, file_id: int = 1, generation: int = 0) -> Path:
-    return unit.log_directory / file_name(file_id, generation)
+    return log_directory(unit) / file_name(file_id, generation)
 
 
 def record_of(message: Sent, position: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from handmade_snapshot import snapshot_directory
 
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import Record
@@ -28,7 +28,7 @@ def records_of(units: list[Unit]) -> dict[tuple[str, str], dict[int, Record]]:
     """By queue and position. Raises `Damaged` for a record that is not what was written."""
     found: dict[tuple[str, str], dict[int, Record]] = {}
     for unit in units:
-        reader = RecordReader(RealFileSystem(), Path(unit.snapshot))
+        reader = RecordReader(RealFileSystem(), snapshot_directory(unit))
         try:
             messages = found.setdefault((unit.vhost, unit.queue), {})
             for row in unit.entries().tolist():

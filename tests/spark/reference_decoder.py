@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from handmade_snapshot import log_directory
 from pyspark.sql.types import VariantVal
 
 from warren.amqp.field_table import TableError, decode_table
@@ -81,9 +82,9 @@ def reference_rows(
 
 def _find(unit: Unit, place: int) -> tuple[bytes, int]:
     file_id, offset = file_of(place), place & OFFSET_MASK
-    names = [path.name for path in unit.log_directory.iterdir()]
+    names = [path.name for path in log_directory(unit).iterdir()]
     generation = find_log_files(names).newest[file_id]
-    data = (unit.log_directory / file_name(file_id, generation)).read_bytes()
+    data = (log_directory(unit) / file_name(file_id, generation)).read_bytes()
     try:
         combined = decode_file_header(data[:FILE_HEADER_BYTES]).combined
     except Damaged:

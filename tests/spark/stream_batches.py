@@ -15,7 +15,7 @@ from warren.spark_export.stream import StreamReader
 class Query:
     """What Spark does with a reader: batches, one after the other."""
 
-    def __init__(self, data: Path, **options: str) -> None:
+    def __init__(self, data: Path | str, **options: str) -> None:
         self._data = data
         self.options = parse_options({"path": str(data), "columns": "queue,seq,body", **options})
         self.reader = StreamReader(self.options, columns(self.options))

@@ -22,13 +22,13 @@ from warren.mgmt.command_line import warren
 from warren.persist.cursors import cursor_path
 from warren.persist.pins import Pinned, held_by_cursors, sweep
 from warren.spark_export import cursor as cursors
-from warren.spark_export import stream
 from warren.spark_export.cursor import take_cursor
 from warren.spark_export.errors import CursorInUse, DataLost, OptionRefused, SnapshotGone
 from warren.spark_export.options import parse_options
 from warren.spark_export.plan import QueueSelector
 from warren.spark_export.snapshot import create, list_snapshots, pins_directory
 from warren.spark_export.source import MessageStoreSource
+from warren.spark_export.stores import LocalStore
 
 YEAR_US = 366 * 86400 * 1_000_000
 TEN = ReadMaxRows(10)
@@ -38,7 +38,7 @@ AGAIN = {"queue": "orders", "cursor": "archive"}
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "SNAPSHOT_EVERY_S", 0.0)
+    monkeypatch.setattr(LocalStore, "snapshot_every_s", 0.0)
     monkeypatch.setattr(cursors, "OWNER_WAIT_S", 0.0)
 
 

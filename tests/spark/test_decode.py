@@ -18,9 +18,11 @@ from handmade_snapshot import (
     QUEUE_ID,
     VHOST,
     Sent,
+    log_directory,
     log_path,
     record_of,
     sent,
+    snapshot_directory,
     write_snapshot,
 )
 from hypothesis import HealthCheck, given, settings
@@ -271,7 +273,7 @@ def test_damage_is_found_as_the_reference_finds_it(
 ) -> None:
     files, kind = layout
     unit = write_snapshot(tmp_path_factory.mktemp("snapshot") / "s", files, **kind)
-    for path in unit.log_directory.iterdir():
+    for path in log_directory(unit).iterdir():
         data = bytearray(path.read_bytes())
         for where, value in hits:
             # A damaged header of a file is another test's.
@@ -546,7 +548,7 @@ def test_dropmalformed_drops_and_counts(
 def test_failfast_says_where(tmp_path: Path, kind: dict[str, bool]) -> None:
     unit = damaged_unit(tmp_path, **kind)
     name = file_name(1, 3 if kind.get("combined") else 0)
-    data = (unit.log_directory / name).read_bytes()
+    data = (log_directory(unit) / name).read_bytes()
     where = data.index(b"lessage 2") - HEAD_BYTES - 14
     with pytest.raises(RecordDamaged, match=f"{name} at octet {where}: checksum of the record"):
         read(unit, options_of(mode="FAILFAST"))
@@ -679,13 +681,13 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
 
 
 def gone_wholly(unit: Unit) -> None:
-    (unit.log_directory.parent / "queues" / f"{QUEUE_ID:016x}.npy").unlink()
+    (snapshot_directory(unit) / "queues" / f"{QUEUE_ID:016x}.npy").unlink()
 
 
 def gone_log(unit: Unit) -> None:
-    for path in unit.log_directory.iterdir():
+    for path in log_directory(unit).iterdir():
         path.unlink()
-    unit.log_directory.rmdir()
+    log_directory(unit).rmdir()
 
 
 @pytest.mark.parametrize("go", [gone_wholly, gone_log])

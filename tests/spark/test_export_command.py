@@ -20,7 +20,7 @@ from warren.core.ports import Write
 from warren.core.records import QueueRecord
 from warren.mgmt.command_line import warren
 from warren.persist.pins import measure
-from warren.spark_export import read_export
+from warren.spark_export import cli, read_export
 from warren.spark_export.errors import SnapshotGone, StoreRefused
 from warren.spark_export.export import Progress, Renewal, begin, run
 from warren.spark_export.manifest import Manifest, find_manifest
@@ -157,7 +157,7 @@ def test_progress_is_that_of_this_run_alone(
 ) -> None:
     told: list[Progress] = []
     for directory in ("first", "second"):
-        run(spark, node.directory.path, tmp_path / directory, "x", wish(), tell=told.append)
+        run(lambda: spark, node.directory.path, tmp_path / directory, "x", wish(), tell=told.append)
     assert all(one.units <= one.units_total for one in told)
 
 
@@ -173,7 +173,7 @@ def test_an_export_that_runs_keeps_its_snapshot(
     def tell(progress: Progress) -> None:
         kept.extend(list_snapshots(store))
 
-    run(spark, store, tmp_path / "to", "x", wish(lease_s=3600), tell=tell)
+    run(lambda: spark, store, tmp_path / "to", "x", wish(lease_s=3600), tell=tell)
     assert kept[0].id == nearly_over.id
     assert kept[0].expires_us > nearly_over.expires_us + 3000 * 10**6
 
@@ -255,3 +255,36 @@ def test_the_command_is_described_without_the_extra() -> None:
     for arguments in (["--help"], ["export", "--help"], ["export", "run", "--help"]):
         command = [sys.executable, "-P", "-c", program, *arguments]
         assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_without_java_it_says_so_before_anything_is_done(
+    node: StoredNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    output = call("run", node.directory.path, tmp_path / "to", code=2).output
+    assert "there is no Java on the path" in output and output.count("\n") == 1
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    output = call("run", node.directory.path, tmp_path / "to", code=2).output
+    assert f"there is no Java in JAVA_HOME={tmp_path}" in output
+    assert list_snapshots(node.directory.path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--queue", "orderz"), "near names: 'orders'"),
+        (("--since", "never"), "never"),
+        (("--snapshot", "20260131T120000Z-89abcdef"), "there is no snapshot"),
+    ],
+)
+def test_mistakes_are_told_before_spark_is_started(
+    node: StoredNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    text: str,
+) -> None:
+    (node.directory.path / "store" / "pins").mkdir(exist_ok=True)
+    monkeypatch.setattr(cli, "_spark", lambda master: pytest.fail("Spark was started"))
+    assert text in call("run", node.directory.path, tmp_path / "to", *arguments, code=2).output

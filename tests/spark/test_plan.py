@@ -19,7 +19,7 @@ from warren.spark_export.plan import (
     select_queues,
 )
 from warren.spark_export.snapshot import Snapshot, create
-from warren.spark_export.unit import Unit
+from warren.spark_export.unit import LocalFiles, Unit
 
 QUEUES = [("/", "orders"), ("/", "0123"), ("eu", "orders"), ("eu", "orders.late")]
 
@@ -138,7 +138,7 @@ def test_a_snapshot_without_messages_has_no_units(tmp_path: Path) -> None:
 
 
 def unit(queue_id: int, octets: int) -> Unit:
-    return Unit("snapshot", "/", f"q{queue_id}", queue_id, 0, 1, octets)
+    return Unit(LocalFiles(Path("snapshot")), "/", f"q{queue_id}", queue_id, 0, 1, octets)
 
 
 def test_small_queues_share_groups_and_large_units_have_their_own() -> None:

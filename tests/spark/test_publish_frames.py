@@ -99,8 +99,8 @@ def reference(row: dict[str, Any], number: int, chosen: SinkOptions) -> bytes:
     body = row["body"] or b""
     publish = (
         bytes((0, 60, 0, 40, 0, 0))
-        + short_string((chosen.exchange or "") if exchange is None else exchange)
-        + short_string((chosen.routing_key or "") if key is None else key)
+        + short_string(exchange if chosen.exchange is None else chosen.exchange)
+        + short_string((key or "") if chosen.routing_key is None else chosen.routing_key)
         + bytes((chosen.mandatory,))
     )
     most = FRAME_MAX - 8
@@ -148,16 +148,28 @@ def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
     ids=st.booleans(),
     mode=st.sampled_from(["1", "2", "none"]),
     first_row=st.sampled_from([0, 95, 1 << 40]),
+    named=st.booleans(),
 )
 def test_rows_become_the_frames_that_each_of_them_would(
-    values: dict[str, list[Any]], mandatory: bool, ids: bool, mode: str, first_row: int
+    values: dict[str, list[Any]],
+    mandatory: bool,
+    ids: bool,
+    mode: str,
+    first_row: int,
+    named: bool,
 ) -> None:
-    chosen = options(
-        routingKey="always",
-        mandatory=str(mandatory),
-        generateMessageIds=str(ids),
-        deliveryMode=mode,
-    )
+    given_ = {
+        "host": "localhost",
+        "mandatory": str(mandatory),
+        "generateMessageIds": str(ids),
+        "deliveryMode": mode,
+        "jobId": "job",
+    }
+    if named or None in values.get("exchange", [None]):
+        given_["exchange"] = "always"
+    if named:
+        given_["routingKey"] = "always"
+    chosen = SinkOptions.parse(given_)
     rows = len(values["body"])
     expected = [
         reference({name: one[at] for name, one in values.items()}, first_row + at, chosen)
@@ -221,7 +233,14 @@ def test_much_is_encoded_in_portions_whose_rows_go_on_counting() -> None:
 def test_a_row_that_cannot_be_a_message_is_named(name: str, value: Any, text: str) -> None:
     values = {"body": [b"", b"", b""], name: [None, None, value]}
     with pytest.raises(PublishFailed, match=text):
-        encode(values, options(routingKey="k"), first_row=10)
+        encode(values, options(), first_row=10)
+
+
+def test_an_option_counts_for_all_rows_whatever_columns_say() -> None:
+    chosen = SinkOptions.parse({"host": "localhost", "exchange": "e", "routingKey": "k"})
+    values = {"body": [b"", b""], "exchange": ["x", None], "routing_key": [None, "y"]}
+    found = [rows.message(number) for rows in encode(values, chosen) for number in range(len(rows))]
+    assert [(one.exchange, one.routing_key) for one in found] == [("e", "k"), ("e", "k")]
 
 
 def test_a_null_exchange_needs_an_option() -> None:

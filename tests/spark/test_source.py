@@ -355,6 +355,38 @@ def test_spark_finds_the_source_itself(spark: SparkSession, store: Path) -> None
     assert other.sql("select count(*) from v").collect()[0][0] == 0
 
 
+def test_filters_are_pushed_down_without_registering_where_spark_is_told_to(
+    spark: SparkSession, store: Path
+) -> None:
+    other = spark.newSession()
+    frame = load(other, store, queue="orders", maxPartitionBytes="1500")
+    first = frame.agg({"seq": "min"}).collect()[0][0]
+    few = frame.where(f"seq < {first + 2}")
+    other.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    assert few.count() == 2
+    without = few.rdd.getNumPartitions()
+    other.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    pushed = frame.where(f"seq < {first + 2}")
+    assert pushed.count() == 2
+    assert pushed.rdd.getNumPartitions() < without
+
+
+def test_several_stores_are_views(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    node = StoredNode(tmp_path / "other")
+    publish(node, b"x", ORDERS)
+    node.flush()
+    node.stop()
+    for view, path in (("one", store), ("two", tmp_path / "other")):
+        spark.sql(
+            f"create or replace temporary view {view} using warren"
+            f" options (path '{path}', queue 'orders')"
+        )
+    both = "select count(*) from (select queue from one union all select queue from two)"
+    assert spark.sql(both).collect()[0][0] == COUNT + 1
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"create table t using warren options (path '{store}')")
+
+
 # Without Spark's help
 
 

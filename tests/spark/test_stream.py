@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pika
@@ -18,11 +20,14 @@ from stream_batches import Query
 
 from warren import Broker
 from warren.persist.pins import LEASE_FILE
-from warren.spark_export import stream
 from warren.spark_export.errors import DataLost, OptionRefused
 from warren.spark_export.options import parse_options
-from warren.spark_export.schema import columns
-from warren.spark_export.snapshot import list_snapshots, load_snapshot
+from warren.spark_export.remote_node import close_connections
+from warren.spark_export.remote_store import RemoteStore
+from warren.spark_export.schema import columns, spark_schema
+from warren.spark_export.snapshot import list_snapshots, load_snapshot, pins_directory
+from warren.spark_export.source import MessageStoreSource
+from warren.spark_export.stores import LocalStore
 from warren.spark_export.stream import StreamReader
 from warren.spark_export.stream_offsets import (
     StreamOffset,
@@ -104,8 +109,22 @@ def test_offsets_survive_json() -> None:
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(data_dir=tmp_path / "data") as broker:
+    with Broker(data_dir=tmp_path / "data", http_port=0, control_socket=True) as broker:
         yield broker
+
+
+@pytest.fixture(params=["directory", "node"])
+def source(request: pytest.FixtureRequest, tmp_path: Path, broker: Broker) -> Path | str:
+    """What is given to `load`."""
+    if request.param == "directory":
+        return tmp_path / "data"
+    return f"warren://{broker.host}:{broker.http_port}"
+
+
+def snapshot_directory(tmp_path: Path, offset: dict[str, Any]) -> Path:
+    """Where the snapshot of the offset stands."""
+    snapshot = re.split("[!/]", offset["snapshot"])[-1]
+    return pins_directory(tmp_path / "data") / snapshot
 
 
 @pytest.fixture
@@ -116,8 +135,15 @@ def channel(broker: Broker) -> Iterator[BlockingChannel]:
 
 
 @pytest.fixture(autouse=True)
+def no_connections() -> Iterator[None]:
+    yield
+    close_connections()
+
+
+@pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "SNAPSHOT_EVERY_S", 0.0)
+    for store in (LocalStore, RemoteStore):
+        monkeypatch.setattr(store, "snapshot_every_s", 0.0)
 
 
 def publish(channel: BlockingChannel, numbers: range, queue: str = "orders") -> None:
@@ -126,10 +152,10 @@ def publish(channel: BlockingChannel, numbers: range, queue: str = "orders") -> 
 
 
 def test_each_message_is_in_one_batch(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     publish(channel, range(10))
-    query = Query(tmp_path / "data")
+    query = Query(source)
     assert query.batch() == list(range(10))
     assert query.batch() == []
     publish(channel, range(10, 15))
@@ -142,10 +168,10 @@ def test_each_message_is_in_one_batch(
 
 
 def test_a_batch_is_read_again_as_it_was_by_another_reader(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     publish(channel, range(10))
-    query = Query(tmp_path / "data")
+    query = Query(source)
     end = query.reader.latestOffset(query.at, ReadMaxRows(6))
     publish(channel, range(10, 20))
     channel.queue_purge("orders")
@@ -160,31 +186,29 @@ def test_a_batch_is_read_again_as_it_was_by_another_reader(
 
 
 def test_limits_hold_and_queues_take_turns(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     channel.queue_declare("invoices", durable=True)
     publish(channel, range(100))
     publish(channel, range(1000, 1005), "invoices")
-    query = Query(tmp_path / "data", maxOffsetsPerTrigger="20")
+    query = Query(source, maxOffsetsPerTrigger="20")
     assert query.batch() == [*range(15), *range(1000, 1005)]
     assert query.batch() == list(range(15, 35))
 
-    by_octets = Query(tmp_path / "data", maxBytesPerTrigger="1k", queue="orders")
+    by_octets = Query(source, maxBytesPerTrigger="1k", queue="orders")
     limit = by_octets.reader.getDefaultReadLimit()
     assert isinstance(limit, ReadMaxBytes)
     assert 1 <= len(by_octets.batch()) < 20
-    both = Query(
-        tmp_path / "data", maxBytesPerTrigger="1", maxOffsetsPerTrigger="20", queue="orders"
-    )
+    both = Query(source, maxBytesPerTrigger="1", maxOffsetsPerTrigger="20", queue="orders")
     assert both.batch() == [0]
     assert both.batch(ALL) == list(range(1, 100))
 
 
 def test_now_is_when_the_query_began(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     publish(channel, range(10))
-    query = Query(tmp_path / "data", maxOffsetsPerTrigger="7")
+    query = Query(source, maxOffsetsPerTrigger="7")
     query.reader.prepareForTriggerAvailableNow()
     publish(channel, range(10, 20))
     assert query.batch() == list(range(7))
@@ -199,10 +223,10 @@ def test_now_is_when_the_query_began(
 
 
 def test_new_queues_that_match_begin_at_their_first_message(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     publish(channel, range(3))
-    query = Query(tmp_path / "data", queuePattern="orders.*", startingOffsets="latest")
+    query = Query(source, queuePattern="orders.*", startingOffsets="latest")
     assert query.batch() == []
     for name in ("orders.new", "invoices"):
         channel.queue_declare(name, durable=True)
@@ -212,10 +236,10 @@ def test_new_queues_that_match_begin_at_their_first_message(
 
 
 def test_a_queue_declared_anew_is_read_from_its_beginning(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     publish(channel, range(5))
-    query = Query(tmp_path / "data")
+    query = Query(source)
     assert query.batch() == list(range(5))
     channel.queue_delete("orders")
     channel.queue_declare("orders", durable=True)
@@ -224,10 +248,10 @@ def test_a_queue_declared_anew_is_read_from_its_beginning(
 
 
 def test_every_priority_is_followed(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     channel.queue_declare("urgent", durable=True, arguments={"x-max-priority": 3})
-    query = Query(tmp_path / "data", maxOffsetsPerTrigger="4")
+    query = Query(source, maxOffsetsPerTrigger="4")
 
     def publish_with(priority: int, body: int) -> None:
         properties = pika.BasicProperties(delivery_mode=2, priority=priority)
@@ -241,12 +265,12 @@ def test_every_priority_is_followed(
 
 
 def test_a_snapshot_that_is_gone_is_loss_or_is_allowed(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     publish(channel, range(10))
-    query = Query(tmp_path / "data")
+    query = Query(source)
     end = query.reader.latestOffset(query.at, ReadMaxRows(6))
-    load_snapshot(Path(end["snapshot"])).release()
+    load_snapshot(snapshot_directory(tmp_path, end)).release()
     for _ in range(2):
         channel.basic_get("orders", auto_ack=True)
     # Its confirm says that the removals are on the disk.
@@ -261,12 +285,12 @@ def test_a_snapshot_that_is_gone_is_loss_or_is_allowed(
 
 
 def test_a_snapshot_that_did_not_survive_a_power_failure_is_loss_or_is_allowed(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     publish(channel, range(10))
-    query = Query(tmp_path / "data", maxOffsetsPerTrigger="6")
+    query = Query(source, maxOffsetsPerTrigger="6")
     assert len(query.batch()) == 6
-    (Path(query.at["snapshot"]) / LEASE_FILE).write_bytes(b"")
+    (snapshot_directory(tmp_path, query.at) / LEASE_FILE).write_bytes(b"")
     query.restart()
     with pytest.raises(DataLost, match=r"4 messages of a snapshot had not been .*power failure"):
         query.batch()
@@ -275,9 +299,9 @@ def test_a_snapshot_that_did_not_survive_a_power_failure_is_loss_or_is_allowed(
 
 
 def test_how_far_there_is_to_go_is_reported(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
-    query = Query(tmp_path / "data", maxOffsetsPerTrigger="4")
+    query = Query(source, maxOffsetsPerTrigger="4")
     assert query.reader.reportLatestOffset() is None
     publish(channel, range(10))
     query.batch()
@@ -289,10 +313,10 @@ def test_how_far_there_is_to_go_is_reported(
 
 
 def test_a_start_of_a_queue_that_is_not_read_is_refused(
-    tmp_path: Path, broker: Broker, channel: BlockingChannel
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:
     with pytest.raises(OptionRefused, match="startingOffsets names queue 'ordres'"):
-        Query(tmp_path / "data", startingOffsets=json.dumps({"/": {"ordres": 17}}))
+        Query(source, startingOffsets=json.dumps({"/": {"ordres": 17}}))
     assert list_snapshots(tmp_path / "data") == []
 
 
@@ -309,3 +333,24 @@ def test_what_is_for_batches_is_refused(tmp_path: Path, given: dict[str, str]) -
     options = parse_options({"path": str(tmp_path), **given})
     with pytest.raises(OptionRefused, match="is for batches"):
         StreamReader(options, columns(options))
+
+
+def test_the_lag_is_what_is_left_behind_the_batch(
+    source: Path | str, broker: Broker, channel: BlockingChannel
+) -> None:
+    publish(channel, range(10))
+    query = Query(source, maxOffsetsPerTrigger="4")
+    lags = []
+    for _ in range(3):
+        query.batch()
+        newest = query.reader.reportLatestOffset()
+        assert newest is not None
+        lags.append(newest["lag"])
+    assert [lag["rows"] for lag in lags] == [6, 2, 0]
+    assert lags[0]["octets"] == 3 * lags[1]["octets"] > 0 == lags[2]["octets"]
+
+
+def test_a_stream_has_no_end(tmp_path: Path) -> None:
+    source = MessageStoreSource({"path": str(tmp_path), "endingOffsets": "latest"})
+    with pytest.raises(OptionRefused, match="endingOffsets is for batches"):
+        source.streamReader(spark_schema(columns(parse_options(source.options))))

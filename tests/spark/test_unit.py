@@ -40,3 +40,11 @@ def test_what_is_cut_or_of_another_kind_is_refused(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SnapshotGone, match=f"no snapshot at {tmp_path}"):
         load_entries(tmp_path, 7)
+
+
+def test_a_directory_that_nobody_sees_here_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotGone, match=r"sees no directory .*warren://.*snapshotDirectory"):
+        load_entries(tmp_path / "elsewhere" / "pins" / "20260131T120000Z-89abcdef", 7)
+    (tmp_path / "pins").mkdir()
+    with pytest.raises(SnapshotGone, match="it was released, or its lease ran out"):
+        load_entries(tmp_path / "pins" / "20260131T120000Z-89abcdef", 7)

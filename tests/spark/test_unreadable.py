@@ -42,7 +42,7 @@ def test_a_batch_tells_of_it_once(
 ) -> None:
     assert planned(snapshot, mode=mode) == 9
     assert [record.message for record in caplog.records] == [
-        f"store_unreadable snapshot={snapshot.id} places=1: messages that were there are no rows"
+        f"store_unreadable snapshot={snapshot.name} places=1: messages that were there are no rows"
     ]
 
 

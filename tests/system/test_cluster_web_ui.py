@@ -47,8 +47,9 @@ def declare(node: ClusterProcess, queue: str, messages: int = 0) -> None:
 
 
 def out_of_sync(cluster: RunningCluster, queue: str, messages: int) -> None:
-    """Declare a queue at a whose mirrors lack all messages."""
-    body = {"pattern": "^none", "definition": {"ha-mode": "all"}}
+    """Declare a queue at a whose mirrors lack all messages. They are sent one at a time, so that no
+    synchronisation of many ends while somebody looks on."""
+    body = {"pattern": "^none", "definition": {"ha-mode": "all", "ha-sync-batch-size": 1}}
     cluster["a"].changes("policies", "/", "later", body=body)
     declare(cluster["a"], queue, messages)
     cluster["a"].changes("policies", "/", "later", body={**body, "pattern": "^later"})

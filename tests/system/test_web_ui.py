@@ -534,6 +534,37 @@ def test_messages_of_a_queue_are_moved_to_another(ui: WebUi, broker: Broker, cha
         channel.queue_delete(queue)
 
 
+def test_delayed_messages_are_seen_cancelled_and_sent(ui: WebUi, channel: Any) -> None:
+    arguments = {"x-delayed-type": "fanout"}
+    channel.exchange_declare("reminders", "x-delayed-message", arguments=arguments)
+    channel.queue_declare("reminded", durable=True)
+    channel.queue_bind("reminded", "reminders")
+    channel.confirm_delivery()
+    for number in range(3):
+        headers = {"x-delay": 3_600_000 + 60_000 * number}
+        properties = pika.BasicProperties(headers=headers)
+        channel.basic_publish("reminders", f"key {number}", b"m", properties)
+    page = ui.page
+    ui.open("exchanges", "/", "reminders")
+    expect(ui.value("Delayed")).to_have_text("3")
+    rows = page.get_by_role("table", name="Delayed messages").get_by_role("row")
+    expect(rows.nth(1)).to_contain_text("key 0")
+    rows.nth(1).get_by_role("button", name="Cancel").click()
+    ui.confirm("Cancel message")
+    ui.expect_notice("The message is cancelled.")
+    expect(ui.value("Delayed")).to_have_text("2")
+    rows.nth(2).get_by_role("button", name="Send").click()
+    ui.expect_notice("The message is on its way.")
+    expect(ui.value("Delayed")).to_have_text("1")
+    expect(rows.nth(1)).to_contain_text("key 1")
+    method, properties, _ = channel.basic_get("reminded", auto_ack=True)
+    assert method.routing_key == "key 2"
+    ui.open("exchanges", "/", "amq.fanout")
+    expect(page.get_by_role("heading", name="Delayed messages")).to_be_hidden()
+    channel.exchange_delete("reminders")
+    channel.queue_delete("reminded")
+
+
 def test_keys_of_mirroring_are_offered_for_policies_alone(ui: WebUi, broker: Broker) -> None:
     ui.open("policies")
     form = ui.unfold("Set a policy")

@@ -152,6 +152,7 @@ def test_a_configuration_does_not_show_the_password() -> None:
         ("vm_memory_high_watermark_paging_ratio = 0.75", "memory_paging_ratio", 0.75),
         ("disk_free_limit.relative = 1.5", "disk_free_limit", Fraction(1.5)),
         ("disk_free_limit.absolute = 5GB", "disk_free_limit", Absolute(5 * 10**9)),
+        ("snapshot_rate = 16MB", "snapshot_rate", 16_000_000),
         ("log.default.level = error", "log_level", "error"),
         ("log.console = false", "log_console", False),
         ("log.console.level = debug", "log_console_level", "debug"),

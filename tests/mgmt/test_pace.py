@@ -1,10 +1,10 @@
-"""How many messages a second may be published."""
+"""How much may be done in a second."""
 
 from __future__ import annotations
 
 import pytest
 
-from warren.mgmt.migrate.pace import BURST_S, Pace
+from warren.mgmt.pace import BURST_S, Pace
 
 
 def published(pace: Pace, now: float) -> int:
@@ -36,3 +36,9 @@ def test_rate_below_one_lets_one_through_at_a_time() -> None:
     assert pace.wait_s(1.0) == 1.0
     assert published(pace, 2.0) == 1
     assert published(pace, 3.9) == 0
+
+
+def test_much_at_once_is_paid_for_by_waiting() -> None:
+    pace = Pace(1000, 0.0)
+    pace.used(60.0, 500)
+    assert pace.wait_s(60.0) == pytest.approx(0.5 - BURST_S, abs=0.01)

@@ -1,0 +1,157 @@
+"""The delayed messages of an exchange: list them, cancel one, send one now.
+
+A message is named by the epoch of its delay queue and its position there. The node that leads the
+queue answers; when another node leads, positions may name other messages, and the epoch is another.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from warren.core.delay_queue import DelayQueue
+from warren.core.errors import BrokerError
+from warren.core.exchange import DelayedExchange
+from warren.core.field import to_json
+from warren.core.message import Message
+from warren.core.queue import Queue
+from warren.core.records import QueueRecord
+from warren.mgmt import quorum_members
+from warren.mgmt.api.changes import audit
+from warren.mgmt.api.exchanges import exchange_of
+from warren.mgmt.http.endpoint import Endpoint
+from warren.mgmt.http.errors import BadRequest, ObjectNotFound
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.http.slices import Breather
+from warren.mgmt.peers import peers_of
+
+LIST = "/exchanges/{vhost}/{exchange}/delayed"
+ONE = "/exchanges/{vhost}/{exchange}/delayed/{message}"
+SEND = "/exchanges/{vhost}/{exchange}/delayed/{message}/send"
+
+COUNT_DEFAULT = 100
+COUNT_MAX = 500
+OFFSET_MAX = 10_000
+"""So far ahead of the next one can be looked: each message on the way costs a look."""
+
+LOOKED_AT_ONCE = 20
+"""Messages that are read from disk between two looks at the time."""
+
+
+def _queue_of(request: ApiRequest, permission: str) -> Queue:
+    """The delay queue of the exchange in the path, wherever it is. Raises `ObjectNotFound`."""
+    vhost, exchange = exchange_of(request)
+    request.check(vhost.name, "exchange", exchange.name, permission)
+    queue = vhost.delay_queue(exchange.name)
+    if queue is None:
+        kind = DelayedExchange.type
+        raise ObjectNotFound("not_found", f"exchange '{exchange.name}' is not of type {kind}")
+    return queue
+
+
+async def _elsewhere(request: ApiRequest, queue: Queue, path: str, method: str) -> Any:
+    """What the node says that leads the queue."""
+    peers = peers_of(request)
+    leader = quorum_members.leader_of(request.managed, queue)
+    if peers is None:
+        raise ObjectNotFound("not_found", f"node '{leader}' leads the delayed messages")
+    parts = dict(request.http.match_info)
+    try:
+        return await peers.ask(leader, request, path, parts, method=method)
+    except BrokerError as error:
+        raise BadRequest(error.text) from error
+
+
+def _epoch(request: ApiRequest, queue: Queue) -> int:
+    stored = request.node.metadata.get(("queue", queue.vhost_name, queue.name))
+    return stored.record.epoch if stored and isinstance(stored.record, QueueRecord) else 0
+
+
+def _number(request: ApiRequest, name: str, default: int, most: int) -> int:
+    value = request.query(name, str(default))
+    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) > most:
+        raise BadRequest(f"{name} should be a number of at most {most}, actually was {value}")
+    return int(value)
+
+
+async def list_delayed(request: ApiRequest) -> Any:
+    """The next due first. `total` counts all that wait."""
+    queue = _queue_of(request, "read")
+    offset = _number(request, "offset", 0, OFFSET_MAX)
+    count = _number(request, "count", COUNT_DEFAULT, COUNT_MAX)
+    if not queue.is_here:
+        return await _elsewhere(request, queue, LIST, "GET")
+    delays = cast(DelayQueue, queue)
+    epoch = _epoch(request, queue)
+    breather = Breather()
+    items: list[dict[str, Any]] = []
+    for start in range(offset, offset + count, LOOKED_AT_ONCE):
+        await breather.breathe()
+        wanted = min(LOOKED_AT_ONCE, offset + count - start)
+        found = delays.first_due(start, wanted)
+        items += [_row(request, epoch, message) for message in found]
+        if len(found) < wanted:
+            break
+    return {"total": len(queue), "items": items}
+
+
+def _row(request: ApiRequest, epoch: int, message: Message) -> dict[str, Any]:
+    node = request.node
+    now = node.clock.now()
+    left_s = 0.0 if message.expires_at is None else max(0.0, message.expires_at - now)
+    envelope = message.envelope
+    return {
+        "id": f"{epoch}.{message.position}",
+        "due_at": int((node.clock.wall_time() + left_s) * 1000),
+        "due_in": int(left_s * 1000),
+        "exchange": envelope.exchange,
+        "routing_key": envelope.routing_key,
+        "payload_bytes": len(message.body),
+        "properties": to_json(node.codec.as_table(envelope.header)) or [],
+    }
+
+
+def _position(request: ApiRequest, queue: Queue) -> int:
+    """The position of the message in the path. Raises `ObjectNotFound`."""
+    matched = re.fullmatch(r"([0-9]{1,18})\.([0-9]{1,18})", request.name("message"))
+    if matched is None or int(matched[1]) != _epoch(request, queue):
+        raise _not_there()
+    return int(matched[2])
+
+
+def _not_there() -> ObjectNotFound:
+    return ObjectNotFound("not_found", "no such delayed message: it was sent or cancelled")
+
+
+async def cancel(request: ApiRequest) -> Any:
+    """Drop one message."""
+    queue = _queue_of(request, "read")
+    if not queue.is_here:
+        return await _elsewhere(request, queue, ONE, "DELETE")
+    if not cast(DelayQueue, queue).cancel([_position(request, queue)]):
+        raise _not_there()
+    _audited(request, queue, "delayed_message_cancelled")
+    return None
+
+
+async def send_now(request: ApiRequest) -> Any:
+    """Route one message now, as if its delay were over."""
+    queue = _queue_of(request, "write")
+    if not queue.is_here:
+        return await _elsewhere(request, queue, SEND, "POST")
+    if not cast(DelayQueue, queue).send_now([_position(request, queue)]):
+        raise _not_there()
+    _audited(request, queue, "delayed_message_sent")
+    return None
+
+
+def _audited(request: ApiRequest, queue: Queue, event: str) -> None:
+    exchange = queue.settings.delays
+    audit(request, event, vhost=queue.vhost_name, exchange=exchange, id=request.name("message"))
+
+
+ENDPOINTS = [
+    Endpoint(LIST, {"GET": list_delayed}, summary="Delayed messages, the next due first"),
+    Endpoint(ONE, {"DELETE": cancel}, summary="Cancel a delayed message"),
+    Endpoint(SEND, {"POST": send_now}, summary="Send a delayed message now"),
+]

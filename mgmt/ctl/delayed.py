@@ -1,0 +1,57 @@
+"""Delayed messages: what waits in an exchange, and what is done to one of them."""
+
+from __future__ import annotations
+
+from warren.mgmt.ctl.call import Call
+from warren.mgmt.ctl.declaration import argument, command, option
+from warren.mgmt.ctl.errors import CtlError, Exit, Refused
+from warren.mgmt.ctl.formats import Answer, Table
+
+COLUMNS = ("id", "due_at", "due_in", "routing_key", "payload_bytes")
+
+
+@command(
+    "list_delayed_messages",
+    "List the delayed messages of an exchange, the next due first. Times are in milliseconds.",
+    argument("exchange"),
+    option("--count", default=100, type=int, metavar="N", help="So many at most, up to 500."),
+    option("--offset", default=0, type=int, metavar="N", help="After so many others."),
+)
+def list_delayed_messages(call: Call, exchange: str, count: int, offset: int) -> Answer:
+    call.announce(f"Listing delayed messages of exchange {exchange} in vhost {call.vhost} ...")
+    where = ("exchanges", call.vhost, exchange, "delayed")
+    try:
+        found = call.client.get(*where, count=str(count), offset=str(offset))
+    except Refused as refused:
+        raise CtlError(refused.reason, Exit.USAGE) from refused
+    return Table(COLUMNS, [[row[name] for name in COLUMNS] for row in found["items"]])
+
+
+@command(
+    "cancel_delayed_message",
+    "Drop a delayed message.",
+    argument("exchange"),
+    argument("id"),
+)
+def cancel_delayed_message(call: Call, exchange: str, id: str) -> Answer:
+    call.announce(f"Cancelling delayed message {id} of exchange {exchange} ...")
+    try:
+        call.client.delete("exchanges", call.vhost, exchange, "delayed", id)
+    except Refused as refused:
+        raise CtlError(refused.reason, Exit.USAGE) from refused
+    return None
+
+
+@command(
+    "send_delayed_message",
+    "Route a delayed message now.",
+    argument("exchange"),
+    argument("id"),
+)
+def send_delayed_message(call: Call, exchange: str, id: str) -> Answer:
+    call.announce(f"Sending delayed message {id} of exchange {exchange} ...")
+    try:
+        call.client.post("exchanges", call.vhost, exchange, "delayed", id, "send", body={})
+    except Refused as refused:
+        raise CtlError(refused.reason, Exit.USAGE) from refused
+    return None

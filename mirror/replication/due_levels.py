@@ -1,0 +1,54 @@
+"""The backing queue of a delay queue at its leader, and its copies at mirrors.
+
+Theory. Messages leave in the order of their due times, which is not that of positions, and clocks
+of nodes differ by the time a batch takes. So a mirror does not look at the time: it takes the
+messages with the positions its leader names, wherever they stand (`core/due_queue.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import cast
+
+from warren.core.due_queue import DueQueue
+from warren.core.message import Message
+from warren.mirror.replication.instructions import Op
+from warren.mirror.replication.leader_level import LeaderLevel
+from warren.mirror.replication.mirror_level import MirrorLevel
+
+
+class DueLeaderLevel(LeaderLevel):
+    """Implements `core.delay_queue.TakingQueue`."""
+
+    __slots__ = ()
+
+    @property
+    def _due(self) -> DueQueue:
+        return cast(DueQueue, self.inner)
+
+    def take(self, positions: Collection[int]) -> list[Message]:
+        messages = self._due.take(positions)
+        self._fetched(messages)
+        return messages
+
+    def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
+        return []
+
+    def first_due(self, start: int, count: int) -> list[Message]:
+        return self._due.first_due(start, count)
+
+
+class DueMirrorLevel(MirrorLevel):
+    """A copy of a delay queue."""
+
+    @property
+    def _due(self) -> DueQueue:
+        return cast(DueQueue, self.backing)
+
+    def _fetch(self, start: int, stop: int) -> None:
+        for message in self._due.take(range(start + self.delta, stop + self.delta)):
+            self.pending[message.position - self.delta] = message
+
+    def _fetch_behind(self, own: int, position: int) -> None:
+        for message in self._due.take((own,)):
+            self.pending[position] = message

@@ -1,0 +1,30 @@
+"""Which level a backing queue needs at its leader, and at a mirror."""
+
+from __future__ import annotations
+
+from warren.core.backing_queue import MirroredLevel
+from warren.core.due_queue import DueQueue
+from warren.core.quorum_level import QuorumLevel
+from warren.mirror.replication.due_levels import DueLeaderLevel, DueMirrorLevel
+from warren.mirror.replication.leader_level import Journal, LeaderLevel
+from warren.mirror.replication.mirror_level import MirrorLevel
+from warren.mirror.replication.quorum_levels import QuorumLeaderLevel, QuorumMirrorLevel
+
+
+def leader_level(inner: MirroredLevel, level: int, journal: Journal) -> LeaderLevel:
+    """What a queue of this kind needs at its leader."""
+    kind = LeaderLevel
+    if isinstance(inner, QuorumLevel):
+        kind = QuorumLeaderLevel
+    elif isinstance(inner, DueQueue):
+        kind = DueLeaderLevel
+    return kind(inner, level, journal)
+
+
+def mirror_level(backing: MirroredLevel) -> MirrorLevel:
+    """What a copy of such a queue needs."""
+    if isinstance(backing, QuorumLevel):
+        return QuorumMirrorLevel(backing)
+    if isinstance(backing, DueQueue):
+        return DueMirrorLevel(backing)
+    return MirrorLevel(backing)

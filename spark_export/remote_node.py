@@ -1,0 +1,167 @@
+"""Asking a node over HTTP: one connection for each thread and node, and another try when it breaks.
+
+Everything asked here may be asked twice: what is read never changes, and a snapshot that was made
+for an answer which got lost is removed when its lease ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+from zlib import crc32
+
+from warren.spark_export import errors
+from warren.spark_export.errors import SparkExportError, StoreRefused
+from warren.spark_export.node_urls import NodeAddress
+
+TIMEOUT_S: Final = 60.0
+"""Of one answer. To make a snapshot of a large store takes seconds."""
+
+WAITS_S: Final = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+"""Before each further try: a node that is started anew is back by then."""
+
+PIECE_BYTES: Final = 1 << 20
+"""Asked for at once; a node sends no more."""
+
+BUSY: Final = (429, 500, 502, 503, 504)
+
+
+class NodeClient:
+    """Asks one node, with a login or the token of a snapshot. Can be pickled."""
+
+    def __init__(self, address: NodeAddress, authorization: str) -> None:
+        self.address = address
+        self._authorization = authorization
+
+    def ask(self, method: str, *path: str, body: Any = None) -> Any:
+        """The JSON of the answer, None of an empty one. The parts of the path are encoded here.
+
+        Raises the `SparkExportError` that the node names, `StoreRefused` for other refusals and
+        when nobody answers.
+        """
+        octets = None if body is None else json.dumps(body).encode()
+        answer = self._answer(method, path, octets, {"Content-Type": "application/json"})
+        return json.loads(answer.body) if answer.body else None
+
+    def read(self, *path: str, start: int, size: int) -> bytes:
+        """Octets of a file from there on: up to so many, a piece at most, none at its end.
+
+        Raises FileNotFoundError, and what `ask` raises.
+        """
+        last = start + min(size, PIECE_BYTES) - 1
+        answer = self._answer("GET", path, None, {"Range": f"bytes={start}-{last}"})
+        return b"" if answer.status == 416 else answer.body
+
+    def _answer(
+        self, method: str, path: tuple[str, ...], body: bytes | None, headers: Mapping[str, str]
+    ) -> _Answer:
+        target = f"{self.address.prefix}/api/snapshots"
+        target += "".join(f"/{quote(part, safe='')}" for part in path)
+        sent = {**headers, "Authorization": self._authorization, "Accept-Encoding": "identity"}
+        for wait_s in (*WAITS_S, None):
+            try:
+                answer = _answered(self.address, method, target, body, sent)
+                if answer.status not in BUSY:
+                    break
+                reason = f"{answer.status} {answer.body.decode(errors='replace')[:200]}"
+            except ssl.SSLCertVerificationError as error:
+                raise StoreRefused(f"{self.address.url}: {error}") from error
+            except (OSError, HTTPException) as error:
+                reason = str(error) or type(error).__name__
+            if wait_s is None:
+                raise StoreRefused(f"{self.address.url} does not answer: {reason}")
+            time.sleep(wait_s)
+        if answer.status >= 400 and answer.status != 416:
+            raise _refusal(self.address, answer)
+        return answer
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+
+
+class _Connections(threading.local):
+    """Those of this thread. One that was open when the process was forked is not used."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.open: dict[NodeAddress, HTTPConnection] = {}
+
+    def close(self) -> None:
+        for connection in self.open.values():
+            connection.close()
+        self.open.clear()
+
+
+# Of the whole process: a task reads many files of one node.
+_connections = _Connections()
+
+
+def close_connections() -> None:
+    """Those of this thread, before it ends."""
+    _connections.close()
+
+
+def _answered(
+    address: NodeAddress, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
+) -> _Answer:
+    """Raises OSError, HTTPException; then the connection is closed."""
+    if _connections.pid != os.getpid():
+        _connections.__init__()  # type: ignore[misc]
+    connection = _connections.open.get(address)
+    if connection is None:
+        connection = _connections.open[address] = _connect(address)
+    try:
+        connection.request(method, target, body, dict(headers))
+        response = connection.getresponse()
+        octets = response.read()
+        _check_octets(response, octets)
+        return _Answer(response.status, octets)
+    except (OSError, HTTPException):
+        connection.close()
+        _connections.open.pop(address, None)
+        raise
+
+
+def _check_octets(response: HTTPResponse, octets: bytes) -> None:
+    """Raises HTTPException when they are not what was sent, or nobody can tell."""
+    headers = response.headers
+    if "Content-Length" not in headers and "Transfer-Encoding" not in headers:
+        if response.status != 204:
+            raise HTTPException("an answer whose head is not whole")
+    wanted = headers.get("Warren-Crc32")
+    if wanted is None and response.status == 206:
+        raise HTTPException("an answer without a checksum")
+    if wanted is not None and int(wanted, 16) != crc32(octets):
+        raise HTTPException("an answer that is not what was sent, by its checksum")
+
+
+def _connect(address: NodeAddress) -> HTTPConnection:
+    if not address.tls:
+        return HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)
+    context = ssl.create_default_context(cafile=address.ca_file)
+    return HTTPSConnection(address.host, address.port, timeout=TIMEOUT_S, context=context)
+
+
+def _refusal(address: NodeAddress, answer: _Answer) -> Exception:
+    try:
+        told = json.loads(answer.body)
+        error, reason = str(told["error"]), str(told["reason"])
+    except (ValueError, KeyError, TypeError):
+        error, reason = "", answer.body.decode(errors="replace")[:200]
+    if error == "FileNotFound":
+        return FileNotFoundError(reason)
+    kind = getattr(errors, error, None)
+    if isinstance(kind, type) and issubclass(kind, SparkExportError):
+        return kind(reason)
+    if answer.status == 404 and not error.startswith("FileNot"):
+        reason = f"{reason}; is it a Warren node of this version?"
+    return StoreRefused(f"{address.url} refuses: {answer.status} {reason}")

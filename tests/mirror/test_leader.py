@@ -1,0 +1,58 @@
+"""A leader writes batches, and says which of them all mirrors have."""
+
+from __future__ import annotations
+
+from warren.core.memory_queue import MemoryQueue
+from warren.mirror.carriers.batch import epoch_and_batch
+from warren.mirror.replication.leader import Leader
+from warren.mirror.replication.leader_level import LeaderLevel
+
+
+class Effects:
+    """`LeaderEffects`: what was broadcast, and up to where all mirrors have everything."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.everywhere = 0
+
+    def flush_soon(self) -> None:
+        """The test flushes."""
+
+    def broadcast(self, payload: bytes) -> None:
+        self.batches.append(epoch_and_batch(payload)[1])
+
+    def send_slice(self, mirror: str, payload: bytes) -> None:
+        raise AssertionError("there is nothing to send")
+
+    def now_in_sync(self, mirror: str) -> None:
+        """Nobody writes it down."""
+
+    def reported_by_all(self, batch: int) -> None:
+        self.everywhere = max(self.everywhere, batch)
+
+    def withhold(self) -> None:
+        """There is no queue."""
+
+    def hand_out(self) -> None:
+        """There is no queue."""
+
+
+class Clock:
+    def now(self) -> float:
+        return 0.0
+
+
+def test_what_tells_the_first_mirror_to_begin_is_not_everywhere_before_it_is_written() -> None:
+    """Otherwise it is not sent again to a mirror whose link breaks then."""
+    effects = Effects()
+    leader = Leader(1, 0, Clock(), effects)  # type: ignore[arg-type]
+    leader.levels = [LeaderLevel(MemoryQueue(), 0, leader)]
+    # Without mirrors nothing is broadcast, and everything is everywhere.
+    leader.origin("somebody", 1)
+    leader.flush()
+    leader.add_mirror("b")
+    leader.start("b", synchronise=True)
+    (batch,) = effects.batches
+    assert effects.everywhere == batch - 1
+    leader.has("b", batch)
+    assert effects.everywhere == batch
