@@ -19,9 +19,9 @@ from warren.mgmt.http.endpoint import Endpoint, JsonLines
 from warren.mgmt.http.errors import ApiError, BadRequest, from_broker
 from warren.mgmt.http.listing import Row
 from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.http.slices import chunks
 from warren.mgmt.messages.looking import (
     Found,
-    Looked,
     Place,
     Search,
     leaves_out_unacked,
@@ -37,6 +37,9 @@ LIMIT_MAX = 1000
 SHOWN_BYTES = 64 << 10
 """Octets of a body on a page, unless `truncate` says otherwise."""
 
+ROWS_AT_ONCE = 8
+"""Messages that become rows, or JSON, between two looks at the time."""
+
 WHOLE_BODY = 1 << 40
 """More than any body has."""
 
@@ -47,8 +50,16 @@ async def list_messages(request: ApiRequest) -> Any:
     """One page: what is found, and `next`, from which to go on; it is null at the end."""
     listed = _readable(request)
     if not listed.queue.is_here:
-        return await _asked_of_leader(request, listed)
-    return await _page(request, listed.queue, LIMIT)
+        page = await _asked_of_leader(request, listed)
+    else:
+        page = await _page(request, listed.queue, LIMIT)
+    # Another node is answered at once, a client while its answer is encoded.
+    return page if request.passed else {**page, "messages": _in_slices(page["messages"])}
+
+
+async def _in_slices(rows: list[Row]) -> AsyncIterator[list[Row]]:
+    async for chunk in chunks(rows, ROWS_AT_ONCE):
+        yield chunk
 
 
 async def export(request: ApiRequest) -> JsonLines:
@@ -130,7 +141,11 @@ async def _page(
         looked = await look(request.node, queue, search)
     except BrokerError as error:
         raise from_broker(error) from error
-    answer = page_row(request, queue, looked, truncate)
+    answer = {
+        "messages": await message_rows(request, queue, looked.found, truncate),
+        "looked_at": looked.looked_at,
+        "next": looked.next.text(levels) if looked.next is not None else None,
+    }
     if leaves_out_unacked(queue):
         answer["unacked_left_out"] = queue.unacked
     return answer
@@ -160,22 +175,15 @@ def _number(request: ApiRequest, name: str, default: int) -> int:
     return int(text)
 
 
-def page_row(request: ApiRequest, queue: Queue, looked: Looked, truncate: int) -> Row:
-    levels = len(queue.levels)
-    return {
-        "messages": message_rows(request, queue, looked.found, truncate),
-        "looked_at": looked.looked_at,
-        "next": looked.next.text(levels) if looked.next is not None else None,
-    }
-
-
-def message_rows(
+async def message_rows(
     request: ApiRequest, queue: Queue, found: Sequence[Found], truncate: int
 ) -> list[Row]:
     """Messages as people and programs are shown them."""
     held = {one.message for one in found if one.state is MessageState.UNACKED}
     holders = _holders(request, held) if held else {}
-    rows = [_message_row(request, queue, one, truncate) for one in found]
+    rows: list[Row] = []
+    async for some in chunks(found, ROWS_AT_ONCE):
+        rows += [_message_row(request, queue, one, truncate) for one in some]
     for row, one in zip(rows, found, strict=True):
         if one.state is MessageState.UNACKED:
             row["held_by"] = holders.get(one.message)

@@ -214,7 +214,7 @@ def _key(request: ApiRequest) -> JobKey:
 async def _rows(request: ApiRequest) -> list[Row]:
     """Each node knows those that it has begun; what no node knows was interrupted."""
     jobs = request.managed.message_jobs
-    own = {(key.vhost, key.name): _row(request, key, job) for key, job in jobs.items()}
+    own = {(key.vhost, key.name): await _row(request, key, job) for key, job in jobs.items()}
     if request.passed:
         return list(own.values())
     rows = {(kept.key.vhost, kept.key.name): _interrupted_row(kept) for kept in jobs.kept()}
@@ -236,8 +236,8 @@ def _newer(known: dict[Any, Row], found: dict[Any, Row]) -> dict[Any, Row]:
     }
 
 
-def _row(request: ApiRequest, key: JobKey, job: Job) -> Row:
-    samples = message_rows(request, job.queue, job.samples, SHOWN_BYTES) if job.samples else []
+async def _row(request: ApiRequest, key: JobKey, job: Job) -> Row:
+    samples = await message_rows(request, job.queue, job.samples, SHOWN_BYTES)
     may_read = True
     try:
         request.check(key.vhost, "queue", job.queue.name, "read")
