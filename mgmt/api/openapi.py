@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from warren import __version__
+from warren.mgmt.api import delayed
 from warren.mgmt.http.endpoint import Endpoint, Right
 
 Schema = dict[str, Any]
@@ -123,6 +124,14 @@ LIST_PARAMETERS = {
     "columns": _TEXT,
 }
 
+PARAMETERS: Mapping[str, Schema] = {
+    delayed.LIST: {
+        "count": {"type": "integer", "minimum": 0, "maximum": delayed.COUNT_MAX},
+        "offset": {"type": "integer", "minimum": 0, "maximum": delayed.OFFSET_MAX},
+    },
+}
+"""What other lists are asked with."""
+
 RIGHTS = {
     Right.ANYBODY: "Needs no login.",
     Right.USER: "For any management user; lists show what the user may see.",
@@ -185,7 +194,7 @@ def _operation(endpoint: Endpoint, method: str) -> dict[str, Any]:
     if method == "GET":
         operation["parameters"] = [
             {"name": name, "in": "query", "required": False, "schema": schema}
-            for name, schema in LIST_PARAMETERS.items()
+            for name, schema in PARAMETERS.get(endpoint.path, LIST_PARAMETERS).items()
         ]
     body = BODIES.get((method, endpoint.path))
     if body is not None:

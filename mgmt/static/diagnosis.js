@@ -26,6 +26,7 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
   if (queue.state === "down") return [ofDown(queue)];
   const ready = queue.messages_ready ?? 0;
   const unacked = queue.messages_unacknowledged ?? 0;
+  if (queue.delays) return [ofDelays(queue, ready)];
   const facts = { queue, channels, connections, nodes, ready, unacked, ...flows(queue) };
   const findings = [
     ...ofAlarms(facts),
@@ -50,6 +51,11 @@ export function explainQueue({ queue, channels = [], connections = [], nodes = [
 function ofDown(queue) {
   const text = `Node ${queue.node}, which has the queue, is down or cannot be reached: the queue cannot be used until it is back${queue.slave_nodes?.length ? ", or one of the mirrors takes its place" : ""}.`;
   return finding("down", "bad", text);
+}
+
+function ofDelays(queue, ready) {
+  const text = `Delayed messages of the exchange ${queue.delays} wait here until they are due: ${plural(ready, "message")}.`;
+  return finding("delays", "good", text);
 }
 
 function finding(code, tone, text) {

@@ -76,6 +76,11 @@ function declareForm(types, declared) {
         type: "table",
         suggestions: [
           { key: "alternate-exchange", title: "where messages go that match no binding" },
+          {
+            key: "x-delayed-type",
+            value: "direct",
+            title: "type x-delayed-message: the type by whose rules it routes",
+          },
         ],
       },
     ],

@@ -80,6 +80,12 @@ def test_the_list_has_the_next_due_first(api: ApiClient) -> None:
     assert [row["id"] for row in some] == [row["id"] for row in found["items"][5:7]]
 
 
+def test_the_description_says_how_the_list_is_asked(api: ApiClient) -> None:
+    paths = api.get("/openapi.json")[1]["paths"]
+    asked = paths["/exchanges/{vhost}/{exchange}/delayed"]["get"]["parameters"]
+    assert [one["name"] for one in asked] == ["count", "offset"]
+
+
 @pytest.mark.parametrize("query", ["count=501", "count=-1", "offset=x", "offset=10001"])
 def test_a_list_without_bounds_is_refused(api: ApiClient, query: str) -> None:
     assert api.get(f"{DELAYED}?{query}")[0] == 400

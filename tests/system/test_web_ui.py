@@ -561,6 +561,8 @@ def test_delayed_messages_are_seen_cancelled_and_sent(ui: WebUi, channel: Any) -
     assert method.routing_key == "key 2"
     ui.open("exchanges", "/", "amq.fanout")
     expect(page.get_by_role("heading", name="Delayed messages")).to_be_hidden()
+    ui.open("queues", "/", "amq.delayed.reminders")
+    expect(page.get_by_text("Delayed messages of the exchange reminders wait here")).to_be_visible()
     channel.exchange_delete("reminders")
     channel.queue_delete("reminded")
 
