@@ -147,7 +147,7 @@ async def _page(
         "next": looked.next.text(levels) if looked.next is not None else None,
     }
     if leaves_out_unacked(queue):
-        answer["unacked_left_out"] = queue.unacked
+        answer["unacked_left_out"] = queue.unacked + queue.waiting
     return answer
 
 

@@ -80,7 +80,12 @@ def bodies(api: ApiClient, queue: str = "q") -> list[str]:
 
 ODD = NUMBERS[1::2]
 EVEN = NUMBERS[::2]
-QUEUES = [{}, {"x_queue_mode": "lazy"}, {"x_queue_type": "quorum"}]
+QUEUES = [
+    {},
+    {"x_queue_mode": "lazy"},
+    {"x_queue_type": "quorum"},
+    {"x_delivery_limit": 3},
+]
 
 
 @pytest.mark.parametrize("arguments", QUEUES)
