@@ -61,6 +61,7 @@ class MessageState(StrEnum):
 
     READY = "ready"
     UNACKED = "unacked"
+    WAITING = "waiting"
 
 
 class Subject:

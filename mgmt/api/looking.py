@@ -50,6 +50,8 @@ async def list_messages(request: ApiRequest) -> Any:
     """One page: what is found, and `next`, from which to go on; it is null at the end."""
     listed = _readable(request)
     if not listed.queue.is_here:
+        # A bad request is refused here: what the leader refuses looks like a leader in trouble.
+        _search(request, None, LIMIT, LIMIT_MAX)
         page = await _asked_of_leader(request, listed)
     else:
         page = await _page(request, listed.queue, LIMIT)
@@ -147,7 +149,7 @@ async def _page(
         "next": looked.next.text(levels) if looked.next is not None else None,
     }
     if leaves_out_unacked(queue):
-        answer["unacked_left_out"] = queue.unacked
+        answer["unacked_left_out"] = queue.unacked + queue.waiting
     return answer
 
 

@@ -119,8 +119,7 @@ def _check_queue(request: ApiRequest, vhost: VirtualHost, queue: Queue, name: st
         raise BadRequest("a queue's own messages are put at its end by requeue")
     request.check(vhost.name, "queue", name, "write")
     try:
-        if target.is_here:
-            target.check_access(None)
+        target.check_access(None)
     except BrokerError as error:
         raise from_broker(error) from error
 

@@ -94,17 +94,19 @@ class Looked(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """An unacknowledged message."""
+    """A message that is not ready."""
 
     position: int
     message: Message
+    state: MessageState
 
 
 async def look(node: Node, queue: Queue, search: Search) -> Looked:
     """Raises `FilterTooSlow`."""
     levels = queue.levels
     held: list[list[_Held]] = [[] for _ in levels]
-    if search.unacked and queue.unacked and not leaves_out_unacked(queue):
+    is_held = queue.unacked or queue.waiting
+    if search.unacked and is_held and not leaves_out_unacked(queue):
         held = await _held(node, queue, len(levels))
     found: list[Found] = []
     looked_at = octets = 0
@@ -133,19 +135,22 @@ def _whole(queue: Queue, message: Message) -> Message | None:
 
 
 def leaves_out_unacked(queue: Queue) -> bool:
-    """Whether so many messages are unacknowledged that only the ready ones are looked at."""
-    return queue.unacked > UNACKED_MAX
+    """Whether so many messages are unacknowledged, or wait, that only the ready ones are looked
+    at."""
+    return queue.unacked + queue.waiting > UNACKED_MAX
 
 
 async def _held(node: Node, queue: Queue, levels: int) -> list[list[_Held]]:
-    """The unacknowledged messages of each level, by position."""
+    """The messages of each level that are not ready, by position."""
     held: list[list[_Held]] = [[] for _ in range(levels)]
     breather = Breather()
     await breather.breathe()
+    waiting = dict.fromkeys(queue.waiting_messages())
     for message in node.unacked_of(queue):
         level = min(message.envelope.priority, levels - 1)
+        state = MessageState.WAITING if message in waiting else MessageState.UNACKED
         if message not in queue.taken_out:
-            held[level].append(_Held(message.position, message))
+            held[level].append(_Held(message.position, message, state))
     return [
         await first_sorted(one, lambda held: held.position, reverse=False, count=len(one))
         for one in held
@@ -237,8 +242,6 @@ def _peeked(level: MirroredLevel, start: int, end: int) -> list[Message]:
 def _merged(level: int, ready: Sequence[Message], held: Sequence[_Held]) -> list[Found]:
     found = [Found(Place(level, one.position), one, MessageState.READY) for one in ready]
     if held:
-        found += [
-            Found(Place(level, one.position), one.message, MessageState.UNACKED) for one in held
-        ]
+        found += [Found(Place(level, one.position), one.message, one.state) for one in held]
         found.sort(key=lambda one: one.place)
     return found

@@ -159,6 +159,20 @@ def test_unacknowledged_messages_say_who_has_them(api: ApiClient, channel: Any) 
     assert all_pages(api, order="newest", limit=3) == ["3", "2", "1", "0"]
 
 
+def test_a_returned_message_that_waits_is_shown_as_waiting(api: ApiClient, channel: Any) -> None:
+    channel.queue_declare("q", durable=True, arguments={"x-redelivery-delay": [600_000]})
+    publish(channel, *NUMBERS[:3])
+    channel.basic_nack(channel.basic_get("q")[0].delivery_tag)
+    while (rows := page(api)["messages"])[0]["state"] == "unacked":
+        pass
+    assert [(row["payload"], row["state"]) for row in rows] == [
+        ("0", "waiting"),
+        ("1", "ready"),
+        ("2", "ready"),
+    ]
+    assert all_pages(api, filter="state = 'waiting'") == ["0"]
+
+
 def test_a_search_goes_on_where_it_ended(
     api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,12 @@ def bodies(api: ApiClient, queue: str = "q") -> list[str]:
 
 ODD = NUMBERS[1::2]
 EVEN = NUMBERS[::2]
-QUEUES = [{}, {"x_queue_mode": "lazy"}, {"x_queue_type": "quorum"}]
+QUEUES = [
+    {},
+    {"x_queue_mode": "lazy"},
+    {"x_queue_type": "quorum"},
+    {"x_delivery_limit": 3},
+]
 
 
 @pytest.mark.parametrize("arguments", QUEUES)
@@ -156,6 +161,8 @@ def test_a_job_keeps_to_its_rate_and_can_be_stopped(
     fill(channel, "target", [])
     path = begin(api, "move", to_queue="target", rate=0.1)
     assert [p["name"] for p in api.get("/parameters")[1]], "kept while it runs"
+    for definitions in ("/definitions", "/definitions/%2F"):
+        assert api.get(definitions)[1]["parameters"] == []
     over(broker, api, path, "running")
     assert api.delete(path)[0] == 204
     job = over(broker, api, path)

@@ -16,7 +16,7 @@ from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 from server_process import ServerProcess
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
-from warren.mgmt.ctl.errors import CtlError
+from warren.mgmt.ctl.errors import CtlError, Refused
 from warren.mgmt.messages.job import UNDER_WAY_MAX
 
 COUNT = 2000
@@ -138,6 +138,10 @@ def test_any_node_looks_and_moves_and_a_failover_loses_nothing(
     assert [row["payload"] for row in page["messages"]] == ["7"]
     newest = asked(of(b), "GET", "queues", "/", "old", "messages", order="newest", limit="2")
     assert [row["payload"] for row in newest["messages"]] == ["1999", "1998"]
+    for query in ({"filter": "siz"}, {"order": "up"}, {"from": "x"}):
+        with pytest.raises(Refused) as refused:
+            asked(of(c), "GET", "queues", "/", "old", "messages", **query)
+        assert refused.value.status == 400
     dry = begin(of(c), "old", action="move", to_queue="new", filter="body < '2'", dry_run=True)
     assert until(of(b), dry, "completed")["done"] == 1112
 
