@@ -767,6 +767,11 @@ class Channel:
             clock = self.connection.clock
             self._timeout_timer = clock.call_later(CONSUMER_TIMEOUT_TICK_S, self._check_timeout)
 
+    def held_for_s(self, delivery_tag: int) -> float:
+        """How long the client has had a delivery at least, as far as checks have noted it."""
+        now = self.connection.node.clock.now()
+        return next((now - at for tag, at in self._handed_out if tag >= delivery_tag), 0.0)
+
     def _check_timeout(self) -> None:
         """Each check notes the tags handed out by then; a tag is at least as old as its note."""
         self._timeout_timer = None

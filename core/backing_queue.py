@@ -325,6 +325,14 @@ class MirroredLevel(BackingQueue, Protocol):
         """The positions of the first ready messages in [start, end), without looking at them."""
         ...
 
+    def take(self, positions: Sequence[int]) -> list[Message]:
+        """Make ready messages pending wherever in the queue they stand, and return them in order.
+
+        Positions at which no message is ready are passed over. `requeue` puts the messages back in
+        their places.
+        """
+        ...
+
     def skip_to(self, position: int) -> None:
         """Give the next message this position, which is not below the one it would have."""
         ...

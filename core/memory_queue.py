@@ -15,6 +15,7 @@ from warren.core.backing_queue import BackingQueueStatus, Listed, Peeked
 from warren.core.message import Envelope, Message, mark_delivered
 from warren.core.peeking import list_positions, peek
 from warren.core.settlement import PublishConfirms
+from warren.core.taking import in_order, put_into_run, take_from_heap, take_from_run
 
 
 class MemoryQueue:
@@ -137,9 +138,15 @@ class MemoryQueue:
                 self._counts.pop(message.position, None)
 
     def requeue(self, messages: Iterable[Message]) -> None:
-        entries = [(message.position, message) for message in messages]
-        self.length += len(entries)
-        self.ready_bytes += sum([len(message.body) for _, message in entries])
+        messages = list(messages)
+        self.length += len(messages)
+        self.ready_bytes += sum([len(message.body) for message in messages])
+        beyond = self.undelivered_from
+        for message in messages:
+            if message.position > beyond:
+                # It was taken from the middle.
+                put_into_run(self._ready, message)
+        entries = [(one.position, one) for one in messages if one.position <= beyond]
         returned = self._returned
         if len(entries) > len(returned):
             returned += entries
@@ -200,6 +207,13 @@ class MemoryQueue:
         end = min(end, self._next_position)
         durable = self.defers_confirms
         return list_positions(self._returned, (self._ready,), start, end, count_max, durable)
+
+    def take(self, positions: Sequence[int]) -> list[Message]:
+        wanted = sorted(positions)
+        taken = take_from_heap(self._returned, wanted) + take_from_run(self._ready, wanted)
+        self.length -= len(taken)
+        self.ready_bytes -= sum([len(message.body) for message in taken])
+        return in_order(taken)
 
     def skip_to(self, position: int) -> None:
         assert position >= self._next_position, (position, self._next_position)

@@ -315,10 +315,10 @@ class Node:
 
     def unacked_of(self, queue: Queue) -> list[Message]:
         """What is pending: out for acknowledgement, wherever its channels are, dead and not buried
-        yet, or returned and waiting."""
+        yet, returned and waiting, or taken out by an operator."""
         vhost = self.vhosts.get(queue.vhost_name)
-        found = list(vhost.burials.of_queue(queue)) if vhost is not None else []
-        found += queue.waiting_messages()
+        found = [*queue.taken_out, *queue.waiting_messages()]
+        found += list(vhost.burials.of_queue(queue)) if vhost is not None else []
         for client in self.clients:
             found += client.unacked_of(queue)
         for channel in self.giving_back:

@@ -26,7 +26,8 @@ class Ahead:
     """What was found in the middle of the runs of one queue, ahead of those who go through it.
 
     Messages only leave a run at its ends, and positions are never used again: of what was found,
-    everything between the ends of the run is still there, and nothing else is between.
+    everything between the ends of the run is still there, and nothing else is between. A queue that
+    takes messages from the middle, or puts them there, forgets what was found.
     """
 
     __slots__ = ("_found",)
@@ -143,14 +144,14 @@ def _in_order(
             known = ahead.known(run, start)
             yield from known
             wanted = known[-1].position + 1 if known else start
-        at = _find(run, wanted)
+        at = find(run, wanted)
         while some := _some(run, wanted, at, count, ahead):
             yield from some
             at += len(some)
             wanted = some[-1].position + 1
 
 
-def _find(run: Sequence[Message], start: int) -> int:
+def find(run: Sequence[Message], start: int) -> int:
     """Where the first message from this position on is."""
     if not run:
         return 0

@@ -6,9 +6,10 @@ level counts as the highest, one without priority as level 0 (amqp_semantics.md 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import cast
 
-from warren.core.backing_queue import BackingQueue, BackingQueueStatus, OneByOne
+from warren.core.backing_queue import BackingQueue, BackingQueueStatus, MirroredLevel, OneByOne
 from warren.core.message import Envelope, Message
 from warren.core.settlement import PublishConfirms
 
@@ -121,6 +122,12 @@ class PriorityQueue(OneByOne):
         for level, of_level in self._by_level(messages):
             self.length += len(of_level)
             level.requeue(of_level)
+
+    def take(self, level: int, positions: Sequence[int]) -> list[Message]:
+        """Take ready messages out of the middle of a level (`MirroredLevel.take`)."""
+        messages = cast(MirroredLevel, self._levels[level]).take(positions)
+        self._count()
+        return messages
 
     def purge(self) -> int:
         self.length = 0

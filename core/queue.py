@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
-from warren.core.backing_queue import BackingQueue
+from warren.core.backing_queue import BackingQueue, MirroredLevel
 from warren.core.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked, no_queue
 from warren.core.field import Table
@@ -25,6 +25,7 @@ from warren.core.message import Envelope, Message
 from warren.core.message_stats import MessageStats
 from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Clock, ContentCodec, Timer
+from warren.core.priority_queue import PriorityQueue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.redelivery import Redelivery
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
@@ -151,6 +152,7 @@ class Queue:
     is_here = True
 
     __slots__ = (
+        "_all_settled",
         "_expiry_at",
         "_expiry_timer",
         "_has_expiring",
@@ -190,6 +192,7 @@ class Queue:
         "redelivered",
         "ring",
         "settings",
+        "taken_out",
         "unacked",
         "ways_out",
     )
@@ -238,6 +241,10 @@ class Queue:
         self._turned_away = 0
         self.ways_out = WaysOut()
         self.lacks_copies = False
+        # Pending messages that no client has: an operator has them moved or deleted.
+        self.taken_out: dict[Message, None] = {}
+        # Happens when there are none of these any more.
+        self._all_settled: Event | None = None
         self._trace: Firehose | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
@@ -701,6 +708,53 @@ class Queue:
         if self._redelivery is not None:
             self._redelivery.clear()
 
+    # For operators
+
+    @property
+    def levels(self) -> list[MirroredLevel]:
+        """What can be looked at: the backing queue, or that of each priority."""
+        backing = self.backing
+        levels = backing.levels if isinstance(backing, PriorityQueue) else [backing]
+        return cast("list[MirroredLevel]", levels)
+
+    def take_out(self, level: int, positions: Sequence[int]) -> list[Message]:
+        """Make the ready messages with these positions pending, wherever they stand.
+
+        They leave by `settle_out`, or return by `put_back`. Nothing counts as delivered. While the
+        queue is being handed over nothing is taken.
+        """
+        if self.deleted or self.is_withheld:
+            return []
+        backing = self.backing
+        if isinstance(backing, PriorityQueue):
+            messages = backing.take(level, positions)
+        else:
+            messages = cast("MirroredLevel", backing).take(positions)
+        self.taken_out.update(dict.fromkeys(messages))
+        return messages
+
+    def settle_out(self, messages: Sequence[Message]) -> None:
+        """Messages that were taken out are safe elsewhere, or not wanted any more."""
+        if not self.deleted:
+            self.backing.ack(messages)
+        self._no_longer_out(messages)
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Messages that were taken out are ready again, in their places."""
+        if not self.deleted:
+            self._has_expiring |= any([m.expires_at is not None for m in messages])
+            self.backing.requeue(messages)
+            self._keep_rules()
+            self.deliver()
+        self._no_longer_out(messages)
+
+    def _no_longer_out(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self.taken_out.pop(message, None)
+        if not self.taken_out and self._all_settled is not None:
+            all_settled, self._all_settled = self._all_settled, None
+            all_settled.happen()
+
     def abandoned(self, messages: list[Message]) -> None:
         """The channel that had these messages has closed."""
         self.requeue(messages)
@@ -894,7 +948,11 @@ class Queue:
             consumer.block(Blocked.MOVING)
 
     def all_buried(self) -> Event:
-        """Happens when no message that died here waits for its dead letter to be safe."""
+        """Happens when no message that died here waits for its dead letter to be safe, or when
+        those that were taken out are settled; whoever waits for both asks again then."""
+        if self.taken_out:
+            self._all_settled = self._all_settled or Event()
+            return self._all_settled
         return self._vhost.burials.all_buried(self)
 
     @property

@@ -40,6 +40,7 @@ from warren.core.message import Envelope, Message
 from warren.core.peeking import first_positions, list_positions, peek
 from warren.core.redelivery import CountingQueue
 from warren.core.settlement import PublishConfirms
+from warren.core.taking import in_order
 
 WALK = 1000
 """Positions looked at in one go on the way to a message in the middle of a queue."""
@@ -69,10 +70,12 @@ class LastingEnvelopes:
 
 
 class _Behind(NamedTuple):
-    """A returned message, and how many messages had become ready in the queue by then."""
+    """A returned message, how many messages had become ready in the queue by then, and the position
+    of the next one."""
 
     entered: int
     message: Message
+    next_position: int
 
 
 class QuorumLevel:
@@ -297,15 +300,54 @@ class QuorumLevel:
         """Put messages back that did not reach their consumer: they come first, and no return is
         counted."""
         messages = list(messages)
+        beyond = self._inner.undelivered_from
+        middle = [message for message in messages if message.position > beyond]
+        if middle:
+            # They were taken from among those that were never delivered.
+            self._inner.requeue(middle)
+            self._count_entered([message.position for message in middle], 1)
+            messages = [message for message in messages if message.position <= beyond]
         self._first.extendleft(reversed(messages))
         self._are_back(messages)
+
+    def take(self, positions: Sequence[int]) -> list[Message]:
+        back = self._back
+        returned = [back.pop(position) for position in positions if position in back]
+        if returned:
+            self._first = deque([one for one in self._first if one.position in back])
+            self._last = deque([one for one in self._last if one.message.position in back])
+            self._returned_bytes -= sum([message.body_bytes for message in returned])
+        loaded = self._inner.load(returned)
+        if len(loaded) < len(returned):
+            there = {message.position for message in loaded}
+            self.ack([message for message in returned if message.position not in there])
+        taken = self._inner.take(positions)
+        self._count_entered([message.position for message in taken], -1)
+        return in_order(loaded + taken)
+
+    def _count_entered(self, positions: Collection[int], by: int) -> None:
+        """Messages were taken from the inner queue, or put back: count for every returned message
+        those that come before it, as if they had never been there, or always."""
+        if not positions:
+            return
+        self._entered += by * len(positions)
+        self._last = deque(
+            [
+                behind._replace(
+                    entered=behind.entered
+                    + by * sum([position < behind.next_position for position in positions])
+                )
+                for behind in self._last
+            ]
+        )
 
     def give_back(self, messages: Collection[Message], *, last: bool) -> None:
         """Count a return of each message, and make it ready again: behind the messages that were
         returned before, or behind all that are ready."""
         self.count_returns([message.position for message in messages])
         if last:
-            self._last.extend([_Behind(self._entered, message) for message in messages])
+            entered, next_position = self._entered, self.next_position
+            self._last.extend([_Behind(entered, one, next_position) for one in messages])
         else:
             self._first.extend(messages)
         self._are_back(messages)

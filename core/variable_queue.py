@@ -20,12 +20,16 @@ their objects and lose their bodies only.
 Persistent messages of a durable queue are written to the store when they arrive, and paging them
 out costs nothing; others are written when they are paged out.
 
+Messages may be taken from the middle (`take`). They are pending, stay in the store, and are passed
+over when the disk range is read; each is put back where it stood.
+
 A lazy queue has a target of nothing: a publish goes to q1, which is paged out when it has grown
 to a small batch, or at the next tick of the pager (storage_internals.md section c).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -38,8 +42,9 @@ from warren.core.message import PAGED_OUT, Envelope, Message, mark_delivered
 from warren.core.paging import FREED_AT_ONCE, SLICE, Pager
 from warren.core.peeking import FAR, Ahead, list_positions, peek
 from warren.core.queue_rates import QueueRates, Totals
-from warren.core.queue_store import QueueStore
+from warren.core.queue_store import Batch, QueueStore
 from warren.core.settlement import PublishConfirms
+from warren.core.taking import in_order, put_into_run, take_from_heap, take_from_run
 
 _is_persistent = attrgetter("persistent")
 
@@ -48,6 +53,10 @@ LAZY_MODE = "lazy"
 
 REDUCE_INTERVAL = 1000
 """Publishes between two looks at whether a queue has outgrown its target."""
+
+TAKE_SPAN = 128
+TAKE_BYTES = 1 << 20
+"""Messages, and octets, that are read from the disk at once to take some of them."""
 
 LOOKS_PER_PAGE = 16
 """As many messages can be looked at in the time in which one is paged out."""
@@ -105,6 +114,7 @@ class VariableQueue:
         "_store",
         "_stored",
         "_tail",
+        "_taken",
         "_target_count",
         "defers_confirms",
         "defers_transient",
@@ -151,6 +161,9 @@ class VariableQueue:
 
         # For those who look into the middle of a long queue.
         self._ahead: Ahead | None = None
+
+        # Pending messages that were taken from the middle, by position.
+        self._taken: dict[int, Message] = {}
 
         # Whether anything of this queue was ever in the store.
         self._stored = recovered.count > 0
@@ -321,7 +334,7 @@ class VariableQueue:
         if self._q4:
             return self._q4[0].expires_at
         if self._disk_count:
-            return self._store.next_expiry(self._disk_start, self._disk_end)
+            return self._store.next_expiry(self._first_on_disk(), self._disk_end)
         return self._q1[0].expires_at if self._q1 else None
 
     def _bring_head(self) -> Message | None:
@@ -376,24 +389,43 @@ class VariableQueue:
             count_max, bytes_max = sizes.lazy_read_count, sizes.lazy_read_bytes
         else:
             count_max, bytes_max = sizes.read_count, sizes.read_bytes
-        batch = self._store.read(self._disk_start, self._disk_end, count_max, bytes_max)
-        messages = batch.messages
-        assert messages or batch.lost, (self._disk_start, self._disk_end, self._disk_count)
+        start = self._disk_start
+        batch = self._read(start, self._disk_end, count_max, bytes_max)
+        assert batch.messages or batch.lost, (start, self._disk_end, self._disk_count)
+        messages = self._not_taken(batch.messages)
         self._q4.extend(messages)
         self._disk_start = batch.next_position
         self._disk_count -= len(messages)
         self._disk_bytes -= sum([len(message.body) for message in messages])
         assert self._disk_count >= 0, (self._disk_count, self._disk_start, self._disk_end)
-        # An index that is lost may have had pending messages, too, which are not counted here.
-        lost = min(batch.lost, self._disk_count)
-        lost_bytes = min(batch.lost_bytes, self._disk_bytes)
-        self._disk_count -= lost
-        self._disk_bytes -= lost_bytes
-        self._lose(lost, lost_bytes)
         if not self._disk_count:
             self._join_q1()
         if not self._joined:
             self._join_pager_if_large()
+
+    def _read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
+        """Read from the store, and note what it has lost of the ready messages."""
+        store = self._store
+        taken = [m for m in self._taken.values() if start <= m.position < end and self._has(m)]
+        batch = store.read(start, end, count_max, bytes_max)
+        if batch.lost:
+            gone = [message for message in taken if not self._has(message)]
+            found = self._not_taken(batch.messages)
+            # An index that is lost may have had pending messages, too, which are not counted here.
+            left = self._disk_count - len(found)
+            left_bytes = self._disk_bytes - sum([len(message.body) for message in found])
+            lost = min(batch.lost - len(gone), left)
+            lost_bytes = sum([message.body_bytes for message in gone])
+            lost_bytes = min(batch.lost_bytes - lost_bytes, left_bytes)
+            self._disk_count -= lost
+            self._disk_bytes -= lost_bytes
+            self._lose(lost, lost_bytes)
+        return batch
+
+    def _has(self, message: Message) -> bool:
+        """Whether the message is in the store."""
+        position = message.position
+        return bool(self._store.list_positions(position, position + 1, 1).positions)
 
     def _lose(self, count: int, body_bytes: int) -> None:
         self.length -= count
@@ -424,10 +456,15 @@ class VariableQueue:
         if self._counts:
             for message in messages:
                 self._counts.pop(message.position, None)
+        if self._taken:
+            for message in messages:
+                self._taken.pop(message.position, None)
 
     def requeue(self, messages: Iterable[Message]) -> None:
         messages = list(messages)
         self._forget_pending(messages)
+        if self._taken:
+            messages = self._put_back(messages)
         entries = [(message.position, message) for message in messages]
         self.length += len(entries)
         self.ready_bytes += sum([message.body_bytes for message in messages])
@@ -448,6 +485,97 @@ class VariableQueue:
         for message in messages:
             forget(message, None)
 
+    # Taking from the middle
+
+    def take(self, positions: Sequence[int]) -> list[Message]:
+        wanted = sorted(positions)
+        returned = take_from_heap(self._returned, wanted)
+        self._returned_whole -= sum([message.body is not PAGED_OUT for message in returned])
+        middle = take_from_run(self._q4, wanted)
+        if self._q1:
+            middle += take_from_run(self._q1, wanted)
+        if self._disk_count:
+            # Last, because q1 joins q4 when nothing is left on the disk.
+            middle += self._take_from_disk(wanted)
+        if middle:
+            self._ahead = None
+            self._taken.update([(message.position, message) for message in middle])
+        taken = self.load(returned) + middle
+        # Those of which the store has lost the bodies leave the queue, too.
+        self._gone += len(returned) + len(middle) - len(taken)
+        self.length -= len(returned) + len(middle)
+        self.ready_bytes -= sum([message.body_bytes for message in (*returned, *middle)])
+        if self._joined:
+            self._pending.update(dict.fromkeys(taken))
+        return in_order(taken)
+
+    def _take_from_disk(self, wanted: Sequence[int]) -> list[Message]:
+        left = [at for at in wanted if self._disk_start <= at < self._disk_end]
+        left = [at for at in left if at not in self._taken]
+        found: list[Message] = []
+        while left:
+            # What stands close together is read at once.
+            near = bisect_left(left, left[0] + TAKE_SPAN)
+            start, end = left[0], left[near - 1] + 1
+            batch = self._read(start, end, TAKE_SPAN, TAKE_BYTES)
+            chosen = set(left[:near])
+            found += [message for message in batch.messages if message.position in chosen]
+            left = left[bisect_left(left, batch.next_position) :]
+        self._disk_count -= len(found)
+        self._disk_bytes -= sum([len(message.body) for message in found])
+        if not self._disk_count:
+            self._join_q1()
+        return found
+
+    def _put_back(self, messages: list[Message]) -> list[Message]:
+        """Make the messages that were taken from the middle ready there; returns the others."""
+        others: list[Message] = []
+        for message in messages:
+            taken = self._taken.pop(message.position, None)
+            if taken is None or message.position < self.undelivered_from:
+                others.append(message)
+            elif self._disk_count and self._disk_start <= message.position < self._disk_end:
+                self._keep([message])
+                self._disk_count += 1
+                self._disk_bytes += message.body_bytes
+                self._is_back(message)
+            elif self.load((message,)):
+                self._ahead = None
+                put_into_run(self._run_at(message.position), message)
+                self._pending.pop(message, None)
+                self._is_back(message)
+            else:
+                self._gone += 1
+        return others
+
+    def _is_back(self, message: Message) -> None:
+        self.length += 1
+        self.ready_bytes += message.body_bytes
+        self._returned_again += 1
+
+    def _run_at(self, position: int) -> deque[Message]:
+        """The run in memory that a position belongs to."""
+        q1 = self._q1
+        if q1 is None:
+            return self._q4
+        if self._disk_count:
+            return q1 if position >= self._disk_end else self._q4
+        return q1 if not self._q4 or position > self._q4[-1].position else self._q4
+
+    def _not_taken(self, messages: list[Message]) -> list[Message]:
+        if not self._taken:
+            return messages
+        return [message for message in messages if message.position not in self._taken]
+
+    def _first_on_disk(self) -> int:
+        """Where the first ready message of the disk range may be."""
+        if not self._taken:
+            return self._disk_start
+        count = len(self._taken) + 1
+        listed = self._store.list_positions(self._disk_start, self._disk_end, count)
+        ready = (at for at in listed.positions if at not in self._taken)
+        return next(ready, self._disk_end)
+
     # Ending
 
     def purge(self) -> int:
@@ -457,8 +585,13 @@ class VariableQueue:
         if self._stored and count:
             if self._returned:
                 self._store.remove([message for _, message in self._returned])
-            # What was never delivered stands behind all that is pending.
-            self._store.remove_range(self.undelivered_from, self._next_position)
+            # What was never delivered stands behind all that is pending, but for what was taken.
+            start = self.undelivered_from
+            for position in sorted(self._taken):
+                if position >= start:
+                    self._store.remove_range(start, position)
+                    start = position + 1
+            self._store.remove_range(start, self._next_position)
         self._forget_ready()
         return count
 
@@ -472,6 +605,7 @@ class VariableQueue:
     def delete(self) -> None:
         self._forget_ready()
         self._pending.clear()
+        self._taken.clear()
         self._leave_pager()
         self._store.delete()
 
@@ -555,8 +689,20 @@ class VariableQueue:
         )
         if head.messages:
             return head
-        batch = self._store.read(max(start, self._disk_start), disk_end, count_max, bytes_max)
-        return Peeked(batch.messages, batch.next_position)
+        return self._peek_on_disk(max(start, self._disk_start), count_max, bytes_max)
+
+    def _peek_on_disk(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        disk_end = self._disk_end
+        while True:
+            batch = self._read(start, disk_end, count_max, bytes_max)
+            messages = self._not_taken(batch.messages)
+            start = batch.next_position
+            if messages or start >= disk_end:
+                break
+        if not self._disk_count:
+            # All there was is lost.
+            self._join_q1()
+        return Peeked(messages, start)
 
     def list_positions(self, start: int, end: int, count_max: int) -> Listed:
         end = min(end, self._next_position)
@@ -570,7 +716,11 @@ class VariableQueue:
             if head.positions or head.next_position >= end:
                 return head
         disk_end = min(end, self._disk_end)
-        return self._store.list_positions(max(start, self._disk_start), disk_end, count_max)
+        listed = self._store.list_positions(max(start, self._disk_start), disk_end, count_max)
+        if not self._taken:
+            return listed
+        ready = [position for position in listed.positions if position not in self._taken]
+        return listed._replace(positions=ready)
 
     def _with_body(self, message: Message) -> Message | None:
         """The message as it can be looked at: itself, or a copy with its body; None if lost."""

@@ -12,6 +12,7 @@ from warren.core.disk_monitor import DiskMonitor
 from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
 from warren.mgmt.machine import Machine, look, open_files
+from warren.mgmt.messages.jobs import MessageJobs
 from warren.mgmt.sorted_queues import SortedQueues
 
 if TYPE_CHECKING:
@@ -85,6 +86,11 @@ class ManagedNode:
     paused: str = ""
     """Why the node has stopped serving until its cluster is there again; empty while it serves."""
     _files: tuple[float, int] | None = None
+    message_jobs: MessageJobs = field(init=False)
+    """What moves and deletes messages for operators."""
+
+    def __post_init__(self) -> None:
+        self.message_jobs = MessageJobs(self.node)
 
     @property
     def name(self) -> str:

@@ -129,8 +129,9 @@ class Peers:
         *,
         method: str = "GET",
         body: Any = None,
+        query: Mapping[str, str] | None = None,
     ) -> Any:
-        """What another node answers for itself.
+        """What another node answers for itself. `query` is added to that of the request.
 
         Raises `ApiError` as it was refused there, `BrokerError` when nobody answers.
         """
@@ -139,7 +140,8 @@ class Peers:
             method,
             path,
             dict(parts or {}),
-            {name: value for name, value in request.http.query.items() if name not in PAGING},
+            {name: value for name, value in request.http.query.items() if name not in PAGING}
+            | dict(query or {}),
             {
                 name: request.http.headers[name]
                 for name in PASSED_HEADERS

@@ -41,7 +41,7 @@ from warren.persist.recovery import STORE_DIRECTORY
 T = TypeVar("T")
 
 PIECE_BYTES_MAX = 1 << 20
-"""Of one answer: half a millisecond of copying on the loop."""
+"""Of one answer: to write it to a socket costs the loop 0.2 ms, without TLS."""
 
 READS_MAX = 4
 """Pieces that are read at the same time, in as many threads."""

@@ -196,6 +196,7 @@ class Management:
 
     async def stop(self) -> None:
         self._listeners.stop()
+        await self.managed.message_jobs.stop()
         if self.managed.snapshots is not None:
             self.managed.snapshots.stop()
         if self._server is not None:

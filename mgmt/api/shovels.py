@@ -6,20 +6,14 @@ A shovel is made and changed as a runtime parameter (`parameters.py`).
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 from warren.core.errors import BrokerError
 from warren.mgmt.api.changes import audit, durable
-from warren.mgmt.api.queues import queue_of
-from warren.mgmt.api.validation_texts import told_of_validation
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import ApiError, ObjectNotFound
 from warren.mgmt.http.listing import Row, answer_row, answer_rows
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.peers import peers_of
-from warren.mgmt.waiting import taken
-from warren.shovel.definition import QUEUE_LENGTH
-from warren.shovel.redrive import Back, Death
 from warren.shovel.shovels import COMPONENT
 
 
@@ -64,31 +58,6 @@ async def restart_shovel(request: ApiRequest) -> None:
     audit(request, "shovel_restarted", vhost=vhost, name=name)
 
 
-async def redrive(request: ApiRequest) -> Any:
-    """Have a shovel send what is in a queue back to where it came from; it ends when that is done.
-
-    What cannot go back stays in the queue.
-    """
-    vhost, queue = queue_of(request)
-    request.vhost_of_policies()
-    body = await request.body()
-    wanted = {
-        "dest-redrive": body.get("to", Back.EXCHANGE.value),
-        "dest-redrive-death": body.get("death", Death.LAST.value),
-        "src-delete-after": body.get("limit", QUEUE_LENGTH),
-    }
-    uri = f"amqp:///{quote(vhost.name, safe='')}"
-    value = {"src-uri": uri, "src-queue": queue.name, "dest-uri": uri, **wanted}
-    name = f"Redrive of {queue.name}"
-    user = None if request.caller.local else request.caller.user
-    with told_of_validation(escape=True):
-        parameters = request.node.parameters
-        await taken(lambda: parameters.set(COMPONENT, vhost.name, name, value, user))
-    audit(request, "redrive_begun", vhost=vhost.name, queue=queue.name, **body)
-    await durable(request)
-    return {"shovel": name}
-
-
 async def _restart_at(request: ApiRequest, node: str) -> None:
     peers = peers_of(request)
     try:
@@ -123,12 +92,6 @@ ENDPOINTS = [
         Right.MONITOR,
         summary="One shovel",
         rights={"DELETE": Right.POLICYMAKER},
-    ),
-    Endpoint(
-        "/queues/{vhost}/{queue}/redrive",
-        {"POST": redrive},
-        Right.POLICYMAKER,
-        summary="Sends dead letters back to where they came from",
     ),
     Endpoint(RESTART, {"DELETE": restart_shovel}, Right.POLICYMAKER, summary="Restarts a shovel"),
 ]

@@ -15,6 +15,7 @@ from typing import Any
 
 from warren.core.access import NoSuchUser, User
 from warren.core.errors import AccessRefused
+from warren.extras import install_command
 from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import ApiError, BadRequest, NotAuthorised, ObjectNotFound
@@ -202,8 +203,8 @@ def _service(request: ApiRequest) -> SnapshotService:
         raise ApiError(
             409,
             "StoreRefused",
-            "the node cannot make snapshots: numpy is not installed beside it"
-            " (pip install 'warren[snapshots]')",
+            "the node cannot make snapshots: numpy is not installed beside it:"
+            f" {install_command('snapshots')}",
         )
     return service
 

@@ -25,6 +25,7 @@ FAMILIES = {
     "policies": "Policies and parameters",
     "queues": "Queues and connections",
     "quorum": "Members of quorum queues",
+    "messages": "Messages",
     "delayed": "Delayed messages",
     "shovels": "Shovels",
     "federation": "Federation",

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from warren.mgmt.ctl.call import Call
-from warren.mgmt.ctl.declaration import argument, command, option
-from warren.mgmt.ctl.errors import CtlError, Exit, Refused
+from warren.mgmt.ctl.declaration import argument, command
+from warren.mgmt.ctl.errors import CtlError, Refused
 from warren.mgmt.ctl.formats import Answer, Table
-from warren.shovel.redrive import Back, Death
 
 COLUMNS = {
     "destination": "dest_uri",
@@ -67,22 +64,3 @@ def _delete(call: Call, name: str, *what: str) -> Any:
             f"Shovel with the given name was not found on the target node '{call.node}'"
             f" and / or virtual host '{call.vhost}'"
         ) from refused
-
-
-@command(
-    "redrive",
-    "Send the dead letters in a queue back to where they came from.",
-    argument("queue"),
-    option("--to", type=click.Choice([back.value for back in Back]), default="exchange"),
-    option("--death", type=click.Choice([death.value for death in Death]), default="last"),
-    option("--limit", type=click.IntRange(min=1), metavar="N", help="So many at most."),
-)
-def redrive(call: Call, queue: str, to: str, death: str, limit: int | None) -> Answer:
-    call.announce(f"Sending what is in queue {queue} of vhost {call.vhost} back ...")
-    if call.client.find("queues", call.vhost, queue) is None:
-        raise CtlError("Queue not found", Exit.USAGE)
-    body: dict[str, Any] = {"to": to, "death": death}
-    if limit is not None:
-        body["limit"] = limit
-    begun = call.client.request("POST", "queues", call.vhost, queue, "redrive", body=body)
-    return f"Shovel '{begun['shovel']}' does it, and ends: see shovel_status and the log"

@@ -36,6 +36,7 @@ from warren.core.records import (
 from warren.core.validation import NoSuchVhost
 from warren.mgmt.definitions.names import IMPORTED_HASH, RESERVED_PREFIX, VERSION
 from warren.mgmt.http.slices import chunks
+from warren.mgmt.messages.jobs import COMPONENT as MESSAGE_JOB
 
 Item: TypeAlias = dict[str, Any]
 
@@ -90,8 +91,12 @@ def export_vhost(node: Node, vhost: str) -> Document:
 
 
 def _parameter_keys(operator_policies: list[Key], parameters: list[Key]) -> Iterable[Key]:
-    """Both in the order of component, virtual host and name, which their keys end with."""
-    return merge(operator_policies, parameters, key=lambda key: key[-3:])
+    """Both in the order of component, virtual host and name, which their keys end with.
+
+    Jobs on messages are left out: they define nothing, and are over soon.
+    """
+    lasting = [key for key in parameters if key[1] != MESSAGE_JOB]
+    return merge(operator_policies, lasting, key=lambda key: key[-3:])
 
 
 def _without_vhost(make: Make) -> Make:

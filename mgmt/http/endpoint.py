@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
@@ -12,7 +12,7 @@ from warren.mgmt.http.errors import OBJECT_CLOSED, NotAuthorised
 from warren.mgmt.http.request import ApiRequest
 
 Handler: TypeAlias = Callable[[ApiRequest], Awaitable[Any]]
-"""Answers with JSON (dicts, lists), `Reply`, or None: 204.
+"""Answers with JSON (dicts, lists), `Reply`, `JsonLines`, or None: 204.
 
 A long list may be an async iterator of lists of its rows: the answer itself, or a value of it.
 """
@@ -46,6 +46,12 @@ class Reply(NamedTuple):
     status: int
     body: Any = None
     headers: Mapping[str, str] = {}
+
+
+class JsonLines(NamedTuple):
+    """A long answer of which each line is the JSON of a row."""
+
+    rows: AsyncIterator[list[dict[str, Any]]]
 
 
 CREATED = Reply(201)

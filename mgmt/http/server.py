@@ -26,7 +26,7 @@ from warren.mgmt.http.caller import (
     log_in,
     no_credentials,
 )
-from warren.mgmt.http.endpoint import Endpoint, Reply, Right
+from warren.mgmt.http.endpoint import Endpoint, JsonLines, Reply, Right
 from warren.mgmt.http.errors import ApiError, LoginFailed, from_broker
 from warren.mgmt.http.listeners import Audience, ProtocolFactory
 from warren.mgmt.http.request import BODY_BYTES_MAX, ApiRequest
@@ -315,6 +315,9 @@ async def _respond(http: web.Request, answer: Any, headers: dict[str, str]) -> w
         status, answer, headers = answer.status, answer.body, {**headers, **answer.headers}
         if answer is None:
             return web.Response(status=status, headers=headers)
+    if isinstance(answer, JsonLines):
+        headers = {**headers, "Content-Type": "application/x-ndjson"}
+        return await _stream(http, _lines(answer.rows), headers)
     if isinstance(answer, AsyncIterator):
         return await _stream(http, _list_pieces(answer), headers)
     if isinstance(answer, dict) and any(
@@ -340,7 +343,7 @@ async def _stream(
     """JSON that is sent while it is made; what is short is sent whole."""
     pieces: list[bytes] = []
     size = 0
-    headers = {**headers, "Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", **headers}
     response: web.StreamResponse | None = None
     try:
         async for piece in json:
@@ -395,6 +398,11 @@ async def _list_pieces(rows: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterat
             yield before + b",".join([encode(row) for row in chunk])
             before = b","
     yield b"]" if before == b"," else b"[]"
+
+
+async def _lines(rows: AsyncIterator[list[dict[str, Any]]]) -> AsyncIterator[bytes]:
+    async for chunk in rows:
+        yield b"".join([encode(row) + b"\n" for row in chunk])
 
 
 def _unchallenged(http: web.Request, response: web.Response) -> web.Response:

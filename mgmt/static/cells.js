@@ -77,6 +77,7 @@ export function nodeLink(name) {
 /** Links by which pages point at each other. */
 export const to = {
   queue: (vhost, name) => `#/queues/${encodeURIComponent(vhost)}/${encodeURIComponent(name)}`,
+  messages: (vhost, name) => `${to.queue(vhost, name)}/messages`,
   exchange: (vhost, name) =>
     `#/exchanges/${encodeURIComponent(vhost)}/${encodeURIComponent(name || "amq.default")}`,
   connection: (name) => `#/connections/${encodeURIComponent(name)}`,

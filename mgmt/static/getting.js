@@ -1,11 +1,10 @@
 // Getting messages out of a queue to look at them.
 
 import * as api from "./api.js";
-import { facts, table } from "./cells.js";
-import { button, el, setText } from "./dom.js";
-import { bytes, exchangeName, plural } from "./format.js";
+import { el, setText } from "./dom.js";
+import { plural } from "./format.js";
 import { Form } from "./forms.js";
-import { setOut } from "./json_text.js";
+import { messageBox } from "./message_box.js";
 
 const MODES = [
   { value: "ack_requeue_true", label: "Put back (they become redelivered)" },
@@ -48,51 +47,13 @@ export function getMessages(where, got) {
           ? `${plural(messages.length, "message")}, ${messages.at(-1).message_count} more in the queue.`
           : "The queue is empty.",
       );
-      list.replaceChildren(...messages.map(messageBox));
+      list.replaceChildren(
+        ...messages.map((message, at) =>
+          messageBox(message, { label: `Message ${at + 1}`, shownBytes: SHOWN_BYTES_MAX }),
+        ),
+      );
       got();
     },
   });
   return el("div", {}, form.element, summary, list);
-}
-
-function messageBox(message, at) {
-  const about = facts([
-    "Exchange",
-    "Routing key",
-    "Redelivered",
-    "Properties",
-    "Headers",
-    "Payload",
-  ]);
-  const { headers, ...properties } = Array.isArray(message.properties) ? {} : message.properties;
-  const cut =
-    message.payload_bytes > SHOWN_BYTES_MAX ? `, the first ${bytes(SHOWN_BYTES_MAX)} shown` : "";
-  about.set({
-    Exchange: exchangeName(message.exchange),
-    "Routing key": message.routing_key,
-    Redelivered: message.redelivered ? "yes" : "no",
-    Properties: table(properties),
-    Headers: table(headers),
-    Payload: `${bytes(message.payload_bytes)}, ${message.payload_encoding === "string" ? "text" : "Base64"}${cut}`,
-  });
-  return el(
-    "article",
-    { class: "message", "aria-label": `Message ${at + 1}` },
-    about.element,
-    payload(message),
-  );
-}
-
-/** The body; a JSON text in lines, and as it came where somebody wants that. */
-function payload(message) {
-  const body = el("pre", { tabindex: "0", "aria-label": "Payload" }, message.payload);
-  const lines = message.payload_encoding === "string" ? setOut(message.payload) : null;
-  if (lines === null || lines === message.payload) return body;
-  setText(body, lines);
-  const swap = button("Show as sent", () => {
-    const asSent = body.textContent === lines;
-    setText(body, asSent ? message.payload : lines);
-    setText(swap, asSent ? "Show in lines" : "Show as sent");
-  }, { class: "small" });
-  return [body, el("p", { class: "payload-tools" }, swap)];
 }

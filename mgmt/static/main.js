@@ -10,6 +10,7 @@ import { exchangesPage } from "./page_exchanges.js";
 import { federationPage } from "./page_federation.js";
 import { limitsPage } from "./page_limits.js";
 import { loginPage } from "./page_login.js";
+import { messagesPage } from "./page_messages.js";
 import { nodePage, nodesPage } from "./page_nodes.js";
 import { overviewPage } from "./page_overview.js";
 import { policiesPage } from "./page_policies.js";
@@ -34,6 +35,7 @@ const ROUTES = [
   ["exchanges/:vhost/:name", exchangePage],
   ["queues", queuesPage],
   ["queues/:vhost/:name", queuePage],
+  ["queues/:vhost/:name/messages", messagesPage],
   ["users", usersPage],
   ["users/:name", userPage],
   ["vhosts", vhostsPage],

@@ -15,7 +15,7 @@ import { getMessages } from "./getting.js";
 import { History } from "./history.js";
 import { MirrorsPart } from "./mirrors.js";
 import { queueState } from "./page_queues.js";
-import { moveMessagesForm, redriveForm } from "./page_shovels.js";
+import { moveMessagesForm } from "./page_shovels.js";
 import { publishForm } from "./publishing.js";
 import { RangeChoice } from "./range.js";
 import { go } from "./router.js";
@@ -134,6 +134,15 @@ export function queuePage({ vhost, name }) {
     mirrors.element,
     charts.element,
     states,
+    section(
+      "Messages",
+      el(
+        "p",
+        {},
+        el("a", { href: to.messages(vhost, name) }, "Look at messages, move or delete them"),
+        ", or send dead letters back",
+      ),
+    ),
     section("About", about.element, policyLink(vhost, name)),
     consuming,
     section(
@@ -152,13 +161,6 @@ export function queuePage({ vhost, name }) {
           "Move messages",
           el("p", { class: "hint" }, "A shovel moves what is ready now, and then ends."),
           moveMessagesForm({ vhost, name }).element,
-        )
-      : null,
-    session.isPolicymaker
-      ? folded(
-          "Send dead letters back",
-          el("p", { class: "hint" }, "A shovel sends what is ready now to where it came from."),
-          redriveForm({ vhost, name }).element,
         )
       : null,
     el(

@@ -197,34 +197,3 @@ export function moveMessagesForm({ vhost, name }) {
     },
   });
 }
-
-/** Sends dead letters back to where they came from. */
-export function redriveForm({ vhost, name }) {
-  return new Form({
-    label: "Send back",
-    fields: [
-      {
-        name: "to",
-        label: "To",
-        type: "select",
-        options: [
-          { value: "exchange", label: "the exchange, with the routing keys they had" },
-          { value: "queue", label: "the queue in which they died" },
-        ],
-      },
-      {
-        name: "death",
-        label: "Of several deaths",
-        type: "select",
-        options: [
-          { value: "last", label: "the last" },
-          { value: "first", label: "the first" },
-        ],
-      },
-    ],
-    submit: async ({ to, death }) => {
-      await api.post(api.path("queues", vhost, name, "redrive"), { to, death });
-      return `What is in ${name} is being sent back. What cannot go back stays here.`;
-    },
-  });
-}

@@ -55,9 +55,10 @@ class Op(IntEnum):
     RETURN = 17
     COUNTED = 18
     DEAD = 19
+    TAKE = 20
 
 
-RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT, Op.AGAIN, Op.RETURN})
+RUNS = frozenset({Op.FETCH, Op.ACK, Op.REQUEUE, Op.KEEP, Op.KEEP_OUT, Op.AGAIN, Op.RETURN, Op.TAKE})
 NOTES = frozenset({Op.HAND_OUT, Op.COUNTED, Op.DEAD})
 PUBLISHES = frozenset({Op.PUBLISH, Op.PUBLISH_DELIVERED})
 CONTROLS = frozenset({Op.START, Op.SLICE, Op.EPOCH, Op.REFUSED, Op.HEARD})
@@ -90,6 +91,7 @@ class Performer(Protocol):
 
         AGAIN: messages that are published next may have been delivered by another leader.
         RETURN: messages of a quorum queue came back, which is counted.
+        TAKE: messages were taken from the middle, to be moved elsewhere.
         """
         ...
 

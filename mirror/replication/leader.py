@@ -795,6 +795,7 @@ class Leader:
             was_fetched = level.was_fetched(position)
             script.run(Op.KEEP_OUT if was_fetched else Op.KEEP, number, position)
         self._write_notes(script, number, positions)
+        script.runs(Op.TAKE, number, [at for at in positions if at in level.taken])
         copy.sent += len(positions)
         return end
 
@@ -814,6 +815,7 @@ class Leader:
             was_fetched = level.was_fetched(position)
             script.publish(number, position, message.envelope, message.body, lives_s, was_fetched)
         self._write_notes(script, number, positions)
+        script.runs(Op.TAKE, number, [at for at in positions if at in level.taken])
         copy.sent += len(ready) + len(loaded)
         return end
 

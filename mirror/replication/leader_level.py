@@ -61,19 +61,30 @@ class LeaderLevel(OneByOne):
     """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
 
     `again` are the positions of messages that count as delivered though they are not below what
-    was announced (`hand_outs`), until they are acknowledged.
+    was announced (`hand_outs`), until they are acknowledged. `taken` are the positions of pending
+    messages that were taken from the middle.
     """
 
     defers_confirms = True
     defers_transient = True
 
-    __slots__ = ("_fetched_below", "_journal", "again", "hand_outs", "inner", "level", "pending")
+    __slots__ = (
+        "_fetched_below",
+        "_journal",
+        "again",
+        "hand_outs",
+        "inner",
+        "level",
+        "pending",
+        "taken",
+    )
 
     def __init__(self, inner: MirroredLevel, level: int, journal: Journal) -> None:
         self.inner = inner
         self.level = level
         self.pending: dict[int, Message] = {}
         self.again: set[int] = set()
+        self.taken: set[int] = set()
         self.hand_outs = HandOuts(level, inner.delivered_below, journal)
         self._journal = journal
         # No message from this position on was handed out.
@@ -239,6 +250,14 @@ class LeaderLevel(OneByOne):
         self.inner.requeue(messages)
         self._settled(Op.REQUEUE, messages)
 
+    def take(self, positions: Sequence[int]) -> list[Message]:
+        messages = self.inner.take(positions)
+        for message in messages:
+            self.pending[message.position] = message
+        self.taken.update([message.position for message in messages])
+        self._journal.runs(Op.TAKE, self.level, [message.position for message in messages])
+        return messages
+
     def purge(self) -> int:
         self._journal.purge(self.level)
         self.again &= self.pending.keys()
@@ -253,6 +272,7 @@ class LeaderLevel(OneByOne):
     def delete(self) -> None:
         # They lead back to the queue, and the collector does not look at messages.
         self.pending.clear()
+        self.taken.clear()
         self.inner.delete()
 
     def unwrapped(self) -> MirroredLevel:
@@ -281,8 +301,8 @@ class LeaderLevel(OneByOne):
         return self.inner.defers_confirms
 
     def was_fetched(self, position: int) -> bool:
-        """Whether a message that is there is pending at mirrors."""
-        return position in self.pending
+        """Whether a message that is there is pending at mirrors, once they have it."""
+        return position in self.pending and position not in self.taken
 
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
         """What mirrors have to know of the messages with these positions, besides the messages:
@@ -326,3 +346,5 @@ class LeaderLevel(OneByOne):
         for message in messages:
             forget(message.position, None)
             run(op, level, message.position)
+        if self.taken:
+            self.taken.difference_update([message.position for message in messages])

@@ -40,6 +40,7 @@ class MirrorLevel:
         # What counts as delivered: all below a position, and single messages.
         self.handed_out_below = 0
         self.again: set[int] = set()
+        self.taken: set[int] = set()
 
     def begin(self, first: int, upto: int) -> None:
         """Be empty, and have what is between these positions from now on."""
@@ -70,7 +71,8 @@ class MirrorLevel:
         if self.upto != NOWHERE:
             self.upto += their_delta
         self.handed_out_below += their_delta
-        self.again = {position + their_delta for position in self.again}
+        self.again = {position + their_delta for position in self.again | self.taken}
+        self.taken.clear()
         self.put_all_back()
 
     def put_all_back(self) -> None:
@@ -141,6 +143,8 @@ class MirrorLevel:
         """The leader fetched, forgot or put back what has these positions."""
         if self.again and op is Op.ACK:
             self.again.difference_update(range(start, start + count))
+        if self.taken and (op is Op.ACK or op is Op.REQUEUE):
+            self.taken.difference_update(range(start, start + count))
         stop = min(start + count, self.upto)
         start = max(start, self.first)
         if start >= stop:
@@ -163,12 +167,23 @@ class MirrorLevel:
         if op is Op.FETCH:
             self._fetch(start, stop)
             return
+        if op is Op.TAKE:
+            self._take(start, stop)
+            return
         take = self.pending.pop
         messages = [m for position in range(start, stop) if (m := take(position, None)) is not None]
         if op is Op.ACK:
             self.backing.ack(messages)
         else:
             self.backing.requeue(messages)
+
+    def _take(self, start: int, stop: int) -> None:
+        """Take messages from the middle. Where they go is not known here: whoever leads next counts
+        those as delivered that are still there."""
+        wanted = [at + self.delta for at in range(start, stop) if at not in self.pending]
+        for message in self.backing.take(wanted):
+            self.pending[message.position - self.delta] = message
+        self.taken.update(range(start, stop))
 
     def _fetch(self, start: int, stop: int) -> None:
         """Fetch up to these positions. What the leader has lost on the way is dropped here too."""

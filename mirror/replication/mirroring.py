@@ -455,7 +455,7 @@ class Mirroring:
         lacks = reason is Promotion.LEADER_DOWN_NOT_IN_SYNC
         firsts = copy.mirror.firsts() if lacks else ()
         for level, own in zip(led.leader.levels, copy.mirror.levels, strict=True):
-            level.again = {position + own.delta for position in own.again}
+            level.again = {position + own.delta for position in own.again | own.taken}
         own_copy = copy.mirror
         led.leader.begin_epoch(own_copy.deltas(), own_copy.carried_out, own_copy.tails(), firsts)
         if not copy.is_outside:
@@ -512,6 +512,8 @@ class Mirroring:
         for message in self._node.unacked_of(queue):
             level = min(message.envelope.priority, len(levels) - 1)
             led.leader.levels[level].pending[message.position] = message
+            if message in queue.taken_out:
+                led.leader.levels[level].taken.add(message.position)
         if isinstance(backing, PriorityQueue):
             backing.replace_levels(levels)
         else:

@@ -47,7 +47,7 @@ class QuorumLeaderLevel(LeaderLevel):
         return super().purge()
 
     def was_fetched(self, position: int) -> bool:
-        return position < self.inner.undelivered_from or position in self.pending
+        return position < self.inner.undelivered_from or super().was_fetched(position)
 
     def notes(self, positions: Iterable[int]) -> list[tuple[Op, int, int]]:
         counts, marks = self._counting.counts, self._counting.dead_marks
@@ -78,6 +78,9 @@ class QuorumMirrorLevel(MirrorLevel):
     def _carry_out(self, op: Op, start: int, stop: int) -> None:
         if op is Op.FETCH:
             self._fetch_new(start, stop)
+        elif op is Op.TAKE:
+            # What was fetched before is pending already, and stays so.
+            self._take(start, stop)
         elif op is Op.RETURN:
             there = [position for position in range(start, stop) if position in self.pending]
             self._counting.count_returns([position + self.delta for position in there])

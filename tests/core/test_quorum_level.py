@@ -47,6 +47,16 @@ class Entry:
         return b"%05d" % self.number + bytes(self.size)
 
 
+def all_ready(level: QuorumLevel) -> list[Message]:
+    found: list[Message] = []
+    start = 0
+    while start < level.next_position:
+        peeked = level.peek(start, 1000, 1 << 20)
+        found += peeked.messages
+        start = peeked.next_position
+    return found
+
+
 class QuorumLevelMachine(RuleBasedStateMachine):
     """Does the same to two levels and to lists: `first` is read before `main`."""
 
@@ -151,6 +161,38 @@ class QuorumLevelMachine(RuleBasedStateMachine):
                 break
             expired.append(self.first.pop(0) if self.first else self.main.pop(0))
         self.out(expired, *[level.fetch_expired(now, limit) for level in self.levels])
+
+    @precondition(lambda self: self.ready)
+    @rule(data=st.data(), put_back=st.booleans())
+    def take(self, data: Any, put_back: bool) -> None:
+        """Some leave from wherever they are, or return to where they were."""
+        chosen = data.draw(st.sets(st.integers(0, len(self.ready) - 1), max_size=4))
+        entries = [self.ready[at] for at in sorted(chosen)]
+        bodies = {entry.body for entry in entries}
+        places = [
+            [message.position for message in all_ready(level) if message.body in bodies]
+            for level in self.levels
+        ]
+        # What had been fetched before, or stands where that ends, comes first when it is put back,
+        # as whatever did not arrive.
+        put_back = put_back and all(
+            [
+                position > level.undelivered_from
+                for level, positions in zip(self.levels, places, strict=True)
+                for position in positions
+            ]
+        )
+        for level, positions in zip(self.levels, places, strict=True):
+            taken = level.take(positions)
+            assert [message.position for message in taken] == sorted(positions)
+            assert {message.body for message in taken} == bodies
+            if put_back:
+                level.requeue(taken)
+            else:
+                level.ack(taken)
+        if not put_back:
+            self.first = [entry for entry in self.first if entry not in entries]
+            self.main = [entry for entry in self.main if entry not in entries]
 
     # Settling
 

@@ -67,6 +67,7 @@ class Entry:
     redelivered: bool = False
     lost: bool = False
     message: Message | None = None
+    taken: bool = False
 
 
 class VariableQueueMachine(RuleBasedStateMachine):
@@ -179,7 +180,7 @@ class VariableQueueMachine(RuleBasedStateMachine):
     def deliver(self, entry: Entry, message: Message) -> None:
         assert (message.position, message.body) == (entry.position, entry.body)
         assert message.expires_at == entry.expires_at
-        assert message.redelivered == entry.redelivered
+        assert entry.taken or message.redelivered == entry.redelivered
         entry.delivered = True
         entry.message = message
         self.pending.append(entry)
@@ -194,6 +195,24 @@ class VariableQueueMachine(RuleBasedStateMachine):
             due = self.queue.next_expiry()
             assert due is None or due > now
 
+    @precondition(lambda self: self.ready)
+    @rule(data=st.data(), extra=st.sampled_from((0, 100)))
+    def take(self, data: st.DataObject, extra: int) -> None:
+        places = data.draw(st.sets(st.integers(0, len(self.ready) - 1), max_size=6))
+        wanted = [self.ready[place] for place in sorted(places)]
+        positions = [entry.position for entry in wanted]
+        positions += [entry.position for entry in self.pending]
+        messages = self.queue.take([*positions, self.queue.next_position + extra])
+        self.forget_reported()
+        wanted = [entry for entry in wanted if entry in self.ready and not entry.lost]
+        assert [message.position for message in messages] == [entry.position for entry in wanted]
+        for entry, message in zip(wanted, messages, strict=True):
+            self.ready.remove(entry)
+            delivered = entry.delivered
+            self.deliver(entry, message)
+            # No client has had it; the next start may think so, if it was the last of its queue.
+            entry.delivered, entry.taken = delivered, True
+
     # Settling
 
     @precondition(lambda self: self.pending)
@@ -207,7 +226,8 @@ class VariableQueueMachine(RuleBasedStateMachine):
             self.pending.remove(entry)
         if verdict == "requeue":
             for entry, message in zip(chosen, messages, strict=True):
-                entry.redelivered = message.redelivered = True
+                if not entry.taken:
+                    entry.redelivered = message.redelivered = True
                 entry.message = None
             self.ready = sorted(self.ready + chosen, key=lambda entry: entry.position)
             self.queue.requeue(messages)
@@ -283,7 +303,11 @@ class VariableQueueMachine(RuleBasedStateMachine):
             and (
                 entry.position in bodyless
                 or (entry.message is not None and entry.message.body is PAGED_OUT)
-                or (queue._disk_count and queue._disk_start <= entry.position < queue._disk_end)
+                or (
+                    entry.message is None
+                    and queue._disk_count
+                    and queue._disk_start <= entry.position < queue._disk_end
+                )
             )
         ]
 

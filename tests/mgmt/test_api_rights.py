@@ -51,6 +51,8 @@ TABLE = """
 /queues/{vhost}/{queue}/actions POST P A
 /queues/{vhost}/{queue}/bindings GET U A
 /queues/{vhost}/{queue}/get POST U A
+/queues/{vhost}/{queue}/messages GET U A
+/queues/{vhost}/{queue}/messages/export GET U A
 /exchanges GET U
 /exchanges/{vhost} GET U A
 /exchanges/{vhost}/{exchange} GET U A
@@ -130,7 +132,13 @@ TABLE = """
 /federation-links/{vhost} GET M M
 /federation-links/{vhost}/state/down GET M M
 /federation-links/vhost/{vhost}/{id}/{node}/restart DELETE P A
-/queues/{vhost}/{queue}/redrive POST P A
+/queues/{vhost}/{queue}/redrive POST U A
+/queues/{vhost}/{queue}/messages/jobs POST U A
+/message-jobs GET U
+/message-jobs/{vhost} GET U A
+/message-jobs/{vhost}/{name} GET U A
+/message-jobs/{vhost}/{name} DELETE U A
+/message-jobs/{vhost}/{name}/restart POST U A
 /shovels GET M
 /shovels/{vhost} GET M M
 /shovels/vhost/{vhost}/{name} GET M M

@@ -43,14 +43,3 @@ def test_shovel_that_is_not_there_is_told(ctl_node: CtlNode) -> None:
             "Error:\nShovel with the given name was not found on the target node"
             f" '{ctl_node.name}' and / or virtual host '/'\n",
         )
-
-
-def test_dead_letters_are_sent_back(ctl_node: CtlNode) -> None:
-    missing = ctl_node("redrive", "none")
-    assert (missing.code, missing.err) == (64, "Error:\nQueue not found\n")
-    with ctl_node.connected() as connection:
-        connection.channel().queue_declare("dead", durable=True)
-    said = ctl_node("redrive", "dead", "--to", "queue", "--death", "first", "--limit", "5")
-    assert said.code == 0 and "Shovel 'Redrive of dead' does it" in said.out, said
-    assert ctl_node("delete_queue", "dead").code == 0
-    assert ctl_node("delete_shovel", "Redrive of dead").code in (0, 69)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from moving import End, until
@@ -111,15 +112,28 @@ def _got(end: End) -> Any:
     return found if found[0] is not None else None
 
 
-def redrive(end: End, **body: Any) -> tuple[int, Any]:
-    return end.api.post("/queues/%2F/dead/redrive", body)
+def redrive(end: End, **body: Any) -> Any:
+    """The job when it is over."""
+    status, begun = end.api.post("/queues/%2F/dead/redrive", body)
+    assert status == 200, begun
+    path = f"/message-jobs/%2F/{quote(begun['job'])}"
+
+    def over() -> Any:
+        status, job = end.api.get(path)
+        assert status == 200, job
+        return job if job["state"] not in ("running", "stopping") else None
+
+    return until(over)
 
 
 @pytest.mark.parametrize("to", ["exchange", "queue"])
 def test_dead_letters_go_back_and_what_cannot_stays(end: End, to: str) -> None:
-    assert redrive(end, to=to) == (200, {"shovel": "Redrive of dead"})
+    job = redrive(end, to=to)
+    assert (job["state"], job["done"]) == ("completed", 4)
+    assert job["left"] == [
+        {"reason": "it has no x-death that says where it came from", "messages": 1}
+    ]
     found = end.take("orders", 4)
-    end.until_gone("Redrive of dead")
     keys = [f"eu.{number}" for number in range(4)] if to == "exchange" else ["orders"] * 4
     assert [(m.routing_key, body) for m, _, body in found] == [
         (key, b"%d" % number) for number, key in enumerate(keys)
@@ -129,10 +143,26 @@ def test_dead_letters_go_back_and_what_cannot_stays(end: End, to: str) -> None:
 
 
 def test_so_many_go_back_and_no_more(end: End) -> None:
-    assert redrive(end, limit=2)[0] == 200
-    end.until_gone("Redrive of dead")
+    assert redrive(end, limit=2)["done"] == 2
     assert end.bodies("orders", 2) == ["0", "1"]
     assert end.bodies("dead", 3) == ["2", "3", "stranger"]
+
+
+def test_a_filter_chooses_and_a_dry_run_only_counts(end: End) -> None:
+    chosen = "headers.x-death[0].queue = 'orders' and body in ('1', '2')"
+    job = redrive(end, filter=chosen, dry_run=True)
+    assert (job["state"], job["done"], job["matched"]) == ("completed", 2, 2)
+    assert [sample["payload"] for sample in job["samples"]] == ["1", "2"]
+    assert redrive(end, filter=chosen, rate=1000, death="first")["done"] == 2
+    assert end.bodies("orders", 2) == ["1", "2"]
+    assert end.bodies("dead", 3) == ["0", "3", "stranger"]
+
+
+def test_what_no_queue_takes_any_more_is_told_why(end: End) -> None:
+    end.channel.queue_delete("orders")
+    job = redrive(end, to="queue")
+    assert job["done"] == 0 and job["left"][0] == {"reason": "no queue takes it", "messages": 4}
+    assert end.bodies("dead", 5) == ["0", "1", "2", "3", "stranger"]
 
 
 def test_what_no_queue_takes_stays_and_a_shovel_that_goes_on_says_why(end: End) -> None:
@@ -154,8 +184,8 @@ def _with_left(end: End, count: int) -> Any:
 
 
 def test_what_makes_no_sense_is_refused(end: End) -> None:
-    assert redrive(end, to="moon")[0] == 400
-    assert redrive(end, limit="many")[0] == 400
+    for body in ({"to": "moon"}, {"limit": "many"}, {"limit": 0}, {"rate": 0}, {"filter": "x"}):
+        assert end.api.post("/queues/%2F/dead/redrive", body)[0] == 400
     assert end.api.post("/queues/%2F/none/redrive", {})[0] == 404
     uri = "amqp:///%2F"
     keys = {"src-uri": uri, "src-queue": "dead", "dest-uri": uri, "dest-redrive": "queue"}
@@ -167,13 +197,14 @@ def test_what_makes_no_sense_is_refused(end: End) -> None:
 def test_rights_of_who_asks_count(end: End, brokers: tuple[Broker, Broker]) -> None:
     from api_client import ApiClient
 
-    brokers[0].add_user("looker", "looker", ("monitoring",))
-    brokers[0].set_permissions("looker")
-    assert ApiClient(brokers[0], "looker").post("/queues/%2F/dead/redrive", {})[0] == 401
-    brokers[0].add_user("poli", "poli", ("policymaker", "monitoring"))
-    brokers[0].set_permissions("poli", read="", write=".*", configure=".*")
-    poli = ApiClient(brokers[0], "poli")
-    assert poli.post("/queues/%2F/dead/redrive", {})[0] == 200
-    row = end.until_state("Redrive of dead", "terminated")
-    assert "access to queue 'dead' in vhost '/' refused for user 'poli'" in row["reason"]
+    brokers[0].add_user("mover", "mover", ("management",))
+    mover = ApiClient(brokers[0], "mover")
+    brokers[0].set_permissions("mover", read="", write=".*", configure=".*")
+    assert mover.post("/queues/%2F/dead/redrive", {})[0] == 401
+    brokers[0].set_permissions("mover", read="^dead$", write="^other$", configure="")
+    _, begun = mover.post("/queues/%2F/dead/redrive", {})
+    path = f"/message-jobs/%2F/{quote(begun['job'])}"
+    job = until(lambda: (one := mover.get(path)[1])["state"] == "completed" and one)
+    refused = "access to exchange 'in' in vhost '/' refused for user 'mover'"
+    assert job["left"][0] == {"reason": refused, "messages": 4}, job
     assert len(end.take("dead", 5)) == 5

@@ -15,11 +15,13 @@ from typing import Any
 
 import pika
 import pytest
+import trustme
 from broker_channel import open_channel
 from pika.adapters.blocking_connection import BlockingChannel
 from stream_batches import Query
 
 from warren import Broker
+from warren.config import Listener, SslOptions
 from warren.mgmt import snapshot_service
 from warren.persist.pin_owner import owner_of
 from warren.spark_export import remote_node, remote_store
@@ -365,6 +367,33 @@ def test_a_cursor_at_a_node_keeps_a_snapshot_for_one_stream(
     query.restart(**options)
     assert query.batch() == list(range(50, 100))
     query.reader.stop()
+
+
+def test_over_tls_the_node_is_who_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    pem = tmp_path / "server.pem"
+    with Broker(
+        data_dir=tmp_path / "data",
+        control_socket=True,
+        http_tls_listeners=(Listener("127.0.0.1", 0),),
+        http_ssl=SslOptions(cacertfile=tmp_path / "ca.pem", certfile=pem, keyfile=pem),
+    ) as broker:
+        with open_channel(broker) as channel:
+            channel.queue_declare("orders", durable=True)
+            publish(channel, "orders", b"1")
+        management = broker._running.management
+        assert management is not None
+        path = f"https://127.0.0.1:{management.https_ports[0]}"
+        ca_file = str(tmp_path / "ca.pem")
+        with pytest.raises(StoreRefused, match="certificate verify failed"):
+            rows(path)
+        assert [row["body"] for row in rows(path, caFile=ca_file)] == [b"1"]
+        remote_node.close_connections()
 
 
 # URLs and options

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,13 @@ import pytest
 from broker_channel import open_channel
 
 from warren import Broker
+from warren.spark_export.snapshot import list_snapshots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNT = 1000
+PATIENCE_S = 30.0
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 
 
@@ -62,6 +65,7 @@ def test_executors_need_no_file_of_the_node(
         pytest.skip("takes Java, unshare, and root for file systems of one's own")
     import pyspark
 
+    before = {one.id for one in list_snapshots(directory / "data")}
     base = tmp_path_factory.mktemp("spark")
     # Executors write to `work` in it.
     home = base / "spark"
@@ -99,3 +103,8 @@ def test_executors_need_no_file_of_the_node(
         "streamed": COUNT,
         "executors": 2,
     }
+    # Those of the test before belong to an application that lives on.
+    deadline = time.monotonic() + PATIENCE_S
+    while {one.id for one in list_snapshots(directory / "data")} - before:
+        assert time.monotonic() < deadline, "a snapshot outlived its application"
+        time.sleep(0.1)

@@ -14,6 +14,7 @@ sys.path.append(str(Path(__file__).parent.parent / "spark"))
 from stream_batches import Query
 
 from warren.spark_export import remote_node
+from warren.spark_export.errors import StoreRefused
 from warren.spark_export.remote_store import RemoteSnapshot
 from warren.spark_export.source import BatchReader, MessageStoreSource
 
@@ -89,5 +90,8 @@ def test_a_stream_goes_on_where_it_was_when_a_queue_gets_another_leader(
     with cluster["a"].connect() as connection:
         publish(connection.channel(), "m-b", [b"5000"])
     assert query.batch() == [5000]
+    # What only b has would be missing.
+    with pytest.raises(StoreRefused, match=r"leads queue .b-only.|does not answer"):
+        rows(url(cluster["a"]))
     remote_node.close_connections()
     cluster["b"].start()

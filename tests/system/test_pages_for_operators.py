@@ -32,6 +32,7 @@ CALLS = {
     ("exchanges", "/", "amq.default"): "exchanges/%2F/amq.default",
     ("queues",): "queues",
     ("queues", "/", "shown"): "queues/%2F/shown",
+    ("queues", "/", "shown", "messages"): "queues/%2F/shown/messages",
     ("users",): "users",
     ("users", "guest"): "users/guest",
     ("vhosts",): "vhosts",
@@ -229,6 +230,55 @@ def test_headers_and_properties_are_tables_and_json_is_set_out(ui: WebUi, channe
     assert body.inner_text() == "\n".join(lines)
     message.get_by_role("button", name="Show as sent").click()
     assert body.inner_text() == text
+    ui.check_form()
+
+
+def test_messages_are_looked_at_page_by_page_and_moved(ui: WebUi, channel: Any) -> None:
+    declare(channel, "hand")
+    declare(channel, "other")
+    for number in range(5):
+        body = f'{{"number": {number}}}'.encode()
+        channel.basic_publish("", "hand", body, pika.BasicProperties(headers={"n": number}))
+    ui.open("queues", "/", "hand", "messages")
+    page = ui.page
+    look = page.locator("form").filter(has=page.get_by_role("button", name="Look", exact=True))
+    look.get_by_label("Filter").fill("headers.n > 0")
+    look.get_by_label("On a page").fill("3")
+    look.get_by_role("button", name="Look", exact=True).click()
+    summary = page.locator(".got-summary")
+    expect(summary).to_have_text("3 messages found among 4. There is more.")
+    payloads = page.get_by_label("Payload")
+    expect(payloads).to_have_text([f'{{\n  "number": {number}\n}}' for number in (1, 2, 3)])
+    expect(ui.entry("Headers", "n").first).to_have_text("1")
+    page.get_by_role("button", name="Next page").click()
+    expect(summary).to_have_text("1 message found among 1. That is the end of the queue.")
+    expect(page.get_by_role("link", name="Export all")).to_have_attribute(
+        "href", re.compile(r"messages/export\?filter=headers\.n\+%3E\+0")
+    )
+
+    act = page.locator("form").filter(has=page.get_by_role("button", name="Begin"))
+    act.get_by_label("To queue").fill("other")
+    act.get_by_role("button", name="Begin").click()
+    job = page.get_by_role("article", name="Job move hand").first
+    ui.refresh()
+    expect(job).to_contain_text("would move: 4 messages, completed")
+    expect(job.get_by_label("Sample")).to_have_count(4)
+    page.get_by_label("Select message").check()
+    act.get_by_label("Which messages").select_option("selected")
+    act.get_by_label("Only count them").uncheck()
+    act.get_by_role("button", name="Begin").click()
+    moved = page.get_by_text("move: 1 message, completed", exact=True)
+    ui.refresh()
+    expect(moved).to_be_visible()
+    assert channel.basic_get("other", auto_ack=True)[2] == b'{"number": 4}'
+    act.get_by_label("Action").select_option("delete")
+    act.get_by_label("To queue").fill("")
+    act.get_by_label("Which messages").select_option("filter")
+    act.get_by_role("button", name="Begin").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    ui.refresh()
+    expect(page.get_by_text("delete: 3 messages, completed")).to_be_visible()
+    assert channel.queue_declare("hand", passive=True, durable=True).method.message_count == 1
     ui.check_form()
 
 

@@ -1,0 +1,267 @@
+"""Looking for messages in a queue, and exporting what was found (docs/messages.md)."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from warren.amqp.connection import Connection
+from warren.core.consumers import Consumer
+from warren.core.errors import BrokerError
+from warren.core.message import Message
+from warren.core.message_filter import MessageState, Subject, parse_filter
+from warren.core.queue import Queue
+from warren.mgmt.api.queues import ListedQueue, leader_of, queue_of
+from warren.mgmt.http.endpoint import Endpoint, JsonLines
+from warren.mgmt.http.errors import ApiError, BadRequest, from_broker
+from warren.mgmt.http.listing import Row
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.http.slices import chunks
+from warren.mgmt.messages.looking import (
+    Found,
+    Place,
+    Search,
+    leaves_out_unacked,
+    look,
+    parse_place,
+)
+from warren.mgmt.peers import peers_of
+
+LIMIT = 50
+LIMIT_MAX = 1000
+"""Messages on a page."""
+
+SHOWN_BYTES = 64 << 10
+"""Octets of a body on a page, unless `truncate` says otherwise."""
+
+ROWS_AT_ONCE = 8
+"""Messages that become rows, or JSON, between two looks at the time."""
+
+WHOLE_BODY = 1 << 40
+"""More than any body has."""
+
+ORDERS = ("oldest", "newest")
+
+
+async def list_messages(request: ApiRequest) -> Any:
+    """One page: what is found, and `next`, from which to go on; it is null at the end."""
+    listed = _readable(request)
+    if not listed.queue.is_here:
+        # A bad request is refused here: what the leader refuses looks like a leader in trouble.
+        _search(request, None, LIMIT, LIMIT_MAX)
+        page = await _asked_of_leader(request, listed)
+    else:
+        page = await _page(request, listed.queue, LIMIT)
+    # Another node is answered at once, a client while its answer is encoded.
+    return page if request.passed else {**page, "messages": _in_slices(page["messages"])}
+
+
+async def _in_slices(rows: list[Row]) -> AsyncIterator[list[Row]]:
+    async for chunk in chunks(rows, ROWS_AT_ONCE):
+        yield chunk
+
+
+async def export(request: ApiRequest) -> JsonLines:
+    """All that is found, a message a line, while it is found."""
+    _readable(request)
+    # A bad filter is refused before anything is sent.
+    _search(request, Place(0, 0), LIMIT_MAX, 1)
+    return JsonLines(_exported(request))
+
+
+async def _exported(request: ApiRequest) -> AsyncIterator[list[Row]]:
+    left = _number(request, "limit", sys.maxsize)
+    start = request.query("from") or None
+    while left > 0:
+        listed = _readable(request)
+        if listed.queue.is_here:
+            page = await _page(
+                request, listed.queue, LIMIT_MAX, start=start, most=left, shown=WHOLE_BODY
+            )
+        else:
+            page = await _asked_of_leader(
+                request,
+                listed,
+                start=start or "",
+                limit=left,
+                truncate=_number(request, "truncate", WHOLE_BODY),
+            )
+        yield page["messages"]
+        left -= len(page["messages"])
+        start = page["next"]
+        if start is None:
+            return
+
+
+def _readable(request: ApiRequest) -> ListedQueue:
+    """The queue in the path, of which the caller may read the messages. Raises `ApiError`."""
+    vhost, queue = queue_of(request)
+    request.check(vhost.name, "queue", queue.name, "read")
+    return ListedQueue(vhost, queue)
+
+
+async def _asked_of_leader(request: ApiRequest, listed: ListedQueue, **changed: Any) -> Any:
+    peers = peers_of(request)
+    parts = dict(request.http.match_info)
+    query = {name: str(value) for name, value in changed.items()}
+    if "start" in query:
+        query["from"] = query.pop("start")
+    if "limit" in query:
+        query["limit"] = str(min(int(query["limit"]), LIMIT_MAX))
+    try:
+        if peers is None:
+            raise BrokerError("the queue is led by another node")
+        node = leader_of(request, listed)
+        return await peers.ask(node, request, MESSAGES, parts, query=query)
+    except BrokerError as error:
+        raise ApiError(503, "unavailable", error.text) from error
+
+
+async def _page(
+    request: ApiRequest,
+    queue: Queue,
+    limit: int,
+    *,
+    start: str | None = None,
+    most: int = LIMIT_MAX,
+    shown: int = SHOWN_BYTES,
+) -> Row:
+    queue.check_access(None)
+    levels = len(queue.levels)
+    given = start if start is not None else request.query("from")
+    try:
+        place = parse_place(given, levels) if given else None
+    except ValueError:
+        example = "3.120" if levels > 1 else "120"
+        raise BadRequest(f"from should be a position such as {example}, not '{given}'") from None
+    search = _search(request, place, limit, min(most, LIMIT_MAX))
+    truncate = _number(request, "truncate", shown)
+    try:
+        looked = await look(request.node, queue, search)
+    except BrokerError as error:
+        raise from_broker(error) from error
+    answer = {
+        "messages": await message_rows(request, queue, looked.found, truncate),
+        "looked_at": looked.looked_at,
+        "next": looked.next.text(levels) if looked.next is not None else None,
+    }
+    if leaves_out_unacked(queue):
+        answer["unacked_left_out"] = queue.unacked + queue.waiting
+    return answer
+
+
+def _search(request: ApiRequest, start: Place | None, limit: int, most: int) -> Search:
+    order = request.query("order", ORDERS[0])
+    if order not in ORDERS:
+        raise BadRequest(f"order should be oldest or newest, not '{order}'")
+    limit = min(_number(request, "limit", limit), most)
+    if limit < 1:
+        raise BadRequest("limit should be 1 at least")
+    return Search(
+        test=parse_filter(request.query("filter")),
+        limit=limit,
+        start=start,
+        newest_first=order == "newest",
+    )
+
+
+def _number(request: ApiRequest, name: str, default: int) -> int:
+    text = request.query(name)
+    if not text:
+        return default
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise BadRequest(f"{name} should be a whole number, not '{text}'")
+    return int(text)
+
+
+async def message_rows(
+    request: ApiRequest, queue: Queue, found: Sequence[Found], truncate: int
+) -> list[Row]:
+    """Messages as people and programs are shown them."""
+    held = {one.message for one in found if one.state is MessageState.UNACKED}
+    holders = _holders(request, held) if held else {}
+    rows: list[Row] = []
+    async for some in chunks(found, ROWS_AT_ONCE):
+        rows += [_message_row(request, queue, one, truncate) for one in some]
+    for row, one in zip(rows, found, strict=True):
+        if one.state is MessageState.UNACKED:
+            row["held_by"] = holders.get(one.message)
+    return rows
+
+
+def _message_row(request: ApiRequest, queue: Queue, found: Found, truncate: int) -> Row:
+    node = request.node
+    place, message, state = found
+    envelope = message.envelope
+    subject = Subject(message, state, node.codec, node.clock.wall_time())
+    row: Row = {
+        "position": place.text(len(queue.levels)),
+        "state": state.value,
+        "exchange": envelope.exchange,
+        "routing_key": envelope.routing_key,
+        "redelivered": message.redelivered,
+        "properties": subject.properties,
+        "payload_bytes": len(message.body),
+        **_payload(message.body, truncate),
+    }
+    if message.expires_at is not None:
+        row["expires_in_ms"] = max(0, round(1000 * (message.expires_at - node.clock.now())))
+    return row
+
+
+def _payload(body: bytes, truncate: int) -> Row:
+    shown = body[:truncate]
+    if len(shown) < len(body) and (shown[-4:].translate(None, delete=_ASCII)):
+        # What is cut may end within a character.
+        for end in range(len(shown), max(0, len(shown) - 4), -1):
+            with suppress(UnicodeDecodeError):
+                return {"payload": shown[:end].decode(), "payload_encoding": "string"}
+    try:
+        return {"payload": shown.decode(), "payload_encoding": "string"}
+    except UnicodeDecodeError:
+        return {"payload": base64.b64encode(shown).decode("ascii"), "payload_encoding": "base64"}
+
+
+_ASCII = bytes(range(128))
+
+
+def _holders(request: ApiRequest, messages: set[Message]) -> dict[Message, Row]:
+    """Who has got each message; none for dead letters on their way."""
+    holders: dict[Message, Row] = {}
+    for message in messages:
+        holder = message.holder
+        if isinstance(holder, Consumer) and not holder.is_local:
+            traced = holder.traced_as()
+            holders[message] = {
+                "consumer_tag": holder.tag,
+                "connection_name": traced.connection,
+                "channel": traced.channel,
+                "user": traced.user,
+            }
+    for client in request.node.clients:
+        if not isinstance(client, Connection):
+            continue
+        for channel in client.channels.values():
+            for tag, message in channel.unacked.items():
+                if message in messages:
+                    holder = message.holder
+                    holders[message] = {
+                        "consumer_tag": holder.tag if isinstance(holder, Consumer) else None,
+                        "connection_name": client.peer.name,
+                        "channel": channel.number,
+                        "user": client.user_name,
+                        "delivery_tag": tag,
+                        "held_for_at_least_ms": round(1000 * channel.held_for_s(tag)),
+                    }
+    return holders
+
+
+MESSAGES = "/queues/{vhost}/{queue}/messages"
+
+ENDPOINTS = [
+    Endpoint(MESSAGES, {"GET": list_messages}, summary="Looks for messages, which stay"),
+    Endpoint(f"{MESSAGES}/export", {"GET": export}, summary="Exports messages as lines of JSON"),
+]

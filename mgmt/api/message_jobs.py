@@ -1,0 +1,296 @@
+"""Jobs that move, copy, delete, requeue or redrive messages of a queue (docs/messages.md).
+
+A job runs at the node that leads its queue; every node answers for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from warren.core.errors import AccessRefused, BrokerError
+from warren.core.queue import Queue
+from warren.core.vhost import VirtualHost
+from warren.mgmt.api.changes import audit
+from warren.mgmt.api.looking import SHOWN_BYTES, message_rows
+from warren.mgmt.api.queues import ListedQueue, leader_of, queue_of
+from warren.mgmt.http.endpoint import Endpoint
+from warren.mgmt.http.errors import ApiError, BadRequest, ObjectNotFound, from_broker
+from warren.mgmt.http.listing import Row, answer_row, answer_rows
+from warren.mgmt.http.request import ApiRequest
+from warren.mgmt.messages.job import Job, JobState
+from warren.mgmt.messages.jobs import JobKey, Kept, TooManyJobs
+from warren.mgmt.messages.plan import Action, InvalidPlan, Plan, check_positions, parse_plan
+from warren.mgmt.peers import peers_of
+
+
+async def begin(request: ApiRequest) -> Any:
+    """Begin what the body says (`Plan`); answers the name of the job."""
+    listed = queue_of(request)
+    return await _begin(request, listed, _plan(await request.body()))
+
+
+async def redrive(request: ApiRequest) -> Any:
+    """Begin to send what is in a queue back to where it came from."""
+    listed = queue_of(request)
+    body = await request.body()
+    plan = {("back_to" if name == "to" else name): value for name, value in body.items()}
+    return await _begin(request, listed, _plan({**plan, "action": Action.REDRIVE.value}))
+
+
+def _plan(body: Any) -> Plan:
+    try:
+        return parse_plan(body)
+    except InvalidPlan as error:
+        raise BadRequest(str(error)) from error
+
+
+async def _begin(
+    request: ApiRequest, listed: ListedQueue, plan: Plan, name: str | None = None
+) -> Row:
+    vhost, queue = listed
+    _check(request, vhost, queue, plan)
+    if not queue.is_here:
+        body = msgspec.to_builtins(plan)
+        return dict(await _asked_of_leader(request, listed, body, name))
+    queue.check_access(None)
+    try:
+        check_positions(plan, len(queue.levels))
+    except InvalidPlan as error:
+        raise BadRequest(str(error)) from error
+    jobs = request.managed.message_jobs
+    name = name or jobs.new_name(queue, plan)
+    user = None if request.caller.local else request.caller.user
+    try:
+        await jobs.begin(name, queue, plan, user)
+    except TooManyJobs as error:
+        raise ApiError(503, "unavailable", error.text) from error
+    if not plan.dry_run:
+        _put_on_record(request, queue, name, plan)
+    return {"job": name}
+
+
+def _put_on_record(request: ApiRequest, queue: Queue, name: str, plan: Plan) -> None:
+    """Positions are counted: there may be thousands."""
+    what = msgspec.to_builtins(plan)
+    doing = what.pop("action")
+    if plan.positions is not None:
+        what["positions"] = len(plan.positions)
+    vhost = queue.vhost_name
+    audit(
+        request, "message_job_begun", vhost=vhost, queue=queue.name, name=name, doing=doing, **what
+    )
+
+
+async def _asked_of_leader(
+    request: ApiRequest, listed: ListedQueue, body: Row, name: str | None
+) -> Any:
+    peers = peers_of(request)
+    parts = {"vhost": listed.vhost.name, "queue": listed.queue.name}
+    path = JOBS_OF_QUEUE
+    if name is not None:
+        parts, path = {"vhost": listed.vhost.name, "name": name}, RESTART
+    try:
+        if peers is None:
+            raise BrokerError("the queue is led by another node")
+        node = leader_of(request, listed)
+        return await peers.ask(node, request, path, parts, method="POST", body=body)
+    except BrokerError as error:
+        raise ApiError(503, "unavailable", error.text) from error
+
+
+def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
+    """Raise `ApiError` unless the caller may do that, and what the plan names is there."""
+    request.check(vhost.name, "queue", queue.name, "read")
+    if plan.action is Action.REQUEUE:
+        request.check(vhost.name, "queue", queue.name, "write")
+    if plan.to_queue is not None:
+        _check_queue(request, vhost, queue, plan.to_queue)
+    if plan.to_exchange is not None:
+        _check_exchange(request, vhost, plan.to_exchange, plan.routing_key)
+
+
+def _check_queue(request: ApiRequest, vhost: VirtualHost, queue: Queue, name: str) -> None:
+    target = vhost.queues.get(name)
+    if target is None:
+        raise BadRequest(f"there is no queue '{name}' in vhost '{vhost.name}'")
+    if target is queue:
+        raise BadRequest("a queue's own messages are put at its end by requeue")
+    request.check(vhost.name, "queue", name, "write")
+    try:
+        target.check_access(None)
+    except BrokerError as error:
+        raise from_broker(error) from error
+
+
+def _check_exchange(
+    request: ApiRequest, vhost: VirtualHost, name: str, routing_key: str | None
+) -> None:
+    exchange = vhost.exchanges.get(name)
+    if exchange is None:
+        raise BadRequest(f"there is no exchange '{name}' in vhost '{vhost.name}'")
+    if exchange.internal:
+        raise BadRequest(f"exchange '{name}' is internal")
+    request.check(vhost.name, "exchange", name, "write")
+    if not request.caller.local and routing_key is not None:
+        access = request.node.access
+        try:
+            access.check_topic(request.caller.user, vhost.name, name, routing_key, "write")
+        except AccessRefused as error:
+            raise from_broker(error) from error
+
+
+# Jobs that have begun
+
+
+async def list_jobs(request: ApiRequest) -> Any:
+    visible = {vhost.name for vhost in request.visible_vhosts()}
+    rows = await _rows(request)
+    return await answer_rows(request, [row for row in rows if row["vhost"] in visible])
+
+
+async def list_of_vhost(request: ApiRequest) -> Any:
+    vhost = request.vhost().name
+    rows = await _rows(request)
+    return await answer_rows(request, [row for row in rows if row["vhost"] == vhost])
+
+
+async def get_job(request: ApiRequest) -> Any:
+    key = _key(request)
+    for row in await _rows(request):
+        if JobKey(row["vhost"], row["name"]) == key:
+            request.check(key.vhost, "queue", row["queue"], "read")
+            return answer_row(request, row)
+    raise ObjectNotFound()
+
+
+async def delete_job(request: ApiRequest) -> None:
+    """Stop a job that runs; forget one that is over, or was interrupted."""
+    key = _key(request)
+    jobs = request.managed.message_jobs
+    rows = {JobKey(row["vhost"], row["name"]): row for row in await _rows(request)}
+    row = rows.get(key)
+    if row is None:
+        raise ObjectNotFound()
+    request.check(key.vhost, "queue", row["queue"], "read")
+    job = jobs.get(key)
+    if job is not None and not job.is_over:
+        job.stop()
+    elif job is not None:
+        jobs.drop(key)
+    peers = peers_of(request)
+    if request.passed:
+        return
+    if peers is not None and row["node"] != request.node.name:
+        await peers.ask_all(request, JOB, dict(request.http.match_info), method="DELETE")
+    if row["state"] == JobState.INTERRUPTED:
+        await jobs.forget(key)
+    audit(request, "message_job_deleted", vhost=key.vhost, name=key.name)
+
+
+async def restart_job(request: ApiRequest) -> Any:
+    """Start a job again that was interrupted, with the rights of who asks."""
+    key = _key(request)
+    jobs = request.managed.message_jobs
+    kept = {one.key: one for one in jobs.kept(key.vhost)}.get(key)
+    if kept is None:
+        raise ObjectNotFound()
+    running = [row for row in await _rows(request) if (row["vhost"], row["name"]) == key]
+    if running and running[0]["state"] != JobState.INTERRUPTED:
+        raise BadRequest("the job is running")
+    vhost = request.vhost()
+    queue = vhost.queues.get(kept.queue)
+    if queue is None:
+        raise BadRequest(f"there is no queue '{kept.queue}' in vhost '{vhost.name}'")
+    return await _begin(request, ListedQueue(vhost, queue), kept.plan, key.name)
+
+
+def _key(request: ApiRequest) -> JobKey:
+    return JobKey(request.vhost().name, request.name("name"))
+
+
+async def _rows(request: ApiRequest) -> list[Row]:
+    """Each node knows those that it has begun; what no node knows was interrupted."""
+    jobs = request.managed.message_jobs
+    own = {(key.vhost, key.name): await _row(request, key, job) for key, job in jobs.items()}
+    if request.passed:
+        return list(own.values())
+    rows = {(kept.key.vhost, kept.key.name): _interrupted_row(kept) for kept in jobs.kept()}
+    peers = peers_of(request)
+    if peers is not None:
+        for answered in (await peers.ask_all(request, "/message-jobs")).values():
+            rows |= _newer(rows, {(row["vhost"], row["name"]): row for row in answered})
+    rows |= _newer(rows, own)
+    return [rows[key] for key in sorted(rows)]
+
+
+def _newer(known: dict[Any, Row], found: dict[Any, Row]) -> dict[Any, Row]:
+    """What two nodes know of a job that one has begun after the other: the one that runs counts."""
+    over = JobState.INTERRUPTED
+    return {
+        key: row
+        for key, row in found.items()
+        if key not in known or known[key]["state"] == over or row["state"] != over
+    }
+
+
+async def _row(request: ApiRequest, key: JobKey, job: Job) -> Row:
+    samples = await message_rows(request, job.queue, job.samples, SHOWN_BYTES)
+    may_read = True
+    try:
+        request.check(key.vhost, "queue", job.queue.name, "read")
+    except ApiError:
+        may_read = False
+    return {
+        **_plan_row(key, job.queue.name, job.plan),
+        "node": request.node.name,
+        "state": job.state.value,
+        "reason": job.reason,
+        "looked_at": job.looked_at,
+        "matched": job.matched,
+        "done": job.done,
+        "under_way": job.under_way,
+        "left": [{"reason": why, "messages": count} for why, count in job.left.most_common()],
+        "samples": samples if may_read else [],
+    }
+
+
+def _interrupted_row(kept: Kept) -> Row:
+    return {
+        **_plan_row(kept.key, kept.queue, kept.plan),
+        "node": None,
+        "state": JobState.INTERRUPTED.value,
+        "reason": "its node has stopped, or cannot be reached",
+    }
+
+
+def _plan_row(key: JobKey, queue: str, plan: Plan) -> Row:
+    return {
+        "vhost": key.vhost,
+        "name": key.name,
+        "queue": queue,
+        "action": plan.action.value,
+        "dry_run": plan.dry_run,
+        "plan": msgspec.to_builtins(plan),
+    }
+
+
+JOBS_OF_QUEUE = "/queues/{vhost}/{queue}/messages/jobs"
+JOB = "/message-jobs/{vhost}/{name}"
+RESTART = f"{JOB}/restart"
+
+ENDPOINTS = [
+    Endpoint(
+        JOBS_OF_QUEUE, {"POST": begin}, summary="Begins to move, copy, delete or requeue messages"
+    ),
+    Endpoint(
+        "/queues/{vhost}/{queue}/redrive",
+        {"POST": redrive},
+        summary="Sends dead letters back to where they came from",
+    ),
+    Endpoint("/message-jobs", {"GET": list_jobs}, summary="All jobs on messages"),
+    Endpoint("/message-jobs/{vhost}", {"GET": list_of_vhost}, summary="Those of a vhost"),
+    Endpoint(JOB, {"GET": get_job, "DELETE": delete_job}, summary="One job; stops or forgets it"),
+    Endpoint(RESTART, {"POST": restart_job}, summary="Starts an interrupted job again"),
+]

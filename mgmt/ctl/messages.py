@@ -1,0 +1,248 @@
+"""Messages in hand: look for them, export them, have them moved, copied or deleted."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from warren.mgmt.ctl.call import Call, as_json
+from warren.mgmt.ctl.declaration import argument, command, flag, option
+from warren.mgmt.ctl.errors import CtlError, Exit, Refused
+from warren.mgmt.ctl.formats import Answer, Document, Table
+from warren.shovel.redrive import Back, Death
+
+COLUMNS = (
+    "position",
+    "state",
+    "redelivered",
+    "exchange",
+    "routing_key",
+    "payload_bytes",
+    "payload",
+)
+JOB_COLUMNS = ("name", "queue", "action", "node", "state", "done", "left", "reason")
+
+SHOWN_BYTES = 200
+"""Octets of a payload in a table."""
+
+PAGE = 1000
+WHOLE_BODY = 1 << 40
+
+POLL_S = 0.1
+"""How long it waits between two looks at a job."""
+
+FILTER = option("--filter", metavar="FILTER", default="", help="Which messages, see messages.md.")
+LIMIT = option("--limit", type=click.IntRange(min=1), metavar="N", help="So many at most.")
+CHOICE = (
+    FILTER,
+    option("--position", "positions", multiple=True, metavar="P", help="One message; repeatable."),
+    LIMIT,
+    option("--rate", type=float, metavar="N", help="So many a second at most."),
+    flag("--wait", help="Return when it is over."),
+)
+TARGET = (
+    option("--to-queue", metavar="QUEUE"),
+    option("--to-exchange", metavar="EXCHANGE"),
+    option("--routing-key", metavar="KEY", help="With --to-exchange; else that of the message."),
+)
+WHERE = (
+    FILTER,
+    option("--from", "start", default="", metavar="P", help="The position to begin at."),
+    flag("--newest", help="The newest first."),
+)
+
+
+@command(
+    "list_messages",
+    "Show messages of a queue, which stay as they are.",
+    argument("queue"),
+    *WHERE,
+    LIMIT,
+)
+def list_messages(
+    call: Call, queue: str, filter: str, start: str, newest: bool, limit: int | None
+) -> Answer:
+    call.announce(f"Listing messages of queue {queue} of vhost {call.vhost} ...")
+    left = limit or 50
+    found: list[dict[str, Any]] = []
+    for page in _pages(call, queue, filter, start, newest, left, SHOWN_BYTES):
+        found += page
+    rows = [[row[column] for column in COLUMNS] for row in found]
+    return Table(COLUMNS, rows, json=found)
+
+
+@command(
+    "export_messages",
+    "Write messages of a queue as lines of JSON.",
+    argument("queue"),
+    *WHERE,
+    LIMIT,
+)
+def export_messages(
+    call: Call, queue: str, filter: str, start: str, newest: bool, limit: int | None
+) -> Answer:
+    for page in _pages(call, queue, filter, start, newest, limit, WHOLE_BODY):
+        sys.stdout.write("".join([as_json(row) + "\n" for row in page]))
+        sys.stdout.flush()
+    # Nothing else may stand among the lines.
+    return Document("", None) if call.options.formatter != "json" else None
+
+
+def _pages(
+    call: Call,
+    queue: str,
+    filter: str,
+    start: str,
+    newest: bool,
+    limit: int | None,
+    truncate: int,
+) -> Any:
+    _expect_queue(call, queue)
+    left = limit
+    order = "newest" if newest else "oldest"
+    next_start: str | None = start
+    while next_start is not None and left != 0:
+        query = {
+            "filter": filter,
+            "from": next_start,
+            "order": order,
+            "limit": str(PAGE if left is None else min(left, PAGE)),
+            "truncate": str(truncate),
+        }
+        page = call.client.get("queues", call.vhost, queue, "messages", **query)
+        yield page["messages"]
+        if left is not None:
+            left -= len(page["messages"])
+        next_start = page["next"]
+
+
+@command(
+    "move_messages",
+    "Move messages of a queue to another queue or an exchange.",
+    argument("queue"),
+    *TARGET,
+    *CHOICE,
+)
+def move_messages(call: Call, queue: str, **given: Any) -> Answer:
+    return _job(call, "move", queue, **given)
+
+
+@command(
+    "copy_messages",
+    "Copy messages of a queue to another queue or an exchange.",
+    argument("queue"),
+    *TARGET,
+    *CHOICE,
+)
+def copy_messages(call: Call, queue: str, **given: Any) -> Answer:
+    return _job(call, "copy", queue, **given)
+
+
+@command("delete_messages", "Delete messages of a queue.", argument("queue"), *CHOICE)
+def delete_messages(call: Call, queue: str, **given: Any) -> Answer:
+    if not (given["filter"] or given["positions"] or given["limit"]):
+        raise CtlError("say which: --filter, --position or --limit", Exit.USAGE)
+    return _job(call, "delete", queue, **given)
+
+
+@command("requeue_messages", "Put messages of a queue at its end.", argument("queue"), *CHOICE)
+def requeue_messages(call: Call, queue: str, **given: Any) -> Answer:
+    return _job(call, "requeue", queue, **given)
+
+
+@command(
+    "redrive",
+    "Send the dead letters in a queue back to where they came from.",
+    argument("queue"),
+    option("--to", "back_to", type=click.Choice([back.value for back in Back]), default="exchange"),
+    option("--death", type=click.Choice([death.value for death in Death]), default="last"),
+    *CHOICE,
+)
+def redrive(call: Call, queue: str, **given: Any) -> Answer:
+    return _job(call, "redrive", queue, **given)
+
+
+def _job(call: Call, action: str, queue: str, *, wait: bool, **given: Any) -> Answer:
+    dry_run = call.options.dry_run
+    plan: dict[str, Any] = {
+        name: list(value) if name == "positions" else value
+        for name, value in given.items()
+        if value not in (None, "", ())
+    }
+    if dry_run:
+        plan["dry_run"] = True
+    else:
+        call.announce(f"Beginning to {action} messages of queue {queue} of vhost {call.vhost} ...")
+    _expect_queue(call, queue)
+    path = ("queues", call.vhost, queue, "messages", "jobs")
+    begun = call.client.request("POST", *path, body={"action": action, **plan})
+    name = begun["job"]
+    if not (wait or dry_run):
+        return f"Job '{name}' does it: see message_jobs"
+    job = call.client.get("message-jobs", call.vhost, name)
+    while job["state"] in ("running", "stopping"):
+        time.sleep(POLL_S)
+        job = call.client.get("message-jobs", call.vhost, name)
+    if job["state"] == "failed":
+        raise CtlError(f"job '{name}' has failed: {job['reason']}")
+    return Document(_result(job), job)
+
+
+def _result(job: dict[str, Any]) -> str:
+    lines = [f"{'Would ' if job['dry_run'] else ''}{job['action']}: {job['done']} messages"]
+    lines += [f"Stay: {left['messages']}, {left['reason']}" for left in job["left"]]
+    for sample in job["samples"]:
+        shown = sample["payload"][:SHOWN_BYTES]
+        lines.append("\t".join([sample["position"], sample["routing_key"], as_json(shown)]))
+    if job["state"] != "completed":
+        lines.append(f"The job was {job['state']}")
+    return "\n".join(lines)
+
+
+@command("message_jobs", "Show the jobs on messages of all nodes.")
+def message_jobs(call: Call) -> Answer:
+    call.announce("Listing jobs on messages ...")
+    jobs = call.client.get("message-jobs", call.vhost)
+    rows = [
+        [
+            sum([left["messages"] for left in job.get("left", ())])
+            if column == "left"
+            else job.get(column, "")
+            for column in JOB_COLUMNS
+        ]
+        for job in jobs
+    ]
+    return Table(JOB_COLUMNS, rows, json=jobs)
+
+
+@command(
+    "stop_message_job", "Stop a job on messages, or forget one that is over.", argument("name")
+)
+def stop_message_job(call: Call, name: str) -> Answer:
+    call.announce(f"Stopping job {name} in vhost {call.vhost} ...")
+    _of_job(call, "DELETE", name)
+    return None
+
+
+@command("restart_message_job", "Start an interrupted job again.", argument("name"))
+def restart_message_job(call: Call, name: str) -> Answer:
+    call.announce(f"Starting job {name} in vhost {call.vhost} again ...")
+    _of_job(call, "POST", name, "restart")
+    return None
+
+
+def _of_job(call: Call, method: str, *path: str) -> None:
+    try:
+        call.client.request(method, "message-jobs", call.vhost, *path)
+    except Refused as refused:
+        if refused.status == 404:
+            raise CtlError("Job not found", Exit.USAGE) from refused
+        raise
+
+
+def _expect_queue(call: Call, queue: str) -> None:
+    if call.client.find("queues", call.vhost, queue, columns="name") is None:
+        raise CtlError("Queue not found", Exit.USAGE)

@@ -1,0 +1,347 @@
+"""One job: moves, copies or deletes the messages of a queue that a plan names.
+
+It goes through the queue once, from the oldest message to the last one there was when it began. A
+message that is to leave is taken out of the queue first, so that no consumer gets it; it is pending
+until all queues it goes to have it safe (`core/succession.py`), and forgotten in a later batch of
+the log. So at any moment it is in the old queue or in the new ones. After a crash it may be in
+both, and the old one counts as redelivered.
+
+A message that cannot go where it is to go is not taken out: it stays, and the job says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from warren.core.access import User
+from warren.core.errors import BrokerError
+from warren.core.message import Message
+from warren.core.message_filter import MessageState, Subject, Test, parse_filter
+from warren.core.node import Node
+from warren.core.queue import Queue
+from warren.core.stock import Stock
+from warren.core.succession import Succession
+from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
+from warren.mgmt.messages.plan import Action, Plan
+from warren.mgmt.messages.targets import Find, Stays, Target, targets
+from warren.mgmt.waiting import through
+
+BATCH = 50
+"""Messages taken out at once: about a millisecond."""
+
+UNDER_WAY_MAX = 500
+UNDER_WAY_BYTES = 4 << 20
+"""Messages, and octets, that are under way at a time, and in no queue that clients could ask."""
+
+SAMPLES = 10
+REASONS_MAX = 20
+"""Messages that a dry run shows, and different reasons that are counted."""
+
+ALARM_S = 0.5
+"""How often a job looks whether an alarm is over. Publishers wait for that, too."""
+
+STOP_S = 5.0
+"""How long a job that is stopped waits for what is under way to a queue that takes nothing."""
+
+
+class JobState(StrEnum):
+    RUNNING = "running"
+    STOPPING = "stopping"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+NEXT = {
+    JobState.RUNNING: {
+        JobState.STOPPING,
+        JobState.COMPLETED,
+        JobState.FAILED,
+        JobState.INTERRUPTED,
+    },
+    JobState.STOPPING: {JobState.STOPPED, JobState.FAILED, JobState.INTERRUPTED},
+}
+"""What may follow on a state; nothing follows on the others."""
+
+
+class Job:
+    """`done` are the messages that are where they are to be; `left` counts those that stay, by
+    reasons. `samples` are the first that a dry run finds."""
+
+    def __init__(self, node: Node, queue: Queue, plan: Plan, user: User | None) -> None:
+        self.plan = plan
+        self.queue = queue
+        self.state = JobState.RUNNING
+        self.reason = ""
+        self.looked_at = 0
+        self.matched = 0
+        self.done = 0
+        self.left: Counter[str] = Counter()
+        self.samples: list[Found] = []
+        self.under_way = 0
+        self._node = node
+        self._vhost = node.vhosts[queue.vhost_name]
+        self._find: Find = targets(node, queue, plan, user)
+        self._succession = Succession(node.clock, node.turns, self._vhost.queues.get)
+        self._bytes_under_way = 0
+        self._taken: dict[Message, None] = {}
+        self._ends = [level.next_position for level in queue.levels]
+        self._positions, self._start = self._selected()
+        self._stop_wanted = asyncio.Event()
+        self._interrupted = False
+        self._less_under_way = asyncio.Event()
+        self._began_s = 0.0
+        self._reached_all = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in NEXT
+
+    def stop(self, *, interrupted: bool = False) -> None:
+        """End soon; what is under way arrives first. An interrupted job may be started again."""
+        self._interrupted |= interrupted
+        if self.state is JobState.RUNNING:
+            self._become(JobState.STOPPING)
+        self._stop_wanted.set()
+
+    def fail(self, reason: str) -> None:
+        """What nobody expected has ended it."""
+        self._give_up()
+        self.reason = reason
+        self._become(JobState.FAILED)
+
+    async def run(self) -> None:
+        """Do all of it. Returns when the job is over."""
+        self._began_s = asyncio.get_running_loop().time()
+        end = JobState.COMPLETED
+        try:
+            await self._go_through()
+        except BrokerError as error:
+            end, self.reason = JobState.FAILED, error.text
+        await self._all_arrived()
+        if self.queue.deleted and end is not JobState.FAILED and not self._reached_all:
+            end, self.reason = self._without_queue()
+        if self.state is JobState.STOPPING and end is JobState.COMPLETED:
+            end = JobState.INTERRUPTED if self._interrupted else JobState.STOPPED
+        self._become(end)
+
+    def _become(self, state: JobState) -> None:
+        assert state in NEXT[self.state], (self.state, state)
+        self.state = state
+
+    def _without_queue(self) -> tuple[JobState, str]:
+        current = self._vhost.queues.get(self.queue.name)
+        if current is not None and current.queue_id == self.queue.queue_id:
+            return JobState.INTERRUPTED, "the queue has another leader, or other mirrors"
+        return JobState.FAILED, "the queue was deleted"
+
+    # Which messages
+
+    def _selected(self) -> tuple[frozenset[Place] | None, Place | None]:
+        """The places that are named one by one, and the first of them; sets where to end."""
+        if self.plan.positions is None:
+            return None, None
+        levels = len(self._ends)
+        places = frozenset([parse_place(text, levels) for text in self.plan.positions])
+        for number in range(levels):
+            beyond = max([at + 1 for level, at in places if level == number], default=0)
+            self._ends[number] = min(self._ends[number], beyond)
+        # Levels are gone through from the highest on.
+        first = min(places, key=lambda place: (-place.level, place.position), default=None)
+        return places, first
+
+    def _test(self) -> Test:
+        passes = parse_filter(self.plan.filter)
+        places, levels = self._positions, len(self._ends)
+        if places is None:
+            return passes
+
+        def test(subject: Subject) -> bool:
+            message = subject.message
+            place = Place(min(message.envelope.priority, levels - 1), message.position)
+            return place in places and passes(subject)
+
+        return test
+
+    async def _go_through(self) -> None:
+        """Raises `BrokerError`."""
+        if self._positions is not None and not self._positions:
+            self._reached_all = True
+            return
+        test, start = self._test(), self._start
+        while not self._stop_wanted.is_set() and not self.queue.deleted:
+            count = self._batch()
+            if not count:
+                break
+            await self._wait_for_alarms()
+            search = Search(test, count, start, ends=self._ends, unacked=False)
+            looked = await look(self._node, self.queue, search)
+            self.looked_at += looked.looked_at
+            self.matched += len(looked.found)
+            if self.plan.dry_run:
+                self._note(looked.found)
+            else:
+                await self._handle(looked.found)
+            start = looked.next
+            if start is None:
+                break
+            await self._keep_to_rate()
+            await self._wait_for_room()
+        self._reached_all = not self._stop_wanted.is_set() and not self.queue.deleted
+
+    def _batch(self) -> int:
+        """How many messages to look for next; 0 at the limit."""
+        limit, rate = self.plan.limit, self.plan.rate
+        count = BATCH if rate is None else max(1, min(BATCH, int(rate / 10)))
+        return count if limit is None else min(count, limit - self.done - self.under_way)
+
+    async def _keep_to_rate(self) -> None:
+        if self.plan.rate is None or self.plan.dry_run:
+            return
+        due_s = self._began_s + (self.done + self.under_way) / self.plan.rate
+        await self._pause(due_s - asyncio.get_running_loop().time())
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not when the job is to stop."""
+        if seconds > 0:
+            try:
+                await asyncio.wait_for(self._stop_wanted.wait(), seconds)
+            except TimeoutError:
+                return
+
+    async def _wait_for_alarms(self) -> None:
+        if self.plan.action is not Action.DELETE and not self.plan.dry_run:
+            while self._node.alarms.raised and not self._stop_wanted.is_set():
+                self.reason = "an alarm is raised: it goes on when that is over"
+                await self._pause(ALARM_S)
+            self.reason = ""
+
+    # What becomes of them
+
+    def _note(self, found: Sequence[Found]) -> None:
+        """Count for a dry run what would be done."""
+        for one in found:
+            if self.plan.action is not Action.DELETE:
+                try:
+                    self._find(one.message)
+                except Stays as stays:
+                    self._stays(str(stays))
+                    continue
+            self.done += 1
+            if len(self.samples) < SAMPLES:
+                self.samples.append(one)
+
+    def _stays(self, why: str) -> None:
+        known = why in self.left or len(self.left) < REASONS_MAX
+        self.left[why if known else "other reasons"] += 1
+
+    async def _handle(self, found: Sequence[Found]) -> None:
+        ways: dict[Place, Target | None] = {}
+        for place, message, state in found:
+            assert state is MessageState.READY
+            try:
+                ways[place] = None if self.plan.action is Action.DELETE else self._find(message)
+            except Stays as stays:
+                self._stays(str(stays))
+        if self.plan.action is Action.COPY:
+            for place, message, _ in found:
+                if (target := ways.get(place)) is not None:
+                    self._copy(message, target)
+            return
+        await through(self.queue.let_go())
+        for level in {place.level for place in ways}:
+            positions = [place.position for place in ways if place.level == level]
+            for message in self.queue.take_out(level, positions):
+                target = ways[Place(level, message.position)]
+                if target is None:
+                    self._delete(message)
+                else:
+                    self._move(message, target)
+
+    def _delete(self, message: Message) -> None:
+        self.queue.settle_out((message,))
+        self.queue.ways_out.purged += 1
+        self.done += 1
+
+    def _move(self, message: Message, target: Target) -> None:
+        self._taken[message] = None
+        self._send(message, target, lambda: self._moved(message), lambda: self._missed(message))
+
+    def _copy(self, message: Message, target: Target) -> None:
+        """Raises `BrokerError` where the copies would exceed the quotas of the virtual host."""
+        if self._vhost.quotas is not None:
+            stock = Stock(1, len(message.body))
+            self._vhost.quotas.take(dict.fromkeys(target.queues, stock))
+        self._send(message, target, lambda: self._arrived(message), lambda: self._lost(message))
+
+    def _send(self, message: Message, target: Target, done: Any, missed: Any) -> None:
+        self.under_way += 1
+        self._bytes_under_way += message.body_bytes
+        self._succession.publish(target.queues, target.envelope, message.body, done, missed)
+
+    def _moved(self, message: Message) -> None:
+        del self._taken[message]
+        self.queue.settle_out((message,))
+        self._arrived(message)
+
+    def _arrived(self, message: Message) -> None:
+        self.done += 1
+        self._no_longer_under_way(message)
+
+    def _missed(self, message: Message) -> None:
+        del self._taken[message]
+        self.queue.put_back((message,))
+        self._lost(message)
+
+    def _lost(self, message: Message) -> None:
+        self._stays("a queue was deleted before it had the message")
+        self._no_longer_under_way(message)
+
+    def _no_longer_under_way(self, message: Message) -> None:
+        self.under_way -= 1
+        self._bytes_under_way -= message.body_bytes
+        self._less_under_way.set()
+
+    async def _wait_for_room(self) -> None:
+        while self.under_way > UNDER_WAY_MAX or self._bytes_under_way > UNDER_WAY_BYTES:
+            if self._stop_wanted.is_set():
+                return
+            self._less_under_way.clear()
+            waits = [self._less_under_way.wait(), self._stop_wanted.wait()]
+            tasks = [asyncio.ensure_future(one) for one in waits]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+
+    async def _all_arrived(self) -> None:
+        """Wait for what is under way. A job that is stopped does not wait for ever for a queue that
+        is full, or cannot be reached: what waits for that is put back, as redelivered, since nobody
+        can say whether it has arrived."""
+        given_up_at: float | None = None
+        while self.under_way:
+            loop = asyncio.get_running_loop()
+            if self._stop_wanted.is_set() and given_up_at is None:
+                given_up_at = loop.time() + STOP_S
+            if given_up_at is not None and loop.time() >= given_up_at:
+                self._give_up()
+                return
+            self._less_under_way.clear()
+            left_s = 1.0 if given_up_at is None else max(0.0, given_up_at - loop.time())
+            try:
+                await asyncio.wait_for(self._less_under_way.wait(), left_s)
+            except TimeoutError:
+                continue
+
+    def _give_up(self) -> None:
+        self._succession.end()
+        taken, self._taken = list(self._taken), {}
+        for message in taken:
+            message.redelivered = True
+            self._stays("no answer from the queue it goes to")
+        self.queue.put_back(taken)
+        self.under_way = self._bytes_under_way = 0

@@ -1,0 +1,159 @@
+"""The jobs of a node, those that are over included, and what the cluster keeps about jobs.
+
+A job stands as a parameter of its virtual host from when it begins until it is over. A crash, a
+stop of the node or a new leader of the queue interrupts a job: it does nothing any more, the
+parameter is still there, and operators can have it started again. What it has moved by then is
+where it belongs, so starting again does the rest; only copies may be made twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from typing import Any, NamedTuple
+
+import msgspec
+
+from warren.core.access import User
+from warren.core.errors import BrokerError
+from warren.core.log_line import log_event, log_fault
+from warren.core.message_filter import InvalidFilter
+from warren.core.node import Node
+from warren.core.queue import Queue
+from warren.core.validation import NotThere, ValidationFailed
+from warren.mgmt.messages.job import Job, JobState
+from warren.mgmt.messages.plan import InvalidPlan, Plan, parse_plan
+from warren.mgmt.waiting import taken
+
+log = logging.getLogger("warren.queue")
+
+COMPONENT = "message-job"
+
+RUNNING_MAX = 20
+"""Jobs that run on a node at a time: each does its share in every turn of the loop."""
+
+KEPT_MAX = 100
+"""Jobs that are over and still shown."""
+
+
+class TooManyJobs(BrokerError):
+    """So many jobs run that no other may begin."""
+
+
+class JobKey(NamedTuple):
+    vhost: str
+    name: str
+
+
+class Kept(NamedTuple):
+    """A job as the cluster keeps it."""
+
+    key: JobKey
+    queue: str
+    plan: Plan
+
+
+class MessageJobs:
+    """Begins jobs on queues that this node leads, and knows what became of them."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._jobs: dict[JobKey, Job] = {}
+        self._tasks: dict[JobKey, asyncio.Task[None]] = {}
+        self._numbers = count(1)
+        node.parameters.register(COMPONENT, _check)
+
+    def items(self) -> list[tuple[JobKey, Job]]:
+        """The jobs of this node, the oldest first."""
+        return list(self._jobs.items())
+
+    def get(self, key: JobKey) -> Job | None:
+        return self._jobs.get(key)
+
+    def kept(self, vhost: str | None = None) -> list[Kept]:
+        """The jobs that are not over, at whatever node; those that run nowhere are interrupted."""
+        found = []
+        for parameter in self._node.parameters.all(COMPONENT, vhost):
+            value = parameter.value
+            key = JobKey(parameter.vhost, parameter.name)
+            found.append(Kept(key, value["queue"], parse_plan(value["plan"])))
+        return found
+
+    def new_name(self, queue: Queue, plan: Plan) -> str:
+        moment = int(self._node.clock.wall_time() * 1000)
+        return f"{plan.action} {queue.name} {moment}-{next(self._numbers)}"
+
+    async def begin(self, name: str, queue: Queue, plan: Plan, user: User | None) -> None:
+        """Begin a job on a queue that this node leads. Raises `TooManyJobs`."""
+        if len(self._tasks) >= RUNNING_MAX:
+            raise TooManyJobs(f"{RUNNING_MAX} jobs are running on node '{self._node.name}'")
+        key = JobKey(queue.vhost_name, name)
+        job = Job(self._node, queue, plan, user)
+        self._jobs.pop(key, None)
+        self._jobs[key] = job
+        if not plan.dry_run:
+            value = {"queue": queue.name, "plan": msgspec.to_builtins(plan)}
+            parameters = self._node.parameters
+            await taken(lambda: parameters.set(COMPONENT, key.vhost, name, value))
+        self._forget_old()
+        self._tasks[key] = asyncio.create_task(self._run(key, job))
+
+    async def _run(self, key: JobKey, job: Job) -> None:
+        try:
+            await job.run()
+        except Exception:
+            log_fault(log, "message_job_failed", vhost=key.vhost, name=key.name)
+            job.fail("an unexpected error, see the log")
+        finally:
+            del self._tasks[key]
+        log_event(
+            log,
+            logging.INFO,
+            "message_job_over",
+            vhost=key.vhost,
+            name=key.name,
+            state=job.state.value,
+            done=job.done,
+            left=sum(job.left.values()),
+            reason=job.reason or None,
+        )
+        if job.state is not JobState.INTERRUPTED and not job.plan.dry_run:
+            await self.forget(key)
+
+    async def forget(self, key: JobKey) -> bool:
+        """Nothing is kept about the job any more. False where nothing was."""
+        parameters = self._node.parameters
+        try:
+            await taken(lambda: parameters.clear(COMPONENT, key.vhost, key.name))
+        except NotThere:
+            return False
+        return True
+
+    def drop(self, key: JobKey) -> None:
+        """Show a job that is over no more."""
+        self._jobs.pop(key, None)
+
+    def _forget_old(self) -> None:
+        over = [key for key, job in self._jobs.items() if job.is_over]
+        for key in over[: max(0, len(over) - KEPT_MAX)]:
+            del self._jobs[key]
+
+    async def stop(self) -> None:
+        """The node stops: what is under way arrives, and the jobs can be started again."""
+        for job in self._jobs.values():
+            if not job.is_over:
+                job.stop(interrupted=True)
+        tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _check(vhost: str, name: str, value: Any, user: User | None) -> None:
+    """What a parameter of a job may be. Raises `ValidationFailed`."""
+    if not isinstance(value, dict) or not isinstance(value.get("queue"), str):
+        raise ValidationFailed("a message job has a queue and a plan")
+    try:
+        parse_plan(value.get("plan"))
+    except (InvalidPlan, InvalidFilter) as error:
+        raise ValidationFailed(f"the plan of a message job: {error}") from error

@@ -1,0 +1,90 @@
+"""What a job is to do with messages, as somebody has asked for it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from warren.core.message_filter import parse_filter
+from warren.mgmt.messages.looking import parse_place
+from warren.shovel.redrive import Back, Death
+
+POSITIONS_MAX = 10_000
+"""Messages that are named one by one; what is more is named by a filter."""
+
+
+class InvalidPlan(Exception):
+    """The plan contradicts itself; the text says how."""
+
+
+class Action(StrEnum):
+    MOVE = "move"
+    COPY = "copy"
+    DELETE = "delete"
+    REQUEUE = "requeue"
+    REDRIVE = "redrive"
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which messages, and what becomes of them.
+
+    MOVE and COPY go `to_queue`, or `to_exchange` with a `routing_key`, which without one is that
+    of the message. REQUEUE goes to the end of the queue itself. REDRIVE goes `back_to` where the
+    first or last `death` of the message says it came from. `limit` is the most messages, `rate` the
+    most in a second. A `dry_run` only counts, and shows a few.
+    """
+
+    action: Action
+    filter: str = ""
+    positions: list[str] | None = None
+    to_queue: str | None = None
+    to_exchange: str | None = None
+    routing_key: str | None = None
+    back_to: Back = Back.EXCHANGE
+    death: Death = Death.LAST
+    limit: int | None = None
+    rate: float | None = None
+    dry_run: bool = False
+
+
+def parse_plan(value: Any) -> Plan:
+    """Raises `InvalidPlan`, and `InvalidFilter` for the filter."""
+    try:
+        plan = msgspec.convert(value, Plan)
+    except msgspec.ValidationError as error:
+        raise InvalidPlan(str(error)) from error
+    _check_target(plan)
+    parse_filter(plan.filter)
+    if plan.limit is not None and plan.limit < 1:
+        raise InvalidPlan(f"limit should be 1 at least, not {plan.limit}")
+    if plan.rate is not None and not plan.rate > 0:
+        raise InvalidPlan(f"rate should be more than 0, not {plan.rate}")
+    if plan.positions is not None and len(plan.positions) > POSITIONS_MAX:
+        raise InvalidPlan(f"positions should be {POSITIONS_MAX} at most, not {len(plan.positions)}")
+    return plan
+
+
+def check_positions(plan: Plan, levels: int) -> None:
+    """Raises `InvalidPlan` for positions that a queue with so many levels cannot have."""
+    for text in plan.positions or ():
+        try:
+            parse_place(text, levels)
+        except ValueError:
+            raise InvalidPlan(f"'{text}' is no position in this queue") from None
+
+
+def _check_target(plan: Plan) -> None:
+    targets = [plan.to_queue, plan.to_exchange]
+    given = len(targets) - targets.count(None)
+    if plan.action in (Action.MOVE, Action.COPY):
+        if given != 1:
+            raise InvalidPlan(f"{plan.action} takes either to_queue or to_exchange")
+    elif given:
+        raise InvalidPlan(f"{plan.action} takes neither to_queue nor to_exchange")
+    if plan.routing_key is not None:
+        if plan.to_exchange is None:
+            raise InvalidPlan("routing_key goes with to_exchange")
+        if len(plan.routing_key.encode("utf-8", "surrogateescape")) > 255:
+            raise InvalidPlan("routing_key should be 255 octets at most")

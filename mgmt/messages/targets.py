@@ -1,0 +1,115 @@
+"""Where a job sends a message, and why one stays where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from warren.client.content_header import MalformedContent
+from warren.core.access import User
+from warren.core.dead_letter import carbon_copies
+from warren.core.errors import AccessRefused
+from warren.core.field import to_text
+from warren.core.message import Envelope, Message
+from warren.core.node import Node
+from warren.core.queue import Queue
+from warren.core.vhost import VirtualHost
+from warren.mgmt.messages.plan import Action, Plan
+from warren.shovel.redrive import LeftBehind, back
+
+
+class Stays(Exception):
+    """The message stays in its queue; the text says why."""
+
+
+class Target(NamedTuple):
+    """The queues that get a message, and the message as they get it."""
+
+    queues: Sequence[Queue]
+    envelope: Envelope
+
+
+Find = Callable[[Message], Target]
+"""Raises `Stays`."""
+
+
+def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
+    """How the targets of this plan are found. `user` is whose permissions count for dead letters;
+    None is the command line."""
+    vhost = node.vhosts[queue.vhost_name]
+    if plan.action is Action.REDRIVE:
+        return _Redrive(node, vhost, plan, user).find
+    if plan.to_exchange is not None:
+        exchange, key = plan.to_exchange, plan.routing_key
+        return lambda message: _routed(vhost, _addressed(message.envelope, exchange, key))
+    name = queue.name if plan.to_queue is None else plan.to_queue
+    return lambda message: _to_queue(vhost, name, message.envelope)
+
+
+def _to_queue(vhost: VirtualHost, name: str, envelope: Envelope) -> Target:
+    target = vhost.queues.get(name)
+    if target is None:
+        raise Stays(f"there is no queue '{name}'")
+    return Target((target,), envelope)
+
+
+def _addressed(envelope: Envelope, exchange: str, routing_key: str | None) -> Envelope:
+    copies = envelope.copies if routing_key is None else ()
+    key = envelope.routing_key if routing_key is None else routing_key
+    return replace(
+        envelope, exchange=exchange, routing_key=key, copies=copies, address=b"", stored=None
+    )
+
+
+def _routed(vhost: VirtualHost, envelope: Envelope) -> Target:
+    exchange = vhost.exchanges.get(envelope.exchange)
+    if exchange is None:
+        raise Stays(f"there is no exchange '{envelope.exchange}'")
+    keys = (envelope.routing_key, *envelope.copies)
+    queues = vhost.queues_for(exchange, keys, envelope.header)
+    if not queues:
+        raise Stays("no queue takes it")
+    return Target(queues, envelope)
+
+
+class _Redrive:
+    """Finds where dead letters came from."""
+
+    def __init__(self, node: Node, vhost: VirtualHost, plan: Plan, user: User | None) -> None:
+        self._node = node
+        self._vhost = vhost
+        self._plan = plan
+        self._user = user
+
+    def find(self, message: Message) -> Target:
+        try:
+            address, header = back(message.envelope.header, self._plan.back_to, self._plan.death)
+        except LeftBehind as left:
+            raise Stays(str(left)) from left
+        except MalformedContent as malformed:
+            raise Stays("its properties are malformed") from malformed
+        exchange, key = to_text(address.exchange), to_text(address.routing_key)
+        self._check_access(exchange, key)
+        copies = carbon_copies(self._node.codec.headers(header), "CC")
+        envelope = replace(
+            message.envelope,
+            exchange=exchange,
+            routing_key=key,
+            header=header,
+            copies=copies,
+            address=b"",
+            stored=None,
+        )
+        return _routed(self._vhost, envelope)
+
+    def _check_access(self, exchange: str, key: str) -> None:
+        if self._user is None:
+            return
+        access, vhost = self._node.access, self._vhost.name
+        try:
+            access.check_resource(self._user, vhost, "exchange", exchange, "write")
+            access.check_topic(self._user, vhost, exchange, key, "write")
+        except AccessRefused as refused:
+            raise Stays(refused.text) from refused

@@ -1,0 +1,84 @@
+"""`warren ctl`: messages in hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ctl_node import CtlNode
+from pika import BasicProperties
+
+
+@pytest.fixture
+def queues(ctl_node: CtlNode) -> None:
+    with ctl_node.connected() as connection:
+        channel = connection.channel()
+        for queue in ("hand", "other"):
+            channel.queue_delete(queue)
+            channel.queue_declare(queue, durable=True)
+        channel.confirm_delivery()
+        for number in range(5):
+            properties = BasicProperties(headers={"n": number})
+            channel.basic_publish("", "hand", b"m%d" % number, properties)
+
+
+pytestmark = pytest.mark.usefixtures("queues")
+
+
+def payloads(node: CtlNode, queue: str, *arguments: str) -> list[str]:
+    listed = node("list_messages", queue, "--formatter", "json", *arguments)
+    assert listed.code == 0, listed
+    return [row["payload"] for row in listed.json]
+
+
+def test_messages_are_listed_and_exported(ctl_node: CtlNode) -> None:
+    rows = ctl_node.rows("list_messages", "hand", "--limit", "2")
+    assert [row[1:] for row in rows] == [
+        ["ready", "false", "", "hand", "2", "m0"],
+        ["ready", "false", "", "hand", "2", "m1"],
+    ]
+    assert payloads(ctl_node, "hand", "--newest", "--filter", "headers.n < 3") == ["m2", "m1", "m0"]
+    assert payloads(ctl_node, "hand", "--from", rows[1][0], "--limit", "2") == ["m1", "m2"]
+    lines = ctl_node("export_messages", "hand").out.splitlines()
+    assert [json.loads(line)["payload"] for line in lines] == [f"m{n}" for n in range(5)]
+
+
+def test_messages_are_moved_copied_requeued_and_deleted(ctl_node: CtlNode) -> None:
+    chosen = ("--filter", "headers.n >= 3")
+    dry = ctl_node("move_messages", "hand", "--to-queue", "other", *chosen, "--dry-run")
+    assert dry.lines[0] == "Would move: 2 messages" and dry.lines[1].endswith('\thand\t"m3"')
+    assert payloads(ctl_node, "other") == []
+    moved = ctl_node("move_messages", "hand", "--to-queue", "other", *chosen, "--wait", "-q")
+    assert moved.out == "move: 2 messages\n"
+    assert (
+        ctl_node("copy_messages", "other", "--to-queue", "hand", "--limit", "1", "--wait").code == 0
+    )
+    assert payloads(ctl_node, "hand") == ["m0", "m1", "m2", "m3"]
+    (first, *_) = ctl_node.rows("list_messages", "hand")
+    assert ctl_node("requeue_messages", "hand", "--position", first[0], "--wait").code == 0
+    assert payloads(ctl_node, "hand") == ["m1", "m2", "m3", "m0"]
+    assert ctl_node("delete_messages", "hand", "--filter", "body = 'm2'", "--wait").code == 0
+    assert payloads(ctl_node, "hand") == ["m1", "m3", "m0"]
+    whole = ctl_node("delete_messages", "hand")
+    assert whole.code == 64 and "say which: --filter, --position or --limit" in whole.err
+    refused = ctl_node("move_messages", "hand")
+    assert refused.code != 0 and "either to_queue or to_exchange" in refused.err
+
+
+def test_jobs_are_shown_and_stopped(ctl_node: CtlNode) -> None:
+    begun = ctl_node("move_messages", "hand", "--to-queue", "other", "--rate", "0.1", "-q")
+    name = begun.out.split("'")[1]
+    row = next(row for row in ctl_node.rows("message_jobs") if row[0] == name)
+    assert row[1:3] == ["hand", "move"]
+    assert ctl_node("stop_message_job", name).code == 0
+    assert ctl_node("restart_message_job", "none").code == 64
+
+
+def test_dead_letters_are_sent_back(ctl_node: CtlNode) -> None:
+    missing = ctl_node("redrive", "none")
+    assert (missing.code, missing.err) == (64, "Error:\nQueue not found\n")
+    done = ctl_node("redrive", "hand", "--to", "queue", "--death", "first", "--wait", "-q")
+    assert done.lines == [
+        "redrive: 0 messages",
+        "Stay: 5, it has no x-death that says where it came from",
+    ]

@@ -1,0 +1,296 @@
+"""Jobs on messages over HTTP: what they move, and that every message is in one place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pika
+import pytest
+from api_client import EVERYTHING, ApiClient, reason
+
+from warren import Broker
+from warren.mgmt.messages import job as jobs
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(http_port=0, data_dir=tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def api(broker: Broker) -> ApiClient:
+    return ApiClient(broker)
+
+
+@pytest.fixture
+def channel(broker: Broker) -> Iterator[Any]:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    yield channel
+    connection.close()
+
+
+NUMBERS = [str(number) for number in range(12)]
+
+
+def fill(channel: Any, name: str = "q", bodies: Any = NUMBERS, **arguments: Any) -> None:
+    arguments = {key.replace("_", "-"): value for key, value in arguments.items()}
+    channel.queue_declare(name, durable=True, arguments=arguments)
+    for body in bodies:
+        properties = pika.BasicProperties(delivery_mode=2, headers={"n": int(body)})
+        channel.basic_publish("", name, body.encode(), properties)
+
+
+def begin(api: ApiClient, action: str, queue: str = "q", **plan: Any) -> str:
+    status, begun = api.post(f"/queues/%2F/{queue}/messages/jobs", {"action": action, **plan})
+    assert status == 200, begun
+    return f"/message-jobs/%2F/{quote(begun['job'])}"
+
+
+def over(broker: Broker, api: ApiClient, path: str, *states: str) -> Any:
+    async def wait() -> Any:
+        while True:
+            status, job = await asyncio.to_thread(api.get, path)
+            assert status == 200, job
+            if job["state"] in (states or ("completed", "stopped", "failed", "interrupted")):
+                return job
+
+    return asyncio.run(asyncio.wait_for(wait(), 30))
+
+
+def do(broker: Broker, api: ApiClient, action: str, **plan: Any) -> Any:
+    return over(broker, api, begin(api, action, **plan))
+
+
+def bodies(api: ApiClient, queue: str = "q") -> list[str]:
+    found: list[str] = []
+    start = ""
+    while start is not None:
+        _, page = api.get(f"/queues/%2F/{queue}/messages?from={start}")
+        found += [row["payload"] for row in page["messages"]]
+        start = page["next"]
+    return found
+
+
+ODD = NUMBERS[1::2]
+EVEN = NUMBERS[::2]
+QUEUES = [
+    {},
+    {"x_queue_mode": "lazy"},
+    {"x_queue_type": "quorum"},
+    {"x_delivery_limit": 3},
+]
+
+
+@pytest.mark.parametrize("arguments", QUEUES)
+@pytest.mark.parametrize("batch", [1, 5, 50])
+def test_a_filter_says_what_is_moved(
+    broker: Broker,
+    api: ApiClient,
+    channel: Any,
+    arguments: dict[str, Any],
+    batch: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jobs, "BATCH", batch)
+    fill(channel, **arguments)
+    fill(channel, "target", [])
+    wanted = " or ".join([f"headers.n = {number}" for number in ODD])
+    job = do(broker, api, "move", to_queue="target", filter=wanted)
+    assert (job["state"], job["done"], job["matched"], job["left"]) == ("completed", 6, 6, [])
+    assert (bodies(api), bodies(api, "target")) == (EVEN, ODD)
+    assert do(broker, api, "delete", filter="body > '2'")["done"] == 3
+    assert bodies(api) == ["0", "2", "10"]
+    for number in ("0", "2", "10"):
+        method, _, body = channel.basic_get("q", auto_ack=True)
+        assert body == number.encode() and not method.redelivered
+    for number in ODD:
+        method, properties, body = channel.basic_get("target", auto_ack=True)
+        assert body == number.encode() and not method.redelivered
+        assert (method.routing_key, properties.headers) == ("q", {"n": int(number)})
+
+
+def test_positions_limits_copies_and_requeues(broker: Broker, api: ApiClient, channel: Any) -> None:
+    fill(channel)
+    fill(channel, "target", [])
+    _, page = api.get("/queues/%2F/q/messages")
+    places = [row["position"] for row in page["messages"]]
+    job = do(broker, api, "copy", to_queue="target", positions=[places[2], places[7], "999"])
+    assert job["done"] == 2 and bodies(api, "target") == ["2", "7"]
+    assert do(broker, api, "requeue", limit=3)["done"] == 3
+    assert bodies(api) == [*NUMBERS[3:], *NUMBERS[:3]]
+    assert do(broker, api, "requeue", filter="headers.n = 5")["done"] == 1
+    assert bodies(api)[-1] == "5" and len(bodies(api)) == 12
+    assert do(broker, api, "delete", positions=[])["done"] == 0
+
+
+def test_an_exchange_gets_what_it_can_route(broker: Broker, api: ApiClient, channel: Any) -> None:
+    fill(channel)
+    fill(channel, "target", [])
+    fill(channel, "second", [])
+    for queue in ("target", "second"):
+        channel.queue_bind(queue, "amq.fanout")
+    job = do(broker, api, "move", to_exchange="amq.fanout", limit=2)
+    assert job["done"] == 2
+    assert bodies(api, "target") == bodies(api, "second") == NUMBERS[:2]
+    job = do(broker, api, "move", to_exchange="amq.direct", routing_key="none")
+    assert job["left"] == [{"reason": "no queue takes it", "messages": 10}]
+    assert bodies(api) == NUMBERS[2:]
+
+
+def test_a_dry_run_counts_and_shows_a_few(broker: Broker, api: ApiClient, channel: Any) -> None:
+    fill(channel)
+    fill(channel, "target", [])
+    job = do(broker, api, "move", to_queue="target", filter="headers.n > 0", dry_run=True)
+    assert (job["done"], job["looked_at"]) == (11, 12)
+    assert [row["payload"] for row in job["samples"]] == NUMBERS[1:11]
+    assert bodies(api) == NUMBERS and bodies(api, "target") == []
+    assert api.get("/parameters")[1] == []
+
+
+def test_a_job_keeps_to_its_rate_and_can_be_stopped(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel)
+    fill(channel, "target", [])
+    path = begin(api, "move", to_queue="target", rate=0.1)
+    assert [p["name"] for p in api.get("/parameters")[1]], "kept while it runs"
+    for definitions in ("/definitions", "/definitions/%2F"):
+        assert api.get(definitions)[1]["parameters"] == []
+    over(broker, api, path, "running")
+    assert api.delete(path)[0] == 204
+    job = over(broker, api, path)
+    assert job["state"] == "stopped" and job["done"] < 3
+    assert bodies(api, "target") + bodies(api) == NUMBERS
+    assert api.delete(path)[0] == 204
+    assert api.get(path)[0] == 404 and api.get("/message-jobs")[1] == []
+
+
+def test_a_full_target_gets_the_rest_when_it_has_room(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel)
+    fill(channel, "target", [], x_max_length=2, x_overflow="reject-publish")
+    path = begin(api, "move", to_queue="target", limit=3)
+    while over(broker, api, path, "running")["done"] < 2:
+        pass
+    assert bodies(api) == NUMBERS[3:] and bodies(api, "target") == NUMBERS[:2]
+    assert channel.basic_get("target", auto_ack=True)[2] == b"0"
+    assert over(broker, api, path)["state"] == "completed"
+    assert bodies(api, "target") == ["1", "2"]
+
+
+def test_what_waits_for_a_full_target_returns_when_the_job_is_stopped(
+    broker: Broker, api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "STOP_S", 0.0)
+    fill(channel)
+    fill(channel, "target", [], x_max_length=2, x_overflow="reject-publish")
+    path = begin(api, "move", to_queue="target")
+    while over(broker, api, path, "running")["done"] < 2:
+        pass
+    api.delete(path)
+    assert over(broker, api, path)["state"] == "stopped"
+    assert bodies(api) == NUMBERS[2:] and bodies(api, "target") == NUMBERS[:2]
+
+
+def test_a_target_that_is_deleted_leaves_messages_where_they_are(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel)
+    fill(channel, "target", [], x_max_length=1, x_overflow="reject-publish")
+    path = begin(api, "move", to_queue="target")
+    while over(broker, api, path, "running")["done"] < 1:
+        pass
+    channel.queue_delete("target")
+    job = over(broker, api, path)
+    assert sum([left["messages"] for left in job["left"]]) == 11
+    assert bodies(api) == NUMBERS[1:]
+
+
+def test_messages_with_clients_are_not_touched(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel)
+    method, _, _ = channel.basic_get("q")
+    assert do(broker, api, "delete")["done"] == 11
+    channel.basic_nack(method.delivery_tag)
+    broker.wait_until(queue="q", ready=1)
+    assert bodies(api) == ["0"]
+
+
+def test_an_interrupted_job_is_shown_and_can_be_started_again(tmp_path: Path) -> None:
+    with Broker(http_port=0, data_dir=tmp_path) as broker:
+        api = ApiClient(broker)
+        connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+        fill(connection.channel())
+        fill(connection.channel(), "target", [])
+        path = begin(api, "move", to_queue="target", rate=0.1, filter="headers.n < 6")
+        over(broker, api, path, "running")
+        connection.close()
+    with Broker(http_port=0, data_dir=tmp_path) as broker:
+        api = ApiClient(broker)
+        job = over(broker, api, path)
+        assert job["state"] == "interrupted" and job["plan"]["filter"] == "headers.n < 6"
+        before = bodies(api, "target")
+        assert sorted(before + bodies(api), key=int) == NUMBERS
+        assert api.post(f"{path}/restart")[0] == 200
+        assert api.delete(path)[0] == 204
+        assert over(broker, api, path)["state"] == "stopped"
+        assert api.post(f"{path}/restart")[0] == 404
+        assert sorted(bodies(api, "target") + bodies(api), key=int) == NUMBERS
+
+
+def test_plans_that_make_no_sense_are_refused(api: ApiClient, channel: Any) -> None:
+    fill(channel)
+    path = "/queues/%2F/q/messages/jobs"
+    for plan, text in (
+        ({}, "action"),
+        ({"action": "burn"}, "burn"),
+        ({"action": "move"}, "either to_queue or to_exchange"),
+        ({"action": "delete", "to_queue": "x"}, "neither to_queue nor to_exchange"),
+        ({"action": "move", "to_queue": "none"}, "there is no queue 'none'"),
+        ({"action": "move", "to_queue": "q"}, "requeue"),
+        ({"action": "move", "to_exchange": "none"}, "there is no exchange 'none'"),
+        ({"action": "move", "to_queue": "x", "routing_key": "k"}, "routing_key goes with"),
+        ({"action": "delete", "filter": "size >"}, "filter, character 7"),
+        ({"action": "delete", "limit": 0}, "limit should be 1 at least"),
+        ({"action": "delete", "rate": -1}, "rate should be more than 0"),
+        ({"action": "delete", "positions": ["x"]}, "'x' is no position"),
+        ({"action": "delete", "colour": "red"}, "colour"),
+    ):
+        status, why = reason(api.post(path, plan))
+        assert status == 400 and text in why, why
+    assert bodies(api) == NUMBERS
+
+
+def test_moving_needs_permissions_for_both_ends(
+    broker: Broker, api: ApiClient, channel: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(channel)
+    fill(channel, "target", [])
+    broker.add_user("mover", "mover", ("management",))
+    mover = ApiClient(broker, "mover")
+    path = "/queues/%2F/q/messages/jobs"
+    move, delete, requeue = (
+        {"action": "move", "to_queue": "target"},
+        {"action": "delete", "filter": "headers.n = 0"},
+        {"action": "requeue"},
+    )
+    broker.set_permissions("mover", read="^target$", write=".*", configure="")
+    for plan in (move, delete, requeue):
+        assert mover.post(path, plan)[0] == 401
+    broker.set_permissions("mover", read="^q$", write="^other$", configure="")
+    assert mover.post(path, move)[0] == mover.post(path, requeue)[0] == 401
+    with caplog.at_level("INFO", logger="warren.audit"):
+        assert mover.post(path, delete)[0] == 200
+    begun = [record.getMessage() for record in caplog.records if record.name == "warren.audit"]
+    assert any("message_job_begun" in line and "mover" in line for line in begun), begun
+    api.put("/permissions/%2F/mover", EVERYTHING)
+    assert mover.post(path, move)[0] == 200
