@@ -25,10 +25,10 @@ UNDER_WAY_BYTES_MAX = 16 << 20
 on disk."""
 
 
-DUE_SLICE = 32
+DUE_SLICE = 64
 """Messages that are read in one go when they are due: each is wherever it was written."""
 
-READ_US = 40
+READ_US = 15
 """What it costs to read one."""
 
 
