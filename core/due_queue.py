@@ -193,13 +193,13 @@ class DueQueue(OneByOne):
 
     def fetch_expired(self, now: float, limit: int) -> list[Message]:
         """Messages that are due; fewer than the limit where they are large."""
-        return self._fetch(limit, _number(now, _POSITION))
+        return self._fetch(limit, now)
 
-    def _fetch(self, limit: int, last: int | None) -> list[Message]:
+    def _fetch(self, limit: int, now: float | None) -> list[Message]:
         messages: list[Message] = []
         octets = 0
         while len(messages) < limit and octets < FETCH_BYTES:
-            position = self._first(last)
+            position = self._first(now)
             if position is None:
                 break
             for message in self._taken((position,)):
@@ -207,10 +207,10 @@ class DueQueue(OneByOne):
                 messages.append(message)
         return messages
 
-    def _first(self, last: int | None) -> int | None:
-        """Take the first number that means something from the heap, up to a last one."""
-        self._drop_stale()
-        if not self._due or (last is not None and self._due[0] > last):
+    def _first(self, now: float | None) -> int | None:
+        """Take the first number that means something from the heap, if it is due by then."""
+        due_at = self.next_expiry()
+        if due_at is None or (now is not None and due_at > now):
             return None
         return heappop(self._due) & _POSITION
 

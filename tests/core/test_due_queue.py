@@ -230,6 +230,15 @@ def test_large_messages_are_handed_out_a_few_at_a_time(size: int) -> None:
     assert found == (3 if size > 3 else 400)
 
 
+@pytest.mark.parametrize("due", [1000.123456, 0.1 + 0.2, 1023.6280001, 7.000001])
+def test_a_message_is_due_when_the_queue_has_said(due: float) -> None:
+    """Otherwise a timer that is set for that moment would be set again and again."""
+    queue = published(FakeQueueStore(), due)
+    told = queue.next_expiry()
+    assert told is not None
+    assert len(queue.fetch_expired(told, 1)) == 1
+
+
 def test_it_takes_the_place_of_a_new_backing_queue() -> None:
     queue = due_queue(MemoryQueue(), list.clear)
     assert due_queue(queue, list.clear) is queue

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from random import Random
 from typing import cast
 
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
-from cluster import Cluster, ClusterNode
+from cluster import Cluster, ClusterNode, random_delays
 from pamqp import commands
 from pipe import Client
 
@@ -245,3 +246,71 @@ def test_a_transient_exchange_has_another_queue_when_the_node_of_its_queue_is_go
     delay(other, 1, 5000)
     cluster.clock.advance(6)
     assert other.counts("other") == (1, 0)
+
+
+class Publisher:
+    """A client that publishes numbers with delays, and knows which of them were confirmed."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self.client = client_of(cluster, node)
+        self.client.selects_confirms()
+        self.node = node
+        self.sent: list[int] = []
+        self.confirmed: set[int] = set()
+
+    def publishes(self, number: int, ms: int) -> None:
+        self.sent.append(number)
+        delay(self.client, number, ms)
+
+    def hear(self) -> None:
+        for frame in self.client.frames():
+            ack = frame.method
+            if isinstance(ack, commands.Basic.Ack):
+                upto = self.sent[: ack.delivery_tag]
+                self.confirmed.update(upto if ack.multiple else upto[-1:])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("carrier", ["gm", "log"])
+def test_whatever_was_confirmed_arrives_when_leaders_come_and_go(carrier: str, seed: int) -> None:
+    random = Random(seed)
+    cluster = Cluster("a", "b", "c", delay=random_delays(seed, 0.02))
+    policy = {"ha-mode": "all", "ha-sync-mode": "automatic", "ha-replication": carrier}
+    cluster["a"].node.policies.set("/", "ha", "^(dx|to)$", policy, 0, "queues")
+    cluster.clock.advance(1)
+    prepare(cluster)
+    publishers = {name: Publisher(cluster, name) for name in "abc"}
+    all_publishers = list(publishers.values())
+    published = 0
+    for _ in range(6):
+        for _ in range(random.randint(5, 40)):
+            name = random.choice(sorted(set(cluster.alive)))
+            publishers[name].publishes(published, random.randint(1, 20_000))
+            published += 1
+            if random.random() < 0.3:
+                cluster.clock.advance(random.uniform(0, 0.5))
+        cluster.clock.advance(random.uniform(0, 3))
+        victim = random.choice([record(cluster, node=cluster.alive[0]).leader, *"abc"])
+        publishers[victim].hear()
+        cluster.kill(victim)
+        cluster.clock.advance(random.uniform(5, 10))
+        cluster.comes_back(victim)
+        cluster.clock.advance(20)
+        publishers[victim] = Publisher(cluster, victim)
+        all_publishers.append(publishers[victim])
+        for queue in (QUEUE, "to"):
+            assert len(record(cluster, queue).in_sync) == 2, "no copy is whole again"
+    cluster.clock.advance(60)
+    confirmed: set[int] = set()
+    for publisher in all_publishers:
+        if publisher in publishers.values():
+            publisher.hear()
+        confirmed |= publisher.confirmed
+    assert len(confirmed) > published // 2
+    consumer = client_of(cluster, record(cluster, "to").leader)
+    consumer.sends(commands.Basic.Consume, queue="to", consumer_tag="c", no_ack=True)
+    cluster.clock.advance(5)
+    consumer.receives(commands.Basic.ConsumeOk)
+    found = [int(body) for body in consumer.receives_bodies()]
+    assert not confirmed - set(found), "confirmed messages are lost"
+    assert len(cluster[record(cluster).leader].queue(QUEUE)) == 0
