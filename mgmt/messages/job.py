@@ -308,7 +308,7 @@ class Job:
         self._less_under_way.set()
 
     async def _wait_for_room(self) -> None:
-        while self.under_way > UNDER_WAY_MAX or self._bytes_under_way > UNDER_WAY_BYTES:
+        while self.under_way + BATCH > UNDER_WAY_MAX or self._bytes_under_way > UNDER_WAY_BYTES:
             if self._stop_wanted.is_set():
                 return
             self._less_under_way.clear()

@@ -17,7 +17,6 @@ from server_process import ServerProcess
 
 from warren.mgmt.ctl.control_client import ControlClient, LocalTarget
 from warren.mgmt.ctl.errors import CtlError, Refused
-from warren.mgmt.messages.job import UNDER_WAY_MAX
 
 COUNT = 2000
 BODIES = [b"%d" % number for number in range(COUNT)]
@@ -164,8 +163,9 @@ def test_any_node_looks_and_moves_and_a_failover_loses_nothing(
     left = c.connect().channel()
     moved = contents(left, "new")
     assert contents(left, "old") == []
-    assert {body for body, _ in moved} == set(BODIES)
-    assert len(moved) <= COUNT + UNDER_WAY_MAX, "only what was under way may be there twice"
+    there = Counter([body for body, _ in moved])
+    assert set(there) == set(BODIES)
+    assert max(there.values()) <= 2, "what was under way may be in both queues, and is moved again"
 
 
 def _copies(node: ClusterProcess, queue: str) -> list[str]:
