@@ -109,8 +109,11 @@ class CutOffClients(threading.Thread):
             self._returned.add(int(method.body))
         elif method.name in ("basic.ack", "basic.nack"):
             last = method["delivery_tag"]
-            first = min(self._unconfirmed, default=last) if method["multiple"] else last
-            for tag in range(first, last + 1):
+            tags = [last]
+            if method["multiple"]:
+                # Some of them may have been answered one by one before.
+                tags = [tag for tag in self._unconfirmed if tag <= last]
+            for tag in tags:
                 self._settled(tag, method.name == "basic.ack")
 
     def _settled(self, tag: int, confirmed: bool) -> None:
