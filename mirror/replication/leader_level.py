@@ -327,9 +327,19 @@ class LeaderLevel(OneByOne):
 
     def oldest(self) -> int:
         """The position of the oldest message there is, pending or ready."""
-        head = self.inner.peek(0, 1, 1).messages if self.inner.length else []
-        ready = head[0].position if head else self.inner.next_position
+        ready = self._oldest_ready()
         return min(ready, min(self.pending, default=ready))
+
+    def _oldest_ready(self) -> int:
+        inner = self.inner
+        start, end = 0, inner.next_position
+        while inner.length and start < end:
+            messages, behind = inner.peek(start, 1, 1)
+            if messages:
+                return messages[0].position
+            # What would come next is pending or lost.
+            start = max(behind, start + 1)
+        return end
 
     def _fetched(self, messages: Iterable[Message]) -> None:
         run, level, pending = self._journal.run, self.level, self.pending

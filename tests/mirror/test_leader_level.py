@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from warren.core.backing_queue import Peeked
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope
 from warren.mirror.replication.leader_level import LeaderLevel
@@ -117,3 +118,29 @@ def test_what_was_noted_stays_so_when_an_older_announcement_is_heard_of_late() -
     level.hand_outs.noted_by_all(journal.announced.pop())
     level.hand_outs.noted_by_all(old)
     assert len(level.fetch_many(7)) == 7
+
+
+class InPieces(MemoryQueue):
+    """Looks at so many positions at once, as one does that has messages on a disk."""
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        end = min(start + 700, self.next_position)
+        peeked = super().peek(start, count_max, bytes_max)
+        there = [message for message in peeked.messages if message.position < end]
+        return Peeked(there, peeked.next_position if there else end)
+
+
+def test_the_oldest_message_is_found_behind_a_part_without_any() -> None:
+    """A mirror that lacks it would count as whole otherwise."""
+    journal = NotingJournal(at_once=True)
+    store = InPieces()
+    journal.level = level = LeaderLevel(store, 0, journal)  # type: ignore[arg-type]
+    assert level.oldest() == 0
+    for position in (5000, 6000):
+        store.skip_to(position)
+        level.publish(ENVELOPE, b"body", None, None, 0)
+    assert level.oldest() == 5000
+    level.ack([store.fetch() or pytest.fail("it is there")])
+    assert level.oldest() == 6000
+    level.ack([store.fetch() or pytest.fail("it is there")])
+    assert level.oldest() == store.next_position

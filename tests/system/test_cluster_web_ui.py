@@ -51,7 +51,11 @@ def out_of_sync(cluster: RunningCluster, queue: str, messages: int) -> None:
     synchronisation of many ends while somebody looks on."""
     body = {"pattern": "^none", "definition": {"ha-mode": "all", "ha-sync-batch-size": 1}}
     cluster["a"].changes("policies", "/", "later", body=body)
-    declare(cluster["a"], queue, messages)
+    declare(cluster["a"], queue)
+    # A mirror that is still there would get the messages when they are published.
+    wait_until(lambda: not cluster["a"].queue(queue).get("slave_nodes"))
+    publish(cluster["a"].connect().channel(), queue, [b"x" * 100] * messages)
+    cluster["a"].until_queue(queue, lambda row: row.get("messages") == messages)
     cluster["a"].changes("policies", "/", "later", body={**body, "pattern": "^later"})
     wait_until(lambda: len(cluster["a"].queue(queue).get("slave_nodes", ())) == 2)
 
