@@ -253,6 +253,9 @@ class Mirroring:
             led.leader.fenced = True
             led.member.leave()
         for copy in list(self._copies.values()):
+            if not copy.mirror.has_card:
+                # It is whole since a moment, and is to be found again.
+                self._write_card_of_copy(copy)
             for level in copy.mirror.levels:
                 level.is_about_to_stop()
             copy.member.leave()
