@@ -5,8 +5,10 @@ Costs are seconds of the processor, so that a busy machine makes no difference.
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
+from collections.abc import Iterator
 from time import thread_time
 
 import pytest
@@ -71,6 +73,14 @@ TOO_LARGE = {
     "a number of its own kind": "a{70000}",
     "many classes": "[ -\uffff]" * 300,
 }
+
+
+@pytest.fixture(autouse=True)
+def no_collection() -> Iterator[None]:
+    """A full collection walks what all tests of this process left: 0.17 s after loading them."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.mark.parametrize("pattern", [*SLOW, *PLAIN], ids=lambda pattern: str(pattern)[:30])
