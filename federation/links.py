@@ -16,14 +16,14 @@ from random import Random
 from typing import Any, TypeAlias
 
 from warren.client.connection import Target
-from warren.core.access import User
-from warren.core.exchange import Exchange
+from warren.core.access.access_control import User
+from warren.core.exchanges.exchange import Exchange
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
-from warren.core.parameters import CLUSTER_NAME
-from warren.core.periodic import Periodic
+from warren.core.policies.parameters import CLUSTER_NAME
 from warren.core.ports import Clock, Key
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.periodic import Periodic
 from warren.federation import sets, upstream
 from warren.federation.exchange_session import ExchangeSession
 from warren.federation.link import Link, Session

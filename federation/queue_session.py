@@ -18,7 +18,7 @@ from pamqp import commands
 
 from warren.client.connection import Connection
 from warren.client.events import Delivered
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 from warren.federation.marking import Marker
 from warren.federation.session import (
     COMMANDS,

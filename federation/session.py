@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from pamqp import commands
 
 from warren.client.connection import ChannelFailed, Connection, Target, open_any
-from warren.core.federation_hops import Broker
+from warren.core.exchanges.federation_hops import Broker
 from warren.federation.upstream import Upstream
 from warren.shovel.flow import CHANNEL, Flow, Progress
 from warren.shovel.transfer import AckMode

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-from warren.core.backing_queue import LEVELS
+from warren.core.backing.backing_queue import LEVELS
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
-from warren.core.records import QueueRecord
 from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import NotADataDirectory, read_identity
 from warren.persist.definitions_copy import (

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 
 FORMAT_VERSION = 1
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from warren.core.backing_queue import Listed
+from warren.core.backing.backing_queue import Listed
+from warren.core.backing.queue_store import Batch, Recovered
 from warren.core.log_line import log_event
-from warren.core.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Commit
-from warren.core.queue_store import Batch, Recovered
-from warren.core.settlement import PublishConfirms
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     COUNT_MAX,

@@ -16,11 +16,11 @@ from random import Random
 from typing import Any
 
 from warren.client.connection import Target
-from warren.core.access import AccessControl, User
+from warren.core.access.access_control import AccessControl, User
+from warren.core.definitions.records import ParameterRecord
 from warren.core.log_line import log_event
-from warren.core.periodic import Periodic
 from warren.core.ports import Clock, Conflict, Key, MetadataStore, Precondition, Write
-from warren.core.records import ParameterRecord
+from warren.core.scheduling.periodic import Periodic
 from warren.shovel import definition as definitions
 from warren.shovel.assignments import LOOK_S, Assignments, Place
 from warren.shovel.definition import Definition

@@ -10,12 +10,12 @@ import logging
 import time
 from collections.abc import Callable
 
-from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.paging import Pager
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.log_line import log_event
-from warren.core.paging import Pager
 from warren.core.ports import Clock, MetadataStore
-from warren.core.variable_queue import VariableQueue
-from warren.core.waiting import at_risk
+from warren.core.scheduling.waiting import at_risk
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.deleted_queues import DeletedQueues
 from warren.persist.filesystem import RealFileSystem

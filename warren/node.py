@@ -34,21 +34,21 @@ from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config
 from warren.config import Listener as Address
-from warren.core.access import AccessControl, create_defaults
-from warren.core.alarms import Alarms, Resource
-from warren.core.backing_queue import BackingQueue, BackingSpec
-from warren.core.disk_monitor import DiskMonitor
+from warren.core.access.access_control import AccessControl, create_defaults
+from warren.core.access.password import Passwords
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.paging import Pager
+from warren.core.definitions.records import QueueRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table
 from warren.core.log_line import log_event, log_fault
-from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
-from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
-from warren.core.paging import Pager
-from warren.core.password import Passwords
-from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
-from warren.core.records import QueueRecord
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.resources.alarms import Alarms, Resource
+from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.memory_monitor import MemoryMonitor, limit_bytes, total_memory
+from warren.core.scheduling.periodic import Periodic
 from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
 from warren.federation.sets import COMPONENT as UPSTREAM_SET

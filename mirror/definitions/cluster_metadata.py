@@ -22,8 +22,8 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from warren.core.definition_replica import Replica
-from warren.core.definition_table import Change
+from warren.core.definitions.definition_replica import Replica
+from warren.core.definitions.definition_table import Change
 from warren.core.log_line import log_event
 from warren.core.ports import Commit, Precondition, Write
 from warren.mirror.definitions.batch_writer import BatchWriter, Decision, WriterSuperseded

@@ -16,10 +16,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from warren.core.definition_table import Change
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.record_format import UNREADABLE, decode_path
 from warren.core.log_line import log_event
 from warren.core.ports import Key
-from warren.core.record_format import UNREADABLE, decode_path
 from warren.mirror.definitions.cluster_log import logger
 from warren.mirror.definitions.codec import (
     Keys,

@@ -12,7 +12,7 @@ from enum import Enum
 from random import Random
 from typing import NamedTuple
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.circulation import Circulation
 from warren.mirror.gm.effects import Confirmed, Effect, Send, SetTimer, Stopped

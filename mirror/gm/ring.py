@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, STOPPED, MemberBase
 from warren.mirror.gm.circulation import Progress

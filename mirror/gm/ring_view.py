@@ -10,7 +10,7 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import NamedTuple
 
-from warren.core.records import GroupRecord, QueueRecord
+from warren.core.definitions.records import GroupRecord, QueueRecord
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.view import id_of
 

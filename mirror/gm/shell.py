@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Collection
 from random import Random
 
+from warren.core.definitions.records import GroupRecord, QueueRecord, group_key
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
-from warren.core.records import GroupRecord, QueueRecord, group_key
 from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
 from warren.mirror.gm.base import NEW, STOPPED

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 from warren.mirror.messages.post import Undeliverable
 
 SAME_ENVELOPE = 1

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table, from_plain
-from warren.core.firehose import TracedClient
-from warren.core.message import NOBODY, Envelope, Message
-from warren.core.queue import Queue
-from warren.core.settlement import PENDING, REJECTED
+from warren.core.messages.firehose import TracedClient
+from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.queue import Queue
 from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.remote.settling import PublishedReport, Verdict
 

@@ -24,19 +24,19 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.field import Table, to_plain
-from warren.core.firehose import Firehose, TracedClient
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope, Message
-from warren.core.moving import Moving, Unanswered
+from warren.core.messages.firehose import Firehose, TracedClient
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import Timer
-from warren.core.queue import Fetched, Queue, QueueOwner
-from warren.core.queue_arguments import QueueSettings
-from warren.core.records import QueueRecord
-from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.waiting import Event, run
+from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.queues.moving import Moving, Unanswered
+from warren.core.queues.queue import Fetched, Queue, QueueOwner
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
 from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
 from warren.mirror.messages.post import Kind

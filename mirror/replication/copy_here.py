@@ -8,9 +8,9 @@ from typing import Protocol
 
 import msgspec
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
-from warren.core.records import QueueRecord
 from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.confirm_rule import ALL

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, cast
 
-from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, OneByOne, Peeked
-from warren.core.message import Envelope, Message
-from warren.core.redelivery import CountingQueue
-from warren.core.settlement import PublishConfirms
+from warren.core.backing.backing_queue import (
+    BackingQueueStatus,
+    Listed,
+    MirroredLevel,
+    OneByOne,
+    Peeked,
+)
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
+from warren.core.queues.redelivery import CountingQueue
 from warren.mirror.replication.hand_outs import HandOuts
 from warren.mirror.replication.instructions import Op
 

@@ -24,25 +24,25 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from warren.core import queue_arguments
-from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
-from warren.core.definition_table import CompletedCommit
-from warren.core.due_queue import due_queue
+from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
+from warren.core.backing.due_queue import due_queue
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.definitions.definition_table import CompletedCommit
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound, PreconditionFailed, no_queue
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
-from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node
 from warren.core.ports import Clock, Commit, Key, MetadataStore
-from warren.core.priority_queue import PriorityQueue
-from warren.core.queue import Queue
-from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, majority_of, type_of
-from warren.core.quorum_level import LastingEnvelopes, quorum_level
-from warren.core.records import QueueRecord
-from warren.core.turns import Turns
-from warren.core.vhost import QUEUE_ID_BITS
-from warren.core.waiting import Event, Waiting, run
+from warren.core.queues import queue_arguments
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_type import QUORUM, majority_of, type_of
+from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Event, Waiting, run
+from warren.core.vhosts.vhost import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from warren.core.backing_queue import MirroredLevel
-from warren.core.due_queue import DueQueue
-from warren.core.quorum_level import QuorumLevel
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.backing.due_queue import DueQueue
+from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.due_levels import DueLeaderLevel, DueMirrorLevel
 from warren.mirror.replication.leader_level import Journal, LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel

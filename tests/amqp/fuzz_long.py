@@ -20,8 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-HERE = Path(__file__).parent
-sys.path += [str(HERE), str(HERE.parent / "simulation")]
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
 from pipe import Client, start_ok  # noqa: E402
 from sessions import make_openings, make_pool, mutated, random_session, reactions  # noqa: E402

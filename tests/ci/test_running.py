@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import warren.core.queue
+import warren.core.queues.queue
 
 TESTS = Path(__file__).parents[1]
 
@@ -63,11 +63,11 @@ def test_each_process_begins_to_collect_elsewhere_and_collects_all(
 @pytest.mark.parametrize(
     ("module", "mark"),
     [
-        ("core/test_topic.py", None),
+        ("core/exchanges/test_topic.py", None),
         ("system/test_web_ui.py", "browser"),
         ("system/test_coming_back.py", "cluster"),
         ("mirror/test_etcd.py", "cluster"),
-        ("spark/test_source.py", "spark"),
+        ("spark/source/test_source.py", "spark"),
     ],
 )
 def test_what_a_test_needs_is_a_mark(shared: ModuleType, module: str, mark: str | None) -> None:
@@ -84,4 +84,4 @@ def test_compiled_modules_are_kept_whatever_the_environment_says() -> None:
 
 def test_assertions_of_the_broker_are_as_they_are_without_pytest() -> None:
     assert "@pytest_ar" in globals()
-    assert "@pytest_ar" not in vars(warren.core.queue)
+    assert "@pytest_ar" not in vars(warren.core.queues.queue)

@@ -12,9 +12,9 @@ from pamqp import commands
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import AmqpContentCodec
 from warren.client.connection import ChannelFailed, ConnectionFailed
-from warren.core.binding import Binding
-from warren.core.exchange import Exchange, make_exchange
-from warren.core.federation_hops import Broker
+from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.exchange import Exchange, make_exchange
+from warren.core.exchanges.federation_hops import Broker
 from warren.federation.exchange_session import HELPER_TYPE, ExchangeSession
 from warren.federation.marking import Marker
 from warren.federation.status import Wanted

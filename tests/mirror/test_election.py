@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from warren.core.records import QueueRecord
+from warren.core.definitions.records import QueueRecord
 from warren.mirror.replication.confirm_rule import ALL
 from warren.mirror.replication.election import Answer, Standing, Vote, decide
 

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.core.records import GroupMemberRecord, GroupRecord
+from warren.core.definitions.records import GroupMemberRecord, GroupRecord
 from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.gm.base import JOINED, STOPPED
 from warren.mirror.gm.effects import Effect, ReadRecord, Stopped, Transact

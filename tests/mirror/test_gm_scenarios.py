@@ -11,7 +11,7 @@ import pytest
 from gm_group import Group
 from gm_process import GROUP, Process
 
-from warren.core.records import GroupMemberRecord, GroupRecord
+from warren.core.definitions.records import GroupMemberRecord, GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.base import JOINED, JOINING, Limits
 from warren.mirror.gm.effects import (

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
 
-from warren.core.policy_definition import check_definition
-from warren.core.records import QueueRecord
-from warren.core.validation import ValidationFailed
+from warren.core.definitions.records import QueueRecord
+from warren.core.definitions.validation import ValidationFailed
+from warren.core.policies.policy_definition import check_definition
 from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm.ring_view import Shown, Standing
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import gc
-import sys
 from contextlib import nullcontext
-from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster, ClusterNode
 from pamqp import commands
 from pipe import Client, publish_frames
 
 from warren.amqp.properties import AmqpContentCodec
-from warren.core.backing_queue import BackingSpec
-from warren.core.consumers import Consumer
+from warren.core.backing.backing_queue import BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope
-from warren.core.records import QueueRecord
-from warren.core.waiting import run
+from warren.core.messages.message import Envelope
+from warren.core.queues.consumers import Consumer
+from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader import BATCH_BYTES_MAX

@@ -10,8 +10,8 @@ from disk import PowerLost, SimulatedDisk
 from stored_node import ORDERS, StoredNode
 from test_storage import LIMITS, NODE_ID, QUEUE, STORE, Node
 
-from warren.core.message import Envelope, Message
-from warren.core.quorum_level import LastingEnvelopes, QuorumLevel
+from warren.core.messages.message import Envelope, Message
+from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel
 from warren.persist.check import check
 from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem

@@ -18,11 +18,11 @@ from disk import SimulatedDisk
 from jobs import Jobs
 from manual_clock import ManualClock
 
-from warren.core.definition_table import CompletedCommit
-from warren.core.message import PAGED_OUT, Envelope, Message
-from warren.core.paging import Pager
+from warren.core.backing.paging import Pager
+from warren.core.backing.variable_queue import DEFAULT_MODE, LAZY_MODE, VariableQueue
+from warren.core.definitions.definition_table import CompletedCommit
+from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.core.ports import Commit
-from warren.core.variable_queue import DEFAULT_MODE, LAZY_MODE, VariableQueue
 from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
 from warren.persist.deleted_queues import NOTED, DeletedQueues, Puts, note_key

@@ -14,7 +14,7 @@ from network import Network
 from scheduler import Scheduler
 from shared_store import Answer, Outcome, SharedStore
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, JOINING, Limits
 from warren.mirror.gm.catch_up import missed

@@ -7,18 +7,13 @@ history, for want of one that is bad enough; `test_gm_scenarios.py` has it under
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.append(str(Path(__file__).parent))
-
 import gm_history
+import pytest
 
 from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm import catch_up

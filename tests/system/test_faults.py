@@ -18,8 +18,8 @@ from warren import Broker
 from warren.amqp.heartbeat import Heartbeat
 from warren.compat_tests.raw_client import RawChannel, RawClient
 from warren.compat_tests.raw_connection import Silence, SocketClosed
-from warren.core.alarms import Resource
-from warren.core.paging import Pager
+from warren.core.backing.paging import Pager
+from warren.core.resources.alarms import Resource
 from warren.faults import NodeFailed
 from warren.persist import checkpoint
 from warren.persist.filesystem import RealFile
