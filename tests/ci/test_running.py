@@ -22,9 +22,13 @@ def shared(request: pytest.FixtureRequest) -> ModuleType:
     return plugin
 
 
+def house(module: Path) -> str:
+    return module.relative_to(TESTS).parts[0]
+
+
 def in_order(shared: ModuleType) -> list[Path]:
     """The modules of all tests, two tests of each, as a process of several would run them."""
-    modules = [module for _ in range(2) for module in sorted(TESTS.glob("*/test_*.py"))]
+    modules = [module for _ in range(2) for module in sorted(TESTS.rglob("test_*.py"))]
     items = [SimpleNamespace(path=module, add_marker=lambda mark: None) for module in modules]
     shared.pytest_collection_modifyitems(SimpleNamespace(workerinput={}), items)
     return [item.path for item in items]
@@ -33,7 +37,7 @@ def in_order(shared: ModuleType) -> list[Path]:
 def test_spark_comes_first_and_no_module_is_cut(shared: ModuleType) -> None:
     run = in_order(shared)
     assert all(first == second for first, second in zip(run[::2], run[1::2], strict=True))
-    others = next(place for place, module in enumerate(run) if module.parent.name != "spark")
+    others = next(place for place, module in enumerate(run) if house(module) != "spark")
     names = {module.name for module in run[:others]}
     assert names >= {"test_source.py", "test_sink.py", "test_stream_query.py"}
 
@@ -41,7 +45,7 @@ def test_spark_comes_first_and_no_module_is_cut(shared: ModuleType) -> None:
 def test_tests_that_wait_are_mixed_with_tests_that_compute_and_are_never_last(
     shared: ModuleType,
 ) -> None:
-    houses = [module.parent.name for module in in_order(shared)]
+    houses = [house(module) for module in in_order(shared)]
     for part in (houses[: len(houses) // 2], houses[len(houses) // 2 :]):
         assert {"system", "mgmt", "core", "amqp"} <= {*part}
     assert not {"system", "mgmt", "spark"} & {*houses[-len(houses) // 10 :]}

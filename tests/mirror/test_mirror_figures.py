@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cluster import Cluster
-from test_mirrored_queues import mirrored, record
+from mirrored import mirrored, record
 
 
 @pytest.fixture

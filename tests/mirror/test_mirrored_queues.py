@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 from cluster import Cluster, ClusterNode
+from mirrored import declare_mirrored, mirrored, record
 from pamqp import commands
 from pipe import Client, publish_frames
 
@@ -31,29 +32,6 @@ def cluster() -> Cluster:
     cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
     cluster.settle()
     return cluster
-
-
-def record(cluster: Cluster, queue: str, node: str = "b") -> QueueRecord:
-    stored = cluster[node].metadata.get(("queue", "/", queue))
-    assert stored is not None and isinstance(stored.record, QueueRecord)
-    return stored.record
-
-
-def declare_mirrored(
-    cluster: Cluster, client: Client, queue: str, arguments: dict[str, Field] | None = None
-) -> None:
-    """Declare a queue at the node of the client, and wait for its mirrors."""
-    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments=arguments or {})
-    cluster.clock.advance(3)
-    client.receives(commands.Queue.DeclareOk)
-
-
-def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
-    """Declare a queue and wait for its mirrors."""
-    client = cluster[node].connects()
-    client.opens_channel(1)
-    declare_mirrored(cluster, client, queue)
-    assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
 
 
 def mirrored_later(cluster: Cluster, **definition: str) -> Client:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from disk import PowerLost, SimulatedDisk
 from stored_node import ORDERS, StoredNode
-from test_storage import LIMITS, NODE_ID, QUEUE, STORE, Node
+from stored_queues import LIMITS, NODE_ID, QUEUE, STORE, Node
 
 from warren.core.messages.message import Envelope, Message
 from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel

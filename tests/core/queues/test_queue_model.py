@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fake_queue_store import FakeQueueStore
 from hypothesis import HealthCheck, settings
@@ -22,6 +21,7 @@ from hypothesis.stateful import (
     rule,
 )
 from manual_clock import ManualClock
+from recorder import SOMEBODY, Recorder
 
 from warren.core.backing.backing_queue import BackingQueue
 from warren.core.backing.memory_queue import MemoryQueue
@@ -29,16 +29,13 @@ from warren.core.backing.paging import Pager
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.backing.variable_queue import BatchSizes, VariableQueue
 from warren.core.errors import AccessRefused
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import REJECTED, SETTLED
-from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.consumers import Blocked
 from warren.core.queues.queue import DeadLetters, DeathReason, Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
-
-SOMEBODY = TracedClient("connection", 1, "user")
 
 
 class Owner:
@@ -78,45 +75,6 @@ class Owner:
 
     def queue_unused(self, queue: Queue) -> None:
         self.unused.append(queue.name)
-
-
-class Recorder(Consumer):
-    """A consumer that keeps what it is handed."""
-
-    def __init__(self, queue: Queue, tag: str, **options: Any) -> None:
-        chosen = {"no_ack": False, "exclusive": False, "priority": 0, "prefetch": 0} | options
-        super().__init__(queue, tag, arguments={}, **chosen)
-        self.got: list[tuple[bytes, bool]] = []
-        self.held: list[Message] = []
-        self.was_cancelled = False
-
-    def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
-        self.got.append((body, redelivered))
-
-    def take(self, message: Message) -> None:
-        self.got.append((message.body, message.redelivered))
-        self.held.append(message)
-        message.holder = self
-        self.unacked += 1
-        if self.unacked >= self.prefetch:
-            self.block(Blocked.PREFETCH)
-
-    def take_many(self, messages: list[Message]) -> None:
-        assert len(messages) <= self.capacity()
-        for message in messages:
-            self.take(message)
-
-    def capacity(self) -> int:
-        return self.prefetch - self.unacked
-
-    def traced_as(self) -> TracedClient:
-        return SOMEBODY
-
-    def move_to(self, queue: Queue) -> None:
-        raise AssertionError("there is no other node")
-
-    def cancelled(self) -> None:
-        self.was_cancelled = True
 
 
 @dataclass

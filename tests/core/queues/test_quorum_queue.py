@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from bare_vhost import new_vhost
+from durable_queue import DurableQueue
 from fake_queue_store import FakeQueueStore
 from manual_clock import ManualClock
-from test_burials import DurableQueue
-from test_queue_model import Recorder
+from recorder import Recorder
 
 from warren.amqp.properties import AmqpContentCodec, encode_properties
 from warren.core.backing.backing_queue import BackingSpec

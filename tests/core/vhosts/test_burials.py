@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from bare_vhost import new_vhost
+from durable_queue import DurableQueue
 from manual_clock import ManualClock
 
 from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing.backing_queue import BackingSpec
-from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table, long, longstr
 from warren.core.messages.firehose import TracedClient
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms
 from warren.core.messages.succession import AGAIN_S
 from warren.core.queues.queue import Queue
@@ -27,45 +26,6 @@ from warren.core.vhosts.burials import BURIAL_US
 from warren.core.vhosts.vhost import VirtualHost
 
 SOMEBODY = TracedClient("connection", 1, "user")
-
-
-class DurableQueue(MemoryQueue):
-    """Has nothing safe until it is told so, and notes what leaves it."""
-
-    __slots__ = ("removed", "waiting")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.defers_confirms = True
-        self.waiting: list[tuple[PublishConfirms, int]] = []
-        self.removed: list[bytes] = []
-
-    def publish(
-        self,
-        envelope: Envelope,
-        body: bytes,
-        expires_at: float | None,
-        confirms: PublishConfirms | None,
-        publish_seq: int,
-    ) -> None:
-        super().publish(envelope, body, expires_at, confirms, publish_seq)
-        if confirms is not None:
-            self.waiting.append((confirms, publish_seq))
-
-    def ack(self, messages: Collection[Message]) -> None:
-        self.removed += [message.body for message in messages]
-
-    def sync(self) -> None:
-        """Everything it was given is safe."""
-        waiting, self.waiting = self.waiting, []
-        for confirms, publish_seq in waiting:
-            confirms.settle(publish_seq)
-
-    def fail(self) -> None:
-        """Nobody can say what became of it."""
-        waiting, self.waiting = self.waiting, []
-        for confirms, publish_seq in waiting:
-            confirms.refuse(publish_seq)
 
 
 class Answers:

@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from store_history import History
 from stored_node import INVOICES, ORDERS
-from test_snapshot_steps import History
 
 from warren.persist.check import open_store
 from warren.persist.filesystem import RealFileSystem
