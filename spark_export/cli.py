@@ -29,7 +29,7 @@ from warren.spark_export.snapshot.snapshot_file import LEASE_S_MAX, utc_text
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from warren.spark_export.export.export import Progress
+    from warren.spark_export.export.export import ExportProgress
     from warren.spark_export.export.manifest import Manifest
     from warren.spark_export.snapshot.cursor import ListedCursor
     from warren.spark_export.snapshot.plan import QueueSelector
@@ -517,7 +517,7 @@ def _spark(master: str) -> Iterator[SparkSession]:
 class ProgressBar:
     """Draws on the standard error output."""
 
-    def __call__(self, told: Progress) -> None:
+    def __call__(self, told: ExportProgress) -> None:
         filled = BAR_WIDTH * told.units // max(told.units_total, 1)
         bar = "#" * filled + "." * (BAR_WIDTH - filled)
         text = f"\r[{bar}] {told.units}/{told.units_total} shares, {told.octets_total} bytes"

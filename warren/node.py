@@ -62,7 +62,7 @@ from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import SecondCopy, expect_definitions
-from warren.persist.storage import Limits
+from warren.persist.storage import StorageSizes
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import Shovels
@@ -280,7 +280,7 @@ class RunningNode:
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
-                limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
+                limits=StorageSizes(config.store_file_bytes_max, config.embed_below)._replace(
                     open_files_max=descriptors().log_files
                 ),
                 pinned_max=lambda: _pinned_max(config, directory.path),

@@ -40,8 +40,8 @@ from warren.mirror.definitions.etcd import (
 )
 from warren.mirror.definitions.history import (
     DefinitionHistory,
+    HistoryProgress,
     HistoryStream,
-    Progress,
     Revision,
     Unread,
 )
@@ -386,7 +386,7 @@ class ClusterMetadata(SharedDefinitions):
 
     async def _look_after(self) -> None:
         """Notice, while nothing is written, that etcd is lost or that the watch has stalled."""
-        progress = Progress(0, 0)
+        progress = HistoryProgress(0, 0)
         stream, applied = self._stream, self._revision
         while True:
             await asyncio.sleep(self._check_interval_s)

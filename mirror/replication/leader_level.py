@@ -19,7 +19,7 @@ from warren.mirror.replication.hand_outs import HandOuts
 from warren.mirror.replication.instructions import Op
 
 
-class Journal(Protocol):
+class InstructionLog(Protocol):
     """Where a leader writes down what its queue does, and who knows when all mirrors have it."""
 
     again: bool
@@ -85,7 +85,7 @@ class LeaderLevel(OneByOne):
         "taken",
     )
 
-    def __init__(self, inner: MirroredLevel, level: int, journal: Journal) -> None:
+    def __init__(self, inner: MirroredLevel, level: int, journal: InstructionLog) -> None:
         self.inner = inner
         self.level = level
         self.pending: dict[int, Message] = {}

@@ -51,7 +51,7 @@ from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.election import VOTE_S, Answer, Standing, Vote, can_be_elected
+from warren.mirror.replication.election import VOTE_S, Answer, CandidateCopy, Vote, can_be_elected
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
@@ -1117,7 +1117,7 @@ class Mirroring:
             if isinstance(answer, str):
                 return Vote(answer)
             (epoch, batch), positions, from_disk = answer
-            return Standing((epoch, batch), positions, from_disk)
+            return CandidateCopy((epoch, batch), positions, from_disk)
 
         def finish(node: str, result: Callable[[], Answer]) -> None:
             nonlocal left
@@ -1137,7 +1137,7 @@ class Mirroring:
 
     async def _asked_to_vote(
         self, _node: str, queue_id: int, epoch: int, ballot: int
-    ) -> Standing | str:
+    ) -> CandidateCopy | str:
         copy = self._copies.get(queue_id)
         answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
         return answer.value if isinstance(answer, Vote) else answer

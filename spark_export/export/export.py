@@ -121,7 +121,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ExportProgress:
     """Shares of the units, each of which a task writes, and octets of all their records."""
 
     units: int
@@ -249,7 +249,7 @@ def run(
     wish: Wish,
     *,
     parallelism: int | None = None,
-    tell: Callable[[Progress], None] = lambda progress: None,
+    tell: Callable[[ExportProgress], None] = lambda progress: None,
 ) -> Manifest:
     """Export; `tell` hears how far it is. Spark is asked for when everything else is in order.
 
@@ -268,7 +268,7 @@ def run(
         schema = spark_schema(columns(plan.options)).jsonValue()
         renewal = Renewal(plan.snapshot, wish.lease_s) if plan.owns_snapshot else None
 
-        def look(progress: Progress) -> None:
+        def look(progress: ExportProgress) -> None:
             if renewal is not None:
                 renewal.look(time.monotonic())
             tell(progress)
@@ -326,7 +326,7 @@ def _write(
     spark: SparkSession,
     work: list[ExportTask],
     parallelism: int | None,
-    tell: Callable[[Progress], None],
+    tell: Callable[[ExportProgress], None],
 ) -> list[ExportedFile]:
     context = spark.sparkContext
     # Of this run alone: the Spark there is may have run an export of this name before.
@@ -355,7 +355,7 @@ def _write(
     try:
         while thread.is_alive():
             thread.join(POLL_S)
-            tell(Progress(_finished(context, group), len(shares), octets))
+            tell(ExportProgress(_finished(context, group), len(shares), octets))
     except BaseException:
         context.cancelJobGroup(group)
         raise

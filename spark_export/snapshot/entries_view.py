@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warren.persist.filesystem import File, FileSystem
-from warren.persist.format import SEGMENT_ENTRIES, Frame
+from warren.persist.format import SEGMENT_ENTRIES, SegmentChange
 from warren.persist.log_reader import Scan
 from warren.persist.segment import Columns, Segment
 from warren.persist.store_view import Harmed, StoreView
@@ -34,7 +34,7 @@ class ArrayColumns(Columns):
 
     __slots__ = ()
 
-    def set_each(self, frame: Frame) -> None:
+    def set_each(self, frame: SegmentChange) -> None:
         relative = np.frombuffer(frame.relative, np.uint16)
         if not len(relative):
             return

@@ -19,7 +19,7 @@ from warren.federation.exchange_session import HELPER_TYPE, ExchangeSession
 from warren.federation.marking import Marker
 from warren.federation.status import Wanted
 from warren.federation.upstream import parse
-from warren.shovel.flow import Progress
+from warren.shovel.flow import FlowProgress
 
 QUEUE = "federation: x -> down"
 
@@ -90,7 +90,7 @@ class Upstream:
 class Nobody:
     def running(self, uri: str) -> None: ...
 
-    def progressed(self, progress: Progress) -> None: ...
+    def progressed(self, progress: FlowProgress) -> None: ...
 
 
 def exchange(*keys: str) -> Exchange:

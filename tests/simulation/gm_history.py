@@ -28,7 +28,7 @@ from gm_process import GROUP, Process, World, alive  # noqa: E402
 from scheduler import Scheduler  # noqa: E402
 
 from warren.mirror.carriers.ports import MemberId, StopReason  # noqa: E402
-from warren.mirror.gm.base import Limits  # noqa: E402
+from warren.mirror.gm.base import GmLimits  # noqa: E402
 from warren.mirror.gm.view import alive_members  # noqa: E402
 
 FAULTY_S = 0.6
@@ -106,7 +106,7 @@ class History:
         world.network.down_may_overtake = random.random() < 0.3
         world.store.watch_chance = random.choice((0.0, 0.5, 1.0))
         if random.random() < 0.2:
-            world.limits = Limits(
+            world.limits = GmLimits(
                 held_bytes_max=600, flush_bytes=150, suspicion_s=0.02, founding_s=0.1
             )
         if random.random() < 0.3:

@@ -50,11 +50,11 @@ from warren.persist.format import (  # noqa: E402
 )
 from warren.persist.queue_index import QueueIndex  # noqa: E402
 from warren.persist.recovery import Recovery  # noqa: E402
-from warren.persist.storage import Limits, Storage, empty_transient  # noqa: E402
+from warren.persist.storage import Storage, StorageSizes, empty_transient  # noqa: E402
 
 DIRECTORY = Path("/store")
 NODE_ID = b"0123456789abcdef"
-LIMITS = Limits(
+LIMITS = StorageSizes(
     file_bytes_max=3000,
     embed_below=300,
     checkpoint_bytes=4000,

@@ -6,7 +6,7 @@ from handmade_snapshot import snapshot_directory
 
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import Record
-from warren.persist.segment import Entry
+from warren.persist.segment import IndexEntry
 from warren.persist.store_view import RecordReader
 from warren.spark_export.snapshot.filters import Interval
 from warren.spark_export.snapshot.plan import plan_units
@@ -33,7 +33,7 @@ def records_of(units: list[Unit]) -> dict[tuple[str, str], dict[int, Record]]:
             messages = found.setdefault((unit.vhost, unit.queue), {})
             for row in unit.entries().tolist():
                 assert row[0] not in messages, "a position twice"
-                messages[row[0]] = reader.read(unit.queue_id, Entry(*row))
+                messages[row[0]] = reader.read(unit.queue_id, IndexEntry(*row))
         finally:
             reader.close()
     return found

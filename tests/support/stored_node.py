@@ -18,9 +18,9 @@ from warren.persist.filesystem import RealFileSystem
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.queue_index import QueueIndex
 from warren.persist.recovery import STORE_DIRECTORY, Recovery
-from warren.persist.storage import Limits, Storage, empty_transient
+from warren.persist.storage import Storage, StorageSizes, empty_transient
 
-LIMITS = Limits(file_bytes_max=65536, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
+LIMITS = StorageSizes(file_bytes_max=65536, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
 
 ORDERS, INVOICES, EMPTY = 0x100, 0x200, 0x300
 NAMES = {ORDERS: "orders", INVOICES: "invoices", EMPTY: "empty"}

@@ -19,7 +19,7 @@ from warren.persist.format import FILE_HEADER_BYTES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.queue_index import QueueIndex
 from warren.persist.recovery import Recovery
-from warren.persist.storage import Limits, Storage, empty_transient
+from warren.persist.storage import Storage, StorageSizes, empty_transient
 
 STORE = Path("/data/store")
 
@@ -30,7 +30,7 @@ NODE_ID = b"n" * 16
 QUEUE, OTHER = 0x100, 0x200
 
 
-LIMITS = Limits(file_bytes_max=1 << 20, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
+LIMITS = StorageSizes(file_bytes_max=1 << 20, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
 
 
 class Publisher:
@@ -52,7 +52,7 @@ class Node:
     def __init__(
         self,
         disk: SimulatedDisk,
-        limits: Limits = LIMITS,
+        limits: StorageSizes = LIMITS,
         defined: Sequence[int] = (),
         deleted: Sequence[int] = (),
     ) -> None:

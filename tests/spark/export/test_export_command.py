@@ -22,7 +22,7 @@ from warren.mgmt.command_line import warren
 from warren.persist.pins import measure
 from warren.spark_export import cli, read_export
 from warren.spark_export.errors import SnapshotGone, StoreRefused
-from warren.spark_export.export.export import Progress, Renewal, begin, run
+from warren.spark_export.export.export import ExportProgress, Renewal, begin, run
 from warren.spark_export.export.manifest import Manifest, find_manifest
 from warren.spark_export.snapshot.options import parse_options
 from warren.spark_export.snapshot.plan import QueueSelector
@@ -155,7 +155,7 @@ def test_an_export_is_written_by_spark_and_read_as_it_was(
 def test_progress_is_that_of_this_run_alone(
     spark: SparkSession, node: StoredNode, tmp_path: Path
 ) -> None:
-    told: list[Progress] = []
+    told: list[ExportProgress] = []
     for directory in ("first", "second"):
         run(lambda: spark, node.directory.path, tmp_path / directory, "x", wish(), tell=told.append)
     assert all(one.units <= one.units_total for one in told)
@@ -170,7 +170,7 @@ def test_an_export_that_runs_keeps_its_snapshot(
     nearly_over = plan.snapshot.extend(60)
     kept: list[Snapshot] = []
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: ExportProgress) -> None:
         kept.extend(list_snapshots(store))
 
     run(lambda: spark, store, tmp_path / "to", "x", wish(lease_s=3600), tell=tell)

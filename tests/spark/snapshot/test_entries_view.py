@@ -13,7 +13,7 @@ from stored_node import INVOICES, ORDERS
 
 from warren.persist.check import open_store
 from warren.persist.filesystem import RealFileSystem
-from warren.persist.format import BATCH_HEADER_BYTES, FILE_HEADER_BYTES, Frame, Harm
+from warren.persist.format import BATCH_HEADER_BYTES, FILE_HEADER_BYTES, Harm, SegmentChange
 from warren.persist.log_writer import file_name
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.persist.segment import Columns
@@ -146,7 +146,7 @@ def test_ranges_that_overlap_count_in_the_order_of_the_journal() -> None:
 
 
 def test_entries_with_gaps_are_taken_as_one_by_one() -> None:
-    frame = Frame(
+    frame = SegmentChange(
         0, 1, array("H", [3, 9, 4]), array("Q", [1, 2, 3]), array("Q", [4, 5, 6]),
         array("I", [7, 8, 9]), array("I", [10, 11, 12]), array("H", [9, 10]),
     )  # fmt: skip
