@@ -233,8 +233,15 @@ def test_an_export_that_was_killed_and_run_again_has_the_same_files(
     killed = tmp_path / "killed" if place == "directory" else request.getfixturevalue("s3_url")
     snapshot = create(store, QueueSelector())
     wanted = export(store, tmp_path / "whole", "full", wish(snapshot=snapshot.directory))
-    here = Path(__file__).parent
-    command = [sys.executable, "-P", "-c", PROGRAM, str(here), str(here.parent / "persist")]
+    tests = Path(__file__).parents[2]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        PROGRAM,
+        str(tests / "support"),
+        str(tests / "simulation"),
+    ]
     arguments = [store, killed, snapshot.directory, units]
     ended = subprocess.run([*command, *map(str, arguments)], check=False)
     assert ended.returncode == -signal.SIGKILL

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COUNT = 1000
 PATIENCE_S = 30.0
-DRIVER = Path(__file__).with_name("cluster_driver.py")
+DRIVER = Path(__file__).parents[2] / "support" / "cluster_driver.py"
 
 
 @pytest.fixture(scope="module")

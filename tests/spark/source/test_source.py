@@ -273,10 +273,10 @@ def test_a_snapshot_goes_with_the_application_that_took_it(
     publish(node, b"one", ORDERS)
     node.flush()
     node.stop()
-    script = str(Path(__file__).parent / "session_driver.py")
+    script = str(Path(__file__).parents[2] / "support" / "session_driver.py")
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", script, str(data), str(tmp_path), worker_python],
+            [sys.executable, script, str(data), str(tmp_path), worker_python],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -64,11 +64,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory, worker_python: str) -> Iter
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("there is no Java")
     directory = tmp_path_factory.mktemp("driver")
-    script = str(Path(__file__).parent / "stream_driver.py")
+    script = str(Path(__file__).parents[2] / "support" / "stream_driver.py")
     log = directory / "driver.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-P", script, str(directory), worker_python],
+            [sys.executable, script, str(directory), worker_python],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
