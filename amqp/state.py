@@ -32,6 +32,39 @@ class State(Enum):
     FAILED = auto()
 
 
+class Step(Enum):
+    """What happens to a connection, as far as it changes its state."""
+
+    GREET = auto()
+    CHALLENGE = auto()
+    LOG_IN = auto()
+    TUNE = auto()
+    OPEN = auto()
+    CLOSE = auto()
+    CLOSE_OK = auto()
+    CLOSE_BY_CLIENT = auto()
+    FAIL = auto()
+    LOSE = auto()
+    """The socket is gone."""
+
+
+NEXT: Mapping[tuple[State, Step], State] = {
+    (State.AWAITING_HEADER, Step.GREET): State.AWAITING_START_OK,
+    (State.AWAITING_START_OK, Step.CHALLENGE): State.AWAITING_SECURE_OK,
+    (State.AWAITING_START_OK, Step.LOG_IN): State.AWAITING_TUNE_OK,
+    (State.AWAITING_SECURE_OK, Step.CHALLENGE): State.AWAITING_SECURE_OK,
+    (State.AWAITING_SECURE_OK, Step.LOG_IN): State.AWAITING_TUNE_OK,
+    (State.AWAITING_TUNE_OK, Step.TUNE): State.AWAITING_OPEN,
+    (State.AWAITING_OPEN, Step.OPEN): State.RUNNING,
+    (State.AWAITING_OPEN, Step.CLOSE): State.CLOSING,
+    (State.RUNNING, Step.CLOSE): State.CLOSING,
+    (State.RUNNING, Step.CLOSE_BY_CLIENT): State.CLOSED,
+    (State.CLOSING, Step.CLOSE_OK): State.CLOSED,
+    **{(state, Step.FAIL): State.FAILED for state in State},
+    **{(state, Step.LOSE): State.CLOSED for state in State},
+}
+"""The state after each step; a step that is not here is a fault of the broker."""
+
 BEFORE_RUNNING = frozenset(State) - {State.RUNNING, State.CLOSING, State.CLOSED}
 
 HANDLERS: Mapping[tuple[State, type[object]], str] = {

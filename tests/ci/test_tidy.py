@@ -35,7 +35,7 @@ PARAMETERS_MAX = 9
 
 LONG_FILES: dict[str, int] = {
     "amqp/channel.py": 897,
-    "amqp/connection.py": 974,
+    "amqp/connection.py": 917,
     "core/backing/variable_queue.py": 1091,
     "core/queues/queue.py": 1309,
     "core/vhosts/vhost.py": 1053,
@@ -130,7 +130,7 @@ SHARED_NAMES: dict[str, int] = {
     "Links": 2,
     "Listed": 2,
     "Listener": 2,
-    "Login": 3,
+    "Login": 4,
     "LoginRefused": 2,
     "Member": 3,
     "Message": 2,
@@ -154,7 +154,7 @@ SHARED_NAMES: dict[str, int] = {
     "Settlement": 2,
     "Shown": 2,
     "Status": 2,
-    "Step": 3,
+    "Step": 4,
     "Target": 3,
     "Transaction": 2,
     "Turns": 2,
