@@ -57,8 +57,8 @@ from warren.amqp.frames import (
 )
 from warren.amqp.guarded_clock import GuardedClock
 from warren.amqp.handshake import (
+    Authentication,
     HandshakeFault,
-    Login,
     agreed,
     capabilities_of,
     greeting,
@@ -78,7 +78,7 @@ from warren.amqp.methods import (
 from warren.amqp.peer import ConnectionSettings, Peer, client_name
 from warren.amqp.publish_stream import serve_publishes
 from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
-from warren.amqp.state import HANDLERS, NEXT, State, Step
+from warren.amqp.state import HANDLERS, NEXT, State, Transition
 from warren.core.access.access_control import LoginRefused, User
 from warren.core.erlang_text import binary_text
 from warren.core.errors import (
@@ -152,6 +152,7 @@ class Connection:
     """The state machine of one AMQP 0-9-1 peer."""
 
     __slots__ = (
+        "_authentication",
         "_beat_due",
         "_buffer",
         "_closing_channels",
@@ -160,7 +161,6 @@ class Connection:
         "_deadline",
         "_frame_size_max",
         "_held",
-        "_login",
         "_pauses",
         "_shell",
         "_waiting",
@@ -223,7 +223,7 @@ class Connection:
         self._frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
         self._waiting: Waiting[None] | None = None
-        self._login: Login | None = None
+        self._authentication: Authentication | None = None
         # Writing
         self.output: list[bytes] = []
         self.flush_requested = False
@@ -565,7 +565,7 @@ class Connection:
 
     def _close(self, error: BrokerError, ids: tuple[int, int]) -> None:
         self._end_channels()
-        self._step(Step.CLOSE)
+        self._enter(Transition.CLOSE)
         code, text = reply_to(error)
         level = logging.INFO if isinstance(error, ConnectionForced) else logging.WARNING
         self._note(log, level, "connection_closed", by="broker", code=code, reason=text)
@@ -582,7 +582,7 @@ class Connection:
         self._unpause()
         fatal = isinstance(error, FatalFrameError)
         if fatal:
-            self._step(Step.FAIL)
+            self._enter(Transition.FAIL)
         self._cut_after(FAILURE_DELAY_S if fatal else self._close_timeout())
 
     def _fail(self, reason: str) -> None:
@@ -595,7 +595,7 @@ class Connection:
     def _fall_silent(self) -> None:
         """Say nothing more, and cut the socket after a delay."""
         if self.state is not State.FAILED:
-            self._step(Step.FAIL)
+            self._enter(Transition.FAIL)
             self._cut_after(FAILURE_DELAY_S)
 
     def _close_timeout(self) -> float:
@@ -608,7 +608,7 @@ class Connection:
     def _handshake_timed_out(self) -> None:
         state = self.state.name.lower()
         self._note(log, logging.WARNING, "handshake_timed_out", state=state)
-        self._step(Step.FAIL)
+        self._enter(Transition.FAIL)
         self._abort()
 
     def _abort(self) -> None:
@@ -621,11 +621,11 @@ class Connection:
         if header not in (PROTOCOL_HEADER, OLD_PROTOCOL_HEADER):
             self.output.append(PROTOCOL_HEADER)
             self._note(log, logging.WARNING, "protocol_refused", header=header.hex())
-            self._step(Step.FAIL)
+            self._enter(Transition.FAIL)
             self._shell.close()
             return False
         self._note(log, logging.INFO, "connection_accepted", tls=self.peer.tls)
-        self._step(Step.GREET)
+        self._enter(Transition.GREET)
         self.output.append(greeting(self.node, mechanisms(self.settings, self.peer)))
         self.request_flush()
         return True
@@ -654,29 +654,29 @@ class Connection:
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
         self.client_properties = _as_table(method.client_properties)
         self.capabilities = capabilities_of(self.client_properties)
-        self._login = Login(method.mechanism, self.node, self.settings, self.peer)
+        self._authentication = Authentication(method.mechanism, self.node, self.settings, self.peer)
         self.mechanism = method.mechanism
-        self._authenticate(self._login, method.response)
+        self._authenticate(self._authentication, method.response)
 
     def _secure_ok(self, method: commands.Connection.SecureOk) -> None:
-        assert self._login is not None
-        self._authenticate(self._login, method.response)
+        assert self._authentication is not None
+        self._authenticate(self._authentication, method.response)
 
-    def _authenticate(self, login: Login, response: Any) -> None:
+    def _authenticate(self, authentication: Authentication, response: Any) -> None:
         try:
-            answer = login.respond(response)
+            answer = authentication.respond(response)
         except LoginRefused as refusal:
             self.node.login_refused(self.peer.name, refusal)
             if "authentication_failure_close" in self.capabilities:
-                self.send(0, login.refusal())
+                self.send(0, authentication.refusal())
             self._fall_silent()
             return
         if isinstance(answer, sasl.Challenge):
-            self._step(Step.CHALLENGE)
+            self._enter(Transition.CHALLENGE)
             self.send(0, make(commands.Connection.Secure, challenge=answer.octets))
             return
         self.user = answer
-        self._step(Step.LOG_IN)
+        self._enter(Transition.LOG_IN)
         self.send(
             0,
             make(
@@ -690,7 +690,7 @@ class Connection:
     def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
         self.channel_max, self.frame_max, self.heartbeat_s = agreed(self.settings, method)
         self._frame_size_max = self.frame_max
-        self._step(Step.TUNE)
+        self._enter(Transition.TUNE)
         self.heartbeat.start(self.heartbeat_s)
 
     def _open(self, method: commands.Connection.Open) -> None:
@@ -700,19 +700,19 @@ class Connection:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self._step(Step.OPEN)
+        self._enter(Transition.OPEN)
         self.send(0, make(commands.Connection.OpenOk))
         self._note(log, logging.INFO, "connection_opened", tls=self.peer.tls)
 
     def _close_by_client(self, _: commands.Connection.Close) -> None:
         self._end_channels()
-        self._step(Step.CLOSE_BY_CLIENT)
+        self._enter(Transition.CLOSE_BY_CLIENT)
         self._note(log, logging.INFO, "connection_closed", by="client")
         self.send(0, make(commands.Connection.CloseOk))
         self._cut_after(self._close_timeout())
 
     def _close_ok(self, _: commands.Connection.CloseOk) -> None:
-        self._step(Step.CLOSE_OK)
+        self._enter(Transition.CLOSE_OK)
         self._stop_timers()
         self._shell.close()
 
@@ -723,8 +723,8 @@ class Connection:
         # Only backends with expiring tokens look at the secret, and this broker has none.
         self.send(0, make(commands.Connection.UpdateSecretOk))
 
-    def _step(self, step: Step) -> None:
-        self.state = NEXT[self.state, step]
+    def _enter(self, transition: Transition) -> None:
+        self.state = NEXT[self.state, transition]
 
     # Ending
 
@@ -742,7 +742,7 @@ class Connection:
         self._held.drop()
         self.routes = None
         self._buffer = b""
-        self._step(Step.LOSE)
+        self._enter(Transition.LOSE)
 
     def _end_channels(self) -> None:
         """End all channels, then what belonged to this connection alone."""
@@ -775,7 +775,7 @@ class Connection:
 
     def _give_up(self) -> None:
         self.node.heartbeat_missed(self.peer.name, self.heartbeat_s)
-        self._step(Step.FAIL)
+        self._enter(Transition.FAIL)
         self._abort()
 
     def _note(

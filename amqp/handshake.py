@@ -70,7 +70,7 @@ def capabilities_of(client_properties: Table) -> frozenset[str]:
     return frozenset([name for name, flag in capabilities.value.items() if flag == yes])
 
 
-class Login:
+class Authentication:
     """One login by one mechanism. Raises `HandshakeFault` for one that was not offered."""
 
     def __init__(

@@ -32,7 +32,7 @@ class State(Enum):
     FAILED = auto()
 
 
-class Step(Enum):
+class Transition(Enum):
     """What happens to a connection, as far as it changes its state."""
 
     GREET = auto()
@@ -48,20 +48,20 @@ class Step(Enum):
     """The socket is gone."""
 
 
-NEXT: Mapping[tuple[State, Step], State] = {
-    (State.AWAITING_HEADER, Step.GREET): State.AWAITING_START_OK,
-    (State.AWAITING_START_OK, Step.CHALLENGE): State.AWAITING_SECURE_OK,
-    (State.AWAITING_START_OK, Step.LOG_IN): State.AWAITING_TUNE_OK,
-    (State.AWAITING_SECURE_OK, Step.CHALLENGE): State.AWAITING_SECURE_OK,
-    (State.AWAITING_SECURE_OK, Step.LOG_IN): State.AWAITING_TUNE_OK,
-    (State.AWAITING_TUNE_OK, Step.TUNE): State.AWAITING_OPEN,
-    (State.AWAITING_OPEN, Step.OPEN): State.RUNNING,
-    (State.AWAITING_OPEN, Step.CLOSE): State.CLOSING,
-    (State.RUNNING, Step.CLOSE): State.CLOSING,
-    (State.RUNNING, Step.CLOSE_BY_CLIENT): State.CLOSED,
-    (State.CLOSING, Step.CLOSE_OK): State.CLOSED,
-    **{(state, Step.FAIL): State.FAILED for state in State},
-    **{(state, Step.LOSE): State.CLOSED for state in State},
+NEXT: Mapping[tuple[State, Transition], State] = {
+    (State.AWAITING_HEADER, Transition.GREET): State.AWAITING_START_OK,
+    (State.AWAITING_START_OK, Transition.CHALLENGE): State.AWAITING_SECURE_OK,
+    (State.AWAITING_START_OK, Transition.LOG_IN): State.AWAITING_TUNE_OK,
+    (State.AWAITING_SECURE_OK, Transition.CHALLENGE): State.AWAITING_SECURE_OK,
+    (State.AWAITING_SECURE_OK, Transition.LOG_IN): State.AWAITING_TUNE_OK,
+    (State.AWAITING_TUNE_OK, Transition.TUNE): State.AWAITING_OPEN,
+    (State.AWAITING_OPEN, Transition.OPEN): State.RUNNING,
+    (State.AWAITING_OPEN, Transition.CLOSE): State.CLOSING,
+    (State.RUNNING, Transition.CLOSE): State.CLOSING,
+    (State.RUNNING, Transition.CLOSE_BY_CLIENT): State.CLOSED,
+    (State.CLOSING, Transition.CLOSE_OK): State.CLOSED,
+    **{(state, Transition.FAIL): State.FAILED for state in State},
+    **{(state, Transition.LOSE): State.CLOSED for state in State},
 }
 """The state after each step; a step that is not here is a fault of the broker."""
 
