@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
 from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table
-from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.queue import Queue
 
 if TYPE_CHECKING:

@@ -66,7 +66,8 @@ class Route(Struct, frozen=True, eq=False):
 
     `queues` is None when more than the routing key decides, and every message is routed for
     itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `address` is what stands in
-    methods for exchange and routing key.
+    methods for exchange and routing key. `is_observed`: somebody may want to hear of what goes this
+    way.
     """
 
     exchange: Exchange
@@ -76,6 +77,7 @@ class Route(Struct, frozen=True, eq=False):
     queues: tuple[Queue, ...] | None
     is_reply: bool
     address: bytes
+    is_observed: bool
 
 
 class _Source(Struct, frozen=True, eq=False):
@@ -176,7 +178,8 @@ class PublishRoutes:
         # Behind the reserved short, before the bits.
         address = arguments[2:end] if source.clean else b""
         mandatory = bool(bits & _MANDATORY)
-        return Route(exchange, name, routing_key, mandatory, queues, is_reply, address)
+        is_observed = self.vhost.observes(self._user.name, queues)
+        return Route(exchange, name, routing_key, mandatory, queues, is_reply, address, is_observed)
 
     def _source(self, octets: bytes) -> _Source:
         """The exchange of that name, with what may be said of all publishes to it."""

@@ -84,6 +84,8 @@ class DelayQueue(Queue):
         return is_last
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
+        if self._trace is not None:
+            self._trace.due(self, dead)
         self._under_way += len(dead)
         self._under_way_bytes += sum([message.body_bytes for message in dead])
         self._vhost.burials.bury(self, dead, reason)
@@ -117,5 +119,8 @@ class DelayQueue(Queue):
         messages = self._taking.take(positions)
         if messages:
             self.ways_out.purged += len(messages)
+            if self._trace is not None:
+                for message in messages:
+                    self._trace.taken(self, "delete", message.envelope, ())
             self.backing.ack(messages)
         return len(messages)

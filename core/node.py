@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from warren.core.access import AccessControl, LoginRefused, User
 from warren.core.alarms import Alarms
@@ -19,6 +19,7 @@ from warren.core.errors import NotAllowed
 from warren.core.field import Table, longstr
 from warren.core.firehose import Firehose
 from warren.core.growth import Growth
+from warren.core.life_trace import LifeTrace
 from warren.core.limits import COMPONENT as LIMITS_COMPONENT
 from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
 from warren.core.local_queues import LocalQueues
@@ -34,7 +35,13 @@ from warren.core.queue import Queue
 from warren.core.quotas import Quotas
 from warren.core.records import GlobalParameterRecord, UserRecord, VirtualHostRecord
 from warren.core.reply_to import Replies
+from warren.core.trace_rules import COMPONENT as TRACE
+from warren.core.trace_rules import RULES_MAX, parse
+from warren.core.trace_rules import check as check_rule
+from warren.core.trace_store import Traced
+from warren.core.tracer import Tracer
 from warren.core.turns import Turns
+from warren.core.validation import ValidationFailed
 from warren.core.vhost import VirtualHost
 from warren.core.waiting import taken
 
@@ -103,6 +110,8 @@ class Node:
         self.vhost_limits = VhostLimits(metadata)
         self.parameters = Parameters(metadata, self.vhost_limits, self.policies, name)
         self.global_parameters = GlobalParameters(metadata)
+        self.tracer = Tracer(name, clock, self.turns, codec)
+        self.parameters.register(TRACE, self._check_trace_rule)
         self.vhosts: dict[str, VirtualHost] = {}
         self.local_queues = LocalQueues()
         self._placement = placement or OneNode()
@@ -137,6 +146,7 @@ class Node:
         self.growth = Growth(alarms, clock)
         self.growth.watch(self._growth_changed)
         metadata.watch(("parameter", LIMITS_COMPONENT), self._vhost_limits_changed)
+        metadata.watch(("parameter", TRACE), self._trace_rules_changed)
 
     # Virtual hosts
 
@@ -189,6 +199,41 @@ class Node:
         traced = self.vhosts[vhost]
         traced.trace_with(Firehose(traced, self.name, self.codec) if on else None)
 
+    # Lives of messages
+
+    def _check_trace_rule(self, vhost: str, name: str, value: Any, _user: User | None) -> None:
+        """Raises `ValidationFailed`."""
+        check_rule(name, value)
+        others = [rule for rule in self.parameters.all(TRACE, vhost) if rule.name != name]
+        if len(others) >= RULES_MAX:
+            raise ValidationFailed(f"vhost '{vhost}' has {RULES_MAX} rules already, the most")
+
+    def _trace_rules_changed(self, key: Key, _record: object | None) -> None:
+        vhost = self.vhosts.get(key[2])
+        if vhost is not None:
+            self._record_lives(vhost)
+
+    def _record_lives(self, vhost: VirtualHost) -> None:
+        """Record what the rules of the virtual host select, as they are now."""
+        rules = [parse(rule.name, rule.value) for rule in self.parameters.all(TRACE, vhost.name)]
+        watched = vhost.life.watched if vhost.life is not None else ()
+        vhost.record_lives(LifeTrace(vhost.name, rules, self.tracer, watched) if rules else None)
+
+    def resume_traces(self, traced: Iterable[Traced]) -> None:
+        """Go on following what was followed before a restart, oldest first."""
+        watched: dict[str, dict[str, None]] = {}
+        for one in traced:
+            if one.id:
+                self.tracer.follow_too(one.vhost, one.id)
+            names = watched.setdefault(one.vhost, {})
+            names[one.queue] = None
+            names.update(dict.fromkeys(one.queues))
+        for name, queues in watched.items():
+            vhost = self.vhosts.get(name)
+            if vhost is not None and vhost.life is not None:
+                vhost.life.watched |= queues.keys()
+                vhost.record_lives(vhost.life)
+
     def _start_vhost(self, name: str) -> None:
         vhost = VirtualHost(
             name,
@@ -207,6 +252,7 @@ class Node:
         )
         vhost.recover()
         self.vhosts[name] = vhost
+        self._record_lives(vhost)
         self._set_quotas(vhost)
 
     def _vhost_changed(self, key: Key, record: object | None) -> None:

@@ -20,8 +20,8 @@ from warren.core.backing_queue import BackingQueue, MirroredLevel
 from warren.core.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked, no_queue
 from warren.core.field import Table
-from warren.core.firehose import Firehose, TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import MessageObserver, TracedClient
 from warren.core.message_stats import MessageStats
 from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Clock, ContentCodec, Timer
@@ -123,6 +123,11 @@ class QueueOwner(Protocol):
 
     @property
     def burials(self) -> DeadLetters: ...
+
+    @property
+    def observer(self) -> MessageObserver | None:
+        """Who is told of what clients publish."""
+        ...
 
     def queue_unused(self, queue: Queue) -> None:
         """The queue has lost its last user and is to be deleted."""
@@ -245,7 +250,7 @@ class Queue:
         self.taken_out: dict[Message, None] = {}
         # Happens when there are none of these any more.
         self._all_settled: Event | None = None
-        self._trace: Firehose | None = None
+        self._trace: MessageObserver | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
         # For how many reasons it delivers nothing for a moment.
@@ -420,14 +425,12 @@ class Queue:
             self._held.append(held)
             return PENDING if confirms is not None else SETTLED
         if self.lacks_copies:
-            self._turned_away += 1
-            self.ways_out.refused += 1
+            self._turn_away(envelope)
             return REJECTED
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
-            self._turned_away += 1
-            self.ways_out.refused += 1
+            self._turn_away(envelope)
             if settings.overflow == "reject-publish-dlx":
                 return self._bury_unkept(
                     envelope, body, DeathReason.MAXLEN, REJECTED, confirms, publish_seq
@@ -468,6 +471,13 @@ class Queue:
             if envelope.persistent or backing.defers_transient:
                 return PENDING
         return SETTLED
+
+    def _turn_away(self, envelope: Envelope) -> None:
+        """A publish is refused."""
+        self._turned_away += 1
+        self.ways_out.refused += 1
+        if self._trace is not None:
+            self._trace.refused(self, envelope)
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
         return _smaller(self.settings.message_ttl_ms, envelope.expiration_ms)
@@ -596,7 +606,9 @@ class Queue:
             return None
         self.redelivered += message.redelivered
         if self._trace is not None:
-            self._trace.delivered(self, client, message.envelope, message.body, message.redelivered)
+            self._trace.delivered(
+                self, client, message.envelope, message.body, message.redelivered, no_ack
+            )
         if no_ack:
             self.got_no_ack += 1
             self.backing.ack((message,))
@@ -619,6 +631,8 @@ class Queue:
             return
         self.unacked -= len(messages)
         self.acked += len(messages)
+        if self._trace is not None:
+            self._trace.acknowledged(self, messages)
         self.backing.ack(messages)
 
     def reject(self, messages: Iterable[Message]) -> None:
@@ -651,6 +665,8 @@ class Queue:
             message.redelivered |= delivered
             if message.expires_at is not None:
                 self._has_expiring = True
+        if self._trace is not None:
+            self._trace.requeued(self, messages)
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
@@ -695,6 +711,8 @@ class Queue:
         if not messages:
             return
         self._vhost.turns.spend(len(messages) * DROP_US)
+        if self._trace is not None:
+            self._trace.requeued(self, messages)
         self._has_expiring |= any([message.expires_at is not None for message in messages])
         self.backing.requeue(messages)
         self._keep_rules()
@@ -798,6 +816,8 @@ class Queue:
 
     def purge(self) -> int:
         """Drop all ready messages; returns how many."""
+        if self._trace is not None:
+            self._trace.emptied(self, False)
         count = self.backing.purge()
         self.ways_out.purged += count
         self._has_expiring = False
@@ -908,6 +928,8 @@ class Queue:
     def delete(self) -> None:
         """End the queue: forget its messages, cancel its consumers."""
         self.left_ready = self.backing.length
+        if self._trace is not None:
+            self._trace.emptied(self, True)
         self.deleted = True
         self._stop_waiting()
         self._stop_unused_timer()
@@ -1064,9 +1086,14 @@ class Queue:
         elif self._redelivery is None:
             self._redelivery = Redelivery(self._vhost.codec)
 
-    def trace_with(self, trace: Firehose | None) -> None:
-        """Report deliveries to this trace from now on; None stops it."""
-        self._trace = trace
+    @property
+    def observer(self) -> MessageObserver | None:
+        """Who is told of what clients publish to it."""
+        return self._vhost.observer
+
+    def trace_with(self, observer: MessageObserver | None) -> None:
+        """Report what becomes of its messages from now on; None stops it."""
+        self._trace = observer
         self._find_rules()
 
     def _find_rules(self) -> None:
@@ -1109,7 +1136,7 @@ class Queue:
     def _send(self, consumer: Consumer, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         consumer.send(envelope, body, redelivered)
         if self._trace is not None:
-            self._trace.delivered(self, consumer.traced_as(), envelope, body, redelivered)
+            self._trace.delivered(self, consumer.traced_as(), envelope, body, redelivered, True)
 
     def _send_message(self, consumer: Consumer, message: Message) -> None:
         """`_send` a message that the queue had kept."""
@@ -1135,7 +1162,7 @@ class Queue:
         if self._trace is not None:
             recipient = consumer.traced_as()
             self._trace.delivered(
-                self, recipient, message.envelope, message.body, message.redelivered
+                self, recipient, message.envelope, message.body, message.redelivered, False
             )
         message.envelope = envelope
 
@@ -1173,6 +1200,8 @@ class Queue:
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
         """These pending messages died. They leave at once, or when their dead letters are safe."""
+        if self._trace is not None:
+            self._trace.died(self, [message.envelope for message in dead], reason)
         if self.settings.dead_letter_exchange is None:
             self.backing.ack(dead)
         else:
@@ -1189,6 +1218,8 @@ class Queue:
     ) -> Settlement:
         """A publish died here and was never kept. Its publisher gets the answer when the dead
         letter is safe."""
+        if self._trace is not None:
+            self._trace.died(self, (envelope,), reason)
         if self.settings.dead_letter_exchange is None:
             return answer
         waits = False

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 from warren.core.backing_queue import ReturningQueue
 from warren.core.consumers import NO_LIMIT, Consumer
 from warren.core.errors import ResourceLocked, Unsupported
-from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.ports import ContentCodec
 from warren.core.queue import DeathReason, Queue
 from warren.core.quorum_level import QuorumLevel
@@ -157,6 +157,8 @@ class QuorumQueue(Queue):
             self.got -= 1
             self.got_no_ack += 1
             self.unacked -= 1
+            if self._trace is not None:
+                self._trace.acknowledged(self, (message,))
             self.backing.ack((message,))
         return message
 
@@ -195,6 +197,8 @@ class QuorumQueue(Queue):
             if message.expires_at is not None:
                 self._has_expiring = True
         if messages:
+            if self._trace is not None:
+                self._trace.requeued(self, messages)
             cast(ReturningQueue, self.backing).give_back(messages, last=last)
         if dead:
             self.ways_out.rejected += len(dead)

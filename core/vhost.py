@@ -48,10 +48,12 @@ from warren.core.exchange import (
 )
 from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
 from warren.core.firehose import TRACE_EXCHANGE, Firehose
+from warren.core.life_trace import LifeTrace
 from warren.core.limits import VhostLimits
 from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
 from warren.core.message import Envelope
+from warren.core.message_observer import MessageObserver, Observers, TracedQueue
 from warren.core.message_stats import NOTHING, MessageStats
 from warren.core.node_counts import NodeCounts
 from warren.core.placement import Placement
@@ -160,6 +162,10 @@ class VirtualHost:
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         self.firehose: Firehose | None = None
+        # What records the lives of messages, while a rule selects any.
+        self.life: LifeTrace | None = None
+        # Both of these, or who of them there is.
+        self.observer: MessageObserver | None = None
         # What its queues may hold; `Node` sets it.
         self.quotas: VhostQuotas | None = None
         # What passed through channels and queues that are gone.
@@ -666,9 +672,44 @@ class VirtualHost:
     def trace_with(self, firehose: Firehose | None) -> None:
         """Start or stop copying every publish and delivery to amq.rabbitmq.trace."""
         self.firehose = firehose
+        self._find_observer()
         for queue in self.queues.values():
-            queue.trace_with(firehose)
+            queue.trace_with(self._observer_of(queue.name))
+
+    def record_lives(self, life: LifeTrace | None) -> None:
+        """Start or stop recording the lives of messages, or do so by other rules."""
+        names = dict.fromkeys(self.life.watched if self.life is not None else ())
+        self.life = life
+        if life is not None:
+            life.watch = self._watch
+            names |= dict.fromkeys(life.watched)
+        self._find_observer()
+        for queue in self._queues(names):
+            queue.trace_with(self._observer_of(queue.name))
+
+    def _find_observer(self) -> None:
+        observers = [one for one in (self.firehose, self.life) if one is not None]
+        if len(observers) > 1:
+            self.observer = Observers(observers)
+        else:
+            self.observer = observers[0] if observers else None
+        # Routes know whether what goes their way is observed.
         self.topology.generation += 1
+
+    def _observer_of(self, queue: str) -> MessageObserver | None:
+        watched = self.life is not None and queue in self.life.watched
+        return self.observer if watched or self.firehose is not None else None
+
+    def _watch(self, queue: TracedQueue) -> None:
+        """A message is about to be in the queue whose life is recorded."""
+        queue.trace_with(self.observer)
+
+    def observes(self, user: str, queues: Sequence[Queue] | None) -> bool:
+        """Whether what the user publishes to these queues may be reported to somebody; None stands
+        for queues that are not known yet."""
+        if self.firehose is not None:
+            return True
+        return self.life is not None and self.life.may_select(user, queues)
 
     def stop(self) -> None:
         """The node stops; what is durable is to be found again."""
@@ -839,8 +880,8 @@ class VirtualHost:
             queue = self._queue_here(name, record, arguments, settings)
         else:
             queue = self._placement.remote_queue(self, name, record, arguments, settings)
-        if self.firehose is not None:
-            queue.trace_with(self.firehose)
+        if self.observer is not None:
+            queue.trace_with(self._observer_of(name))
         self.queues[name] = queue
         queue.mirrored = bool(record.mirrors)
         queue.declared_by = record.declared_by
@@ -910,6 +951,8 @@ class VirtualHost:
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]
+        if self.life is not None:
+            self.life.watched.discard(queue.name)
         self._local_queues.remove(queue)
         log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
         self._counts.queues_deleted += 1

@@ -49,6 +49,7 @@ from warren.mirror.members.membership import (
 )
 from warren.mirror.members.presence import Presence
 from warren.mirror.members.quota_news import QuotaNews
+from warren.mirror.members.trace_news import TraceNews
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post
@@ -325,6 +326,7 @@ class Cluster:
         """Answer the other nodes from now on, and look for them."""
         AlarmNews(node.alarms, node.growth, self.post)
         QuotaNews(node, self.post)
+        TraceNews(node.tracer, self.post, self.calls)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.

@@ -63,6 +63,8 @@ from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import SecondCopy, expect_definitions
 from warren.persist.storage import Limits
+from warren.persist.trace_files import DIRECTORY as TRACE_DIRECTORY
+from warren.persist.trace_files import TraceFiles
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import Shovels
@@ -119,6 +121,7 @@ class RunningNode:
         shovels: Shovels,
         federation: Links,
         faults: Faults,
+        traces: _TraceThread | None,
     ) -> None:
         self.faults = faults
         self.shovels = shovels
@@ -134,6 +137,7 @@ class RunningNode:
         self._memory = memory
         self._disk = disk
         self.cluster = cluster
+        self._traces = traces
         self._second_copy: _SecondCopyThread | None = None
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
@@ -213,6 +217,7 @@ class RunningNode:
                 cluster,
                 faults,
             )
+            await running._resume_traces()
             if cluster is not None:
                 await cluster.serve(running.node)
             elif directory is not None:
@@ -319,6 +324,10 @@ class RunningNode:
             placement=placement,
             cluster_name=config.cluster_name,
         )
+        traces = None
+        if directory is not None:
+            traces = _TraceThread(config, directory.path, loop, faults.report)
+            node.tracer.store = traces.files
         listener = Listener(
             node,
             _connection_settings(config),
@@ -382,7 +391,18 @@ class RunningNode:
             shovels,
             federation,
             faults,
+            traces,
         )
+
+    async def _resume_traces(self) -> None:
+        """Go on recording the lives of messages that were recorded before."""
+        if self._traces is not None:
+            try:
+                traced = await asyncio.to_thread(self._traces.files.open)
+            except OSError as error:
+                log_event(log, logging.ERROR, "trace_not_read", reason=error)
+            else:
+                self.node.resume_traces(traced)
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
@@ -546,6 +566,9 @@ class RunningNode:
             self.messages.stop()
         if self._second_copy is not None:
             self._second_copy.close()
+        self.node.tracer.hand_over()
+        if self._traces is not None:
+            self._traces.close()
         await _close(self._metadata, self._directory, self.cluster)
 
     async def show(self, config: Config) -> None:
@@ -616,6 +639,24 @@ def _own_metadata(
         on_fault=on_fault,
     )
     return store, store.deleted_queues
+
+
+class _TraceThread:
+    """The recorded lives of messages, with the thread that writes them."""
+
+    def __init__(
+        self, config: Config, directory: Path, loop: asyncio.AbstractEventLoop, on_fault: OnFault
+    ) -> None:
+        self._thread = SyncThread("trace", on_fault)
+        self.files = TraceFiles(
+            directory / TRACE_DIRECTORY,
+            config.trace_size_limit,
+            self._thread.run,
+            loop.call_soon_threadsafe,
+        )
+
+    def close(self) -> None:
+        self._thread.close()
 
 
 class _SecondCopyThread:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from warren.core.alarms import Alarm, Resource
-from warren.core.firehose import TracedClient
 from warren.core.message import Envelope
+from warren.core.message_observer import TracedClient
 from warren.core.ports import Commit
 from warren.core.vhost import VirtualHost
 from warren.mgmt.certificates import expiry_times

@@ -14,8 +14,8 @@ from typing import Any
 
 from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table, from_plain
-from warren.core.firehose import TracedClient
 from warren.core.message import NOBODY, Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED
 from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
@@ -131,10 +131,14 @@ class RemoteClient:
 
     `numbers` are for deliveries, none of them twice at this node, however often it is started: the
     other one may judge what it was handed in an earlier session, and means nothing of this one.
+    `node` is the name of the other node.
     """
 
-    def __init__(self, queue: Queue, effects: Effects, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, queue: Queue, effects: Effects, numbers: Iterator[int], node: str = ""
+    ) -> None:
         self.queue = queue
+        self._node = node
         self._effects = effects
         self._numbers = numbers
         self._received = 0
@@ -156,7 +160,10 @@ class RemoteClient:
 
     def publish(self, entries: Iterable[Entry]) -> None:
         queue = self.queue
+        observer = queue.observer
         for flags, number, envelope, body in entries:
+            if observer is not None:
+                observer.arrived(queue, envelope, self._node)
             self._received = number
             queue.published += 1
             wants_confirm = bool(flags & CONFIRM)

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
 from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.field import Table, to_plain
-from warren.core.firehose import Firehose, TracedClient
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import MessageObserver, TracedClient
 from warren.core.moving import Moving, Unanswered
 from warren.core.ports import Timer
 from warren.core.queue import Fetched, Queue, QueueOwner
@@ -598,8 +598,8 @@ class RemoteQueue(Queue):
     def apply_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
 
-    def trace_with(self, trace: Firehose | None) -> None:
-        """Deliveries are traced by the leader."""
+    def trace_with(self, observer: MessageObserver | None) -> None:
+        """The leader reports what becomes of messages."""
 
     def flush(self) -> None:
         """Send what was gathered."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from warren.core.backing_queue import MirroredLevel
 from warren.core.message import Envelope
@@ -35,6 +35,14 @@ EMPTY = 0
 
 BATCH_BITS = 40
 """Batches of an epoch are far fewer."""
+
+
+Observe: TypeAlias = Callable[[Envelope], None]
+"""Told of a message that has come."""
+
+
+def _nobody() -> None:
+    return None
 
 
 class Mirror:
@@ -64,6 +72,8 @@ class Mirror:
         self.has_card = False
         # Whether it has a persistent message when that is on disk, or when it has come.
         self.is_flushed = True
+        # Who is told of the messages that come, while somebody is to be.
+        self.observed: Callable[[], Observe | None] = _nobody
         self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
@@ -153,8 +163,13 @@ class Mirror:
             self._last_slice = (epoch, 0)
             self._forget_slices()
         self._batch = batch
-        perform(payload, self, self._unpacker)
+        self._perform(payload)
         self._report_progress()
+
+    def _perform(self, payload: bytes) -> None:
+        observe = self.observed()
+        performer = self if observe is None else _Observed(self, observe)
+        perform(payload, performer, self._unpacker)
 
     # `Performer`
 
@@ -274,7 +289,7 @@ class Mirror:
         level = self._sync_level
         level.upto = NOWHERE
         self._in_slice = True
-        perform(payload, self, self._unpacker)
+        self._perform(payload)
         self._in_slice = False
         level.upto = self._sync_upto
         if level.upto == NOWHERE:
@@ -410,6 +425,31 @@ class Mirror:
 
 
 _SLICE = struct.Struct("<QQQ")
+
+
+class _Observed:
+    """A `Performer` that tells somebody of each message before the mirror takes it."""
+
+    def __init__(self, mirror: Mirror, observe: Observe) -> None:
+        self._mirror = mirror
+        self._observe = observe
+        self.run = mirror.run
+        self.note = mirror.note
+        self.purge = mirror.purge
+        self.origin = mirror.origin
+        self.control = mirror.control
+
+    def publish(
+        self,
+        level: int,
+        position: int,
+        envelope: Envelope,
+        body: bytes,
+        lives_s: float,
+        delivered: bool,
+    ) -> None:
+        self._observe(envelope)
+        self._mirror.publish(level, position, envelope, body, lives_s, delivered)
 
 
 def unpack_slice(payload: bytes) -> tuple[int, int, int, bytes]:

@@ -59,7 +59,7 @@ from warren.mirror.replication.hand_over import HandOvers
 from warren.mirror.replication.leader import SOME_ORIGINS
 from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
-from warren.mirror.replication.mirror import Mirror, unpack_slice
+from warren.mirror.replication.mirror import Mirror, Observe, unpack_slice
 from warren.mirror.replication.new_queues import NewQueues
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
@@ -997,6 +997,7 @@ class Mirroring:
             report,
         )
         mirror.former = self._formers.take(queue_id)
+        mirror.observed = partial(self._observer_of, key)
         copy = CopyHere(
             key,
             queue_id,
@@ -1028,6 +1029,7 @@ class Mirroring:
         levels = _levels(self._settings(key, record), former.levels, self._node.turns)
         mirror = Mirror.of_disk(self._name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
+        mirror.observed = partial(self._observer_of, key)
         carrier = CarrierKind.of(record)
         copy = CopyHere(
             key,
@@ -1046,6 +1048,14 @@ class Mirroring:
         self._copies[record.queue_id] = copy
         self._by_storage[former.storage_id] = copy
         self._by_key[key] = record.queue_id
+
+    def _observer_of(self, key: Key) -> Observe | None:
+        """Who is to hear of messages that come to a copy of the queue."""
+        _, vhost_name, name = key
+        vhost = self._node.vhosts.get(vhost_name)
+        if vhost is None or vhost.observer is None:
+            return None
+        return partial(vhost.observer.mirrored, name)
 
     def _settings(self, key: Key, record: QueueRecord) -> QueueSettings:
         _, vhost, name = key

@@ -16,9 +16,9 @@ from warren.core import burials
 from warren.core.backing_queue import BackingSpec
 from warren.core.burials import BURIAL_US
 from warren.core.field import Table, long, longstr
-from warren.core.firehose import TracedClient
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.queue import Queue
 from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms
 from warren.core.succession import AGAIN_S

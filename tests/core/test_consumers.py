@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
-from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.queue import Queue
 
 

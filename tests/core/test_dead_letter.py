@@ -14,9 +14,9 @@ from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing_queue import BackingSpec
 from warren.core.dead_letter import carbon_copies, dead_lettered, goes_in_circles
 from warren.core.field import LONG_MAX, Field, Table, long, longstr
-from warren.core.firehose import TracedClient
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
 from warren.core.vhost import VirtualHost

@@ -18,8 +18,8 @@ import pytest
 from manual_clock import ManualClock
 
 from warren.core.field import Table, long, longstr
-from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.queue import Queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt.statistics import figures

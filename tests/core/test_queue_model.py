@@ -26,9 +26,9 @@ from manual_clock import ManualClock
 from warren.core.backing_queue import BackingQueue
 from warren.core.consumers import Blocked, Consumer
 from warren.core.errors import AccessRefused
-from warren.core.firehose import TracedClient
 from warren.core.memory_queue import MemoryQueue
 from warren.core.message import PAGED_OUT, Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.paging import Pager
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import DeadLetters, DeathReason, Queue

@@ -22,8 +22,8 @@ from warren.core.burials import INSISTED_ON_MAX, KEPT_AGAIN_S
 from warren.core.consumers import NO_LIMIT
 from warren.core.errors import PreconditionFailed, Unsupported
 from warren.core.field import Table, long, longstr
-from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.node_counts import Death
 from warren.core.paging import Pager
 from warren.core.ports import Write

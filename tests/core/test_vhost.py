@@ -17,8 +17,9 @@ from warren.core.burials import BURIAL_US
 from warren.core.consumers import Consumer
 from warren.core.errors import NotFound, PreconditionFailed, ResourceLocked
 from warren.core.field import Field, Table, long, longstr
-from warren.core.firehose import Firehose, TracedClient
+from warren.core.firehose import Firehose
 from warren.core.message import Envelope, Message
+from warren.core.message_observer import TracedClient
 from warren.core.ports import Write
 from warren.core.queue import Queue
 from warren.core.records import BindingRecord, ExchangeRecord
