@@ -49,6 +49,7 @@ from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
 from warren.core.records import QueueRecord
 from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.extras import install_command
 from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
 from warren.federation.sets import COMPONENT as UPSTREAM_SET
@@ -73,6 +74,7 @@ from warren.tls import server_context
 if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.management import Management
+    from warren.mgmt.otlp import OtlpExporter
 
 log = logging.getLogger("warren.node")
 
@@ -138,6 +140,7 @@ class RunningNode:
         self._disk = disk
         self.cluster = cluster
         self._traces = traces
+        self.span_exporter: OtlpExporter | None = None
         self._second_copy: _SecondCopyThread | None = None
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
@@ -217,6 +220,7 @@ class RunningNode:
                 cluster,
                 faults,
             )
+            running._export_spans(config)
             await running._resume_traces()
             if cluster is not None:
                 await cluster.serve(running.node)
@@ -394,6 +398,22 @@ class RunningNode:
             traces,
         )
 
+    def _export_spans(self, config: Config) -> None:
+        """Raises `NodeRefused` where what exports spans is not installed."""
+        if config.otel_endpoint is None:
+            return
+        try:
+            module = import_module("warren.mgmt.otlp")
+        except ModuleNotFoundError as error:
+            raise NodeRefused(
+                f"opentelemetry.endpoint needs the package {error.name}: {install_command('otel')}"
+            ) from error
+        exporter: OtlpExporter = module.OtlpExporter(
+            config.otel_endpoint, config.otel_service_name, self.node.name
+        )
+        self.span_exporter = exporter
+        self.node.tracer.listeners.append(exporter.take)
+
     async def _resume_traces(self) -> None:
         """Go on recording the lives of messages that were recorded before."""
         if self._traces is not None:
@@ -462,6 +482,7 @@ class RunningNode:
             shovels=self.shovels,
             federation=self.federation,
         )
+        management.managed.span_exporter = self.span_exporter
         self.management = management
         await management.start()
 
@@ -569,6 +590,8 @@ class RunningNode:
         self.node.tracer.hand_over()
         if self._traces is not None:
             self._traces.close()
+        if self.span_exporter is not None:
+            await asyncio.to_thread(self.span_exporter.close)
         await _close(self._metadata, self._directory, self.cluster)
 
     async def show(self, config: Config) -> None:
