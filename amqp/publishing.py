@@ -97,7 +97,16 @@ class _Source(Struct, frozen=True, eq=False):
 class PublishRoutes:
     """The routes of one connection, by the octets of whole method frames."""
 
-    __slots__ = ("_generation", "_node", "_routes", "_sources", "_topology", "_user", "vhost")
+    __slots__ = (
+        "_generation",
+        "_node",
+        "_observed",
+        "_routes",
+        "_sources",
+        "_topology",
+        "_user",
+        "vhost",
+    )
 
     def __init__(self, node: Node, vhost: VirtualHost, user: User) -> None:
         self._node = node
@@ -107,12 +116,15 @@ class PublishRoutes:
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}
         self._sources: dict[bytes, _Source] = {}
+        # By the queues of a route, whether somebody wants to hear of it.
+        self._observed: dict[tuple[Queue, ...] | None, bool] = {}
 
     def known(self) -> Mapping[bytes, Route]:
         """The routes that are good until the topology changes."""
         if self._generation != self._topology.generation:
             self._routes.clear()
             self._sources.clear()
+            self._observed.clear()
             self._generation = self._topology.generation
         return self._routes
 
@@ -128,6 +140,7 @@ class PublishRoutes:
         route = self.route_of(method[ARGUMENTS_AT:-1])
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
+            self._observed.clear()
         self._routes[method] = route
         return route
 
@@ -178,8 +191,15 @@ class PublishRoutes:
         # Behind the reserved short, before the bits.
         address = arguments[2:end] if source.clean else b""
         mandatory = bool(bits & _MANDATORY)
-        is_observed = self.vhost.observes(self._user.name, queues)
+        is_observed = self.vhost.observer is not None and self._is_observed(queues)
         return Route(exchange, name, routing_key, mandatory, queues, is_reply, address, is_observed)
+
+    def _is_observed(self, queues: tuple[Queue, ...] | None) -> bool:
+        """Whether somebody may want to hear of what goes to these queues."""
+        known = self._observed.get(queues)
+        if known is None:
+            known = self._observed[queues] = self.vhost.observes(self._user.name, queues)
+        return known
 
     def _source(self, octets: bytes) -> _Source:
         """The exchange of that name, with what may be said of all publishes to it."""

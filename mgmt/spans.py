@@ -215,7 +215,7 @@ def _attributes(operation: str, record: TraceRecord, failed: str) -> dict[str, s
     if record.event is TraceEvent.DELIVERED:
         attributes["messaging.message.body.size"] = record.size
         attributes["warren.redelivered"] = record.redelivered
-        attributes["warren.consumer"] = record.connection
+        attributes["messaging.client.id"] = record.connection
     if failed:
         attributes["error.type"] = failed
     return attributes
