@@ -13,12 +13,12 @@ from warren.amqp.reply_consumer import ReplyConsumer
 from warren.amqp.verdict import Verdict
 from warren.core.errors import NotAllowed, PreconditionFailed, Unsupported
 from warren.core.field import Table
-from warren.core.message import Message
-from warren.core.queue import Queue
-from warren.core.queue_arguments import PRIORITY, check_consumer
-from warren.core.queue_type import QUORUM
-from warren.core.reply_to import REPLY_TO_NAME
-from warren.core.waiting import Waiting
+from warren.core.messages.message import Message
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import PRIORITY, check_consumer
+from warren.core.queues.queue_type import QUORUM
+from warren.core.scheduling.waiting import Waiting
+from warren.core.vhosts.reply_to import REPLY_TO_NAME
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

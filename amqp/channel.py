@@ -38,26 +38,26 @@ from warren.amqp.settling import (
     SETTLED_US,
 )
 from warren.amqp.verdict import Verdict
-from warren.core.access import Kind, Permission
-from warren.core.audit import audit
-from warren.core.consumers import Blocked
+from warren.core.access.access_control import Kind, Permission
+from warren.core.access.audit import audit
 from warren.core.erlang_text import binary_text
 from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
-from warren.core.message import NOBODY, Envelope, Holder, Message
-from warren.core.message_observer import TracedClient
-from warren.core.message_stats import MessageStats
+from warren.core.messages.message import NOBODY, Envelope, Holder, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.message_stats import MessageStats
+from warren.core.messages.settlement import Settlement
+from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
-from warren.core.queue import Queue
-from warren.core.settlement import Settlement
-from warren.core.stock import Stock
-from warren.core.topology_access import Asking
-from warren.core.waiting import Event, Waiting, outliving, run
+from warren.core.queues.consumers import Blocked
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Event, Waiting, outliving, run
+from warren.core.vhosts.topology_access import Asking
 
 if TYPE_CHECKING:
     from warren.amqp.connection import Connection
     from warren.amqp.reply_consumer import ReplyConsumer
     from warren.amqp.transaction import Transaction
-    from warren.core.vhost import VirtualHost
+    from warren.core.vhosts.vhost import VirtualHost
 
 CONSUMER_TIMEOUT_TICK_S = 60.0
 """How often the oldest unacknowledged message is looked at (amqp_semantics.md section 5.4)."""

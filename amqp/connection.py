@@ -70,7 +70,7 @@ from warren.amqp.peer import CAPABILITIES, ConnectionSettings, Peer, client_name
 from warren.amqp.publish_stream import serve_publishes
 from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
 from warren.amqp.state import HANDLERS, State
-from warren.core.access import LoginRefused, User
+from warren.core.access.access_control import LoginRefused, User
 from warren.core.erlang_text import binary_text
 from warren.core.errors import (
     BrokerError,
@@ -81,12 +81,12 @@ from warren.core.errors import (
 )
 from warren.core.field import Field, Table
 from warren.core.log_line import log_event
-from warren.core.message import Message
+from warren.core.messages.message import Message
 from warren.core.node import Node
 from warren.core.ports import Timer
-from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
-from warren.core.waiting import Waiting, at_risk
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Waiting, at_risk
+from warren.core.vhosts.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
 channel_log = logging.getLogger("warren.channel")
@@ -105,7 +105,7 @@ FROM_WITHIN = ("EXTERNAL",)
 """The login mechanism of who connects from within the node and is admitted already."""
 
 METHOD_US = 30
-"""What a method costs, as `core/turns.py` counts it; what it changes comes on top."""
+"""What a method costs, as `core/scheduling/turns.py` counts it; what it changes comes on top."""
 
 METHODS_A_TURN = 100
 """Methods, publishes that come whole not counted, after which others have their turn; some
@@ -933,7 +933,8 @@ class Connection:
         self.resume("turn")
 
     def wait_for_turn(self) -> None:
-        """The turn is over (`core/turns.py`): read on when it is this connection's again."""
+        """The turn is over (`core/scheduling/turns.py`): read on when it is this connection's
+        again."""
         if not self._pauses:
             self.pause("work")
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))

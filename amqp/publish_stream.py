@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
 from warren.amqp.properties import PERSISTENT, PRIORITY, UNUSUAL, ordinary
 from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route
+from warren.core.access.quotas import VhostQuotas
 from warren.core.errors import BrokerError
-from warren.core.message import Envelope
-from warren.core.quotas import VhostQuotas
-from warren.core.stock import Stock
+from warren.core.messages.message import Envelope
+from warren.core.messages.stock import Stock
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

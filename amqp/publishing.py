@@ -19,23 +19,23 @@ from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.errors import FrameError
 from warren.amqp.frames import HEAD
 from warren.amqp.names import clean_name
-from warren.core.access import User
-from warren.core.dead_letter import carbon_copies
+from warren.core.access.access_control import User
 from warren.core.erlang_text import binary_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
-from warren.core.exchange import Exchange, TopicExchange
+from warren.core.exchanges.exchange import Exchange, TopicExchange
 from warren.core.field import KIND_NAMES, to_text
-from warren.core.message import Envelope
-from warren.core.node import Node
-from warren.core.pattern_targets import PatternTargets
-from warren.core.queue import Queue
-from warren.core.reply_to import REPLY_TO, REPLY_TO_PREFIX
-from warren.core.settlement import (
+from warren.core.messages.message import Envelope
+from warren.core.messages.settlement import (
     PENDING,
     REJECTED,
     SETTLED,
 )
-from warren.core.vhost import VirtualHost
+from warren.core.node import Node
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.dead_letter import carbon_copies
+from warren.core.vhosts.pattern_targets import PatternTargets
+from warren.core.vhosts.reply_to import REPLY_TO, REPLY_TO_PREFIX
+from warren.core.vhosts.vhost import VirtualHost
 
 ROUTES_MAX = 4096
 """Routes kept per connection; a publisher of more distinct routing keys starts anew."""
@@ -44,7 +44,7 @@ SOURCES_MAX = 256
 """The same of exchanges."""
 
 QUEUE_US = 2
-"""What each queue costs that a message is published to, as `core/turns.py` counts it."""
+"""What each queue costs that a message is published to, as `core/scheduling/turns.py` counts it."""
 
 QUEUES_AT_ONCE = 200
 """A message for more queues is published in turns."""

@@ -6,7 +6,7 @@ SETTLED_AT_ONCE = 2000
 """Some milliseconds."""
 
 SETTLED_US = 2
-"""What one of them costs, as `core/turns.py` counts it."""
+"""What one of them costs, as `core/scheduling/turns.py` counts it."""
 
 FEW = 64
 """So few are not worth counting."""

@@ -25,11 +25,11 @@ from warren.amqp.frames import BODY, HEADER, METHOD, frame
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.properties import AmqpContentCodec
 from warren.clock import LoopClock
-from warren.core.access import AccessControl, create_defaults
-from warren.core.alarms import Alarms
-from warren.core.memory_queue import MemoryQueue
+from warren.core.access.access_control import AccessControl, create_defaults
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.node import Node, default_server_properties
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.resources.alarms import Alarms
 from warren.mgmt.server_command import collect_rarely
 
 MESSAGES = 6000

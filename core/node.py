@@ -12,38 +12,38 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any, Protocol
 
-from warren.core.access import AccessControl, LoginRefused, User
-from warren.core.alarms import Alarms
-from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.access.access_control import AccessControl, LoginRefused, User
+from warren.core.access.limits import COMPONENT as LIMITS_COMPONENT
+from warren.core.access.limits import VhostLimits, check_user_channel, check_user_connection
+from warren.core.access.login_throttle import LoginThrottle, LoginThrottled
+from warren.core.access.quotas import Quotas
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.definitions.records import GlobalParameterRecord, UserRecord, VirtualHostRecord
+from warren.core.definitions.validation import ValidationFailed
 from warren.core.errors import NotAllowed
 from warren.core.field import Table, longstr
-from warren.core.firehose import Firehose
-from warren.core.growth import Growth
-from warren.core.life_trace import LifeTrace
-from warren.core.limits import COMPONENT as LIMITS_COMPONENT
-from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
-from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
-from warren.core.login_throttle import LoginThrottle, LoginThrottled
-from warren.core.message import Message
-from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
-from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
-from warren.core.placement import OneNode, Placement
-from warren.core.policy import Policies
+from warren.core.messages.firehose import Firehose
+from warren.core.messages.message import Message
+from warren.core.policies.parameters import CLUSTER_NAME, GlobalParameters, Parameters
+from warren.core.policies.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
-from warren.core.queue import Queue
-from warren.core.quotas import Quotas
-from warren.core.records import GlobalParameterRecord, UserRecord, VirtualHostRecord
-from warren.core.reply_to import Replies
-from warren.core.trace_rules import COMPONENT as TRACE
-from warren.core.trace_rules import RULES_MAX, parse
-from warren.core.trace_rules import check as check_rule
-from warren.core.trace_store import Traced
-from warren.core.tracer import Tracer
-from warren.core.turns import Turns
-from warren.core.validation import ValidationFailed
-from warren.core.vhost import VirtualHost
-from warren.core.waiting import taken
+from warren.core.queues.local_queues import LocalQueues
+from warren.core.queues.placement import OneNode, Placement
+from warren.core.queues.queue import Queue
+from warren.core.resources.alarms import Alarms
+from warren.core.resources.growth import Growth
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import taken
+from warren.core.tracing.life_trace import LifeTrace
+from warren.core.tracing.trace_rules import COMPONENT as TRACE
+from warren.core.tracing.trace_rules import RULES_MAX, parse
+from warren.core.tracing.trace_rules import check as check_rule
+from warren.core.tracing.trace_store import Traced
+from warren.core.tracing.tracer import Tracer
+from warren.core.vhosts.node_counts import AMQP, LoginCounts, NodeCounts
+from warren.core.vhosts.reply_to import Replies
+from warren.core.vhosts.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
 vhost_log = logging.getLogger("warren.vhost")

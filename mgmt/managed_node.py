@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from warren.config import Config
-from warren.core.disk_monitor import DiskMonitor
-from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
+from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.memory_monitor import MemoryMonitor
 from warren.mgmt.machine import Machine, look, open_files
 from warren.mgmt.messages.jobs import MessageJobs
 from warren.mgmt.sorted_queues import SortedQueues

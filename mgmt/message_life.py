@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from warren.core.trace_record import TraceEvent, TraceRecord
+from warren.core.tracing.trace_record import TraceEvent, TraceRecord
 
 READY = "ready"
 UNACKNOWLEDGED = "unacknowledged"

@@ -24,7 +24,7 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from warren import __version__
 from warren.core.log_line import log_event
-from warren.core.trace_record import TraceRecord
+from warren.core.tracing.trace_record import TraceRecord
 from warren.mgmt.spans import Context, Span, Spans
 
 log = logging.getLogger("warren.node")

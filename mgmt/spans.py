@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from warren.core.trace_record import TraceEvent, TraceRecord
+from warren.core.tracing.trace_record import TraceEvent, TraceRecord
 
 OPEN_MAX = 50_000
 """Messages in queues, and with clients, whose spans have not ended. After those the oldest is

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-from warren.core.backing_queue import LEVELS
+from warren.core.backing.backing_queue import LEVELS
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
-from warren.core.records import QueueRecord
 from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import NotADataDirectory, read_identity
 from warren.persist.definitions_copy import (
@@ -67,7 +67,7 @@ from warren.persist.recovery import (
 )
 from warren.persist.second_copy import FILE as COPY_FILE
 from warren.persist.second_copy import read_copy
-from warren.persist.segment import Entry, Segment, segment_name
+from warren.persist.segment import IndexEntry, Segment, segment_name
 from warren.persist.store_view import Gone, RecordReader, StoreView, read_whole
 
 PAUSES_S = (0.2, 0.5, 1.0)
@@ -375,7 +375,9 @@ class Check:
         if unloaded:
             segment.unload()
 
-    def _lost(self, queue_id: int, entry: Entry, reader: RecordReader, damage: Damaged) -> None:
+    def _lost(
+        self, queue_id: int, entry: IndexEntry, reader: RecordReader, damage: Damaged
+    ) -> None:
         try:
             name, offset = reader.locate(entry.place)
         except Damaged:
@@ -528,12 +530,12 @@ class Check:
                 self._check_known(place_of(file_id, before), record)
 
 
-def segment_entries(segment: Segment) -> Iterator[Entry]:
+def segment_entries(segment: Segment) -> Iterator[IndexEntry]:
     """The live entries of a segment in memory."""
     columns = segment.columns
     assert columns is not None
     for at in columns.live(0, SEGMENT_ENTRIES):
-        yield Entry(
+        yield IndexEntry(
             segment.start + at,
             columns.places[at],
             columns.expires[at],

@@ -171,11 +171,13 @@ class Walk:
         self._seen: set[int] = set()
         self._counts = [0, 0, 0, 0]
         self._last_key: bytes | None = None
+        self._integer_keys = False
 
     def entries(self, tree: Tree) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values, in order. May raise `DamagedLmdb`."""
         self._counts = [0, 0, 0, 0]
         self._last_key = None
+        self._integer_keys = bool(tree.flags & INTEGER_KEY)
         if tree.root == NO_PAGE:
             return
         if not 0 < tree.depth <= DEPTH_MAX:
@@ -272,6 +274,12 @@ class Walk:
             raise DamagedLmdb(f"the nodes of page {number} do not fill it")
         return page, pointers
 
+    def _comes_before(self, key: bytes, other: bytes) -> bool:
+        """Whether the tree has `key` before `other`; transaction 256 comes behind 255."""
+        if self._integer_keys:
+            return int.from_bytes(key, "little") < int.from_bytes(other, "little")
+        return key < other
+
     def _children(self, number: int, page: bytes, pointers: tuple[int, ...]) -> list[int]:
         if len(pointers) < 2:
             raise DamagedLmdb(f"page {number} is a branch with one way")
@@ -282,7 +290,7 @@ class Walk:
             start = pointer + NODE.size
             key = page[start : start + key_bytes]
             # The first key of a branch stands for everything below the second.
-            if place > 1 and key <= before:
+            if place > 1 and not self._comes_before(before, key):
                 raise DamagedLmdb(f"the keys of page {number} are out of order")
             before = key
             children.append(low | high << 16 | flags << 32)
@@ -292,7 +300,7 @@ class Walk:
         low, high, flags, key_bytes = NODE.unpack_from(page, pointer)
         start = pointer + NODE.size
         key = page[start : start + key_bytes]
-        if self._last_key is not None and key <= self._last_key:
+        if self._last_key is not None and not self._comes_before(self._last_key, key):
             raise DamagedLmdb(f"the keys of page {number} are out of order")
         size = low | high << 16
         start += key_bytes

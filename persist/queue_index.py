@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from warren.core.backing_queue import Listed
+from warren.core.backing.backing_queue import Listed
+from warren.core.backing.queue_store import Batch, Recovered
 from warren.core.log_line import log_event
-from warren.core.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Commit
-from warren.core.queue_store import Batch, Recovered
-from warren.core.settlement import PublishConfirms
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     COUNT_MAX,
@@ -52,7 +52,7 @@ from warren.persist.format import (
 from warren.persist.message_store import MessageStore
 from warren.persist.segment import (
     Columns,
-    Entry,
+    IndexEntry,
     Segment,
     merged,
     read_segment,
@@ -818,9 +818,9 @@ class QueueIndex:
 
     def _entries(
         self, start: int, end: int, count_max: int, bytes_max: int
-    ) -> tuple[list[Entry], bool]:
+    ) -> tuple[list[IndexEntry], bool]:
         """The first entries in [start, end), and whether these are all."""
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         octets = 0
         at = bisect_left(self._numbers, start >> SHIFT)
         for number in self._numbers[at:]:
@@ -841,7 +841,7 @@ class QueueIndex:
                 if entries and octets > bytes_max:
                     return entries, False
                 entries.append(
-                    Entry(
+                    IndexEntry(
                         base + relative,
                         places[relative],
                         expires[relative],
@@ -853,7 +853,7 @@ class QueueIndex:
                     return entries, False
         return entries, True
 
-    def _find(self, position: int) -> Entry | None:
+    def _find(self, position: int) -> IndexEntry | None:
         segment = self.segments.get(position >> SHIFT)
         if segment is None:
             return None
@@ -861,7 +861,7 @@ class QueueIndex:
         at = position & _MASK
         if at >= len(columns.places) or not columns.places[at]:
             return None
-        return Entry(
+        return IndexEntry(
             position,
             columns.places[at],
             columns.expires[at],
@@ -869,7 +869,7 @@ class QueueIndex:
             columns.sizes[at],
         )
 
-    def _read_entries(self, entries: list[Entry]) -> tuple[list[Message], int, int]:
+    def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]:
         """The messages of these entries; how many were lost, and the octets of their bodies.
 
         What is lost leaves the index.
@@ -877,7 +877,7 @@ class QueueIndex:
         self.read_count += len(entries)
         self._journal.messages_read += len(entries)
         messages: list[Message] = []
-        lost: list[Entry] = []
+        lost: list[IndexEntry] = []
         for run in self._runs(entries):
             data = self._read_run(run)
             base = run[0].place & OFFSET_MASK
@@ -897,7 +897,7 @@ class QueueIndex:
             self._remove_span(entry.position, entry.position + 1)
         return messages, len(lost), sum(entry.size for entry in lost)
 
-    def _read_run(self, run: list[Entry]) -> bytes | Damaged:
+    def _read_run(self, run: list[IndexEntry]) -> bytes | Damaged:
         first, last = run[0], run[-1]
         start = first.place & OFFSET_MASK
         end = (last.place & OFFSET_MASK) + last.length
@@ -908,9 +908,9 @@ class QueueIndex:
         except OSError as error:
             return Damaged(f"cannot be read: {error}")
 
-    def _runs(self, entries: list[Entry]) -> Iterator[list[Entry]]:
+    def _runs(self, entries: list[IndexEntry]) -> Iterator[list[IndexEntry]]:
         """Entries that are read at once, because they stand together."""
-        run: list[Entry] = []
+        run: list[IndexEntry] = []
         start = end = file_id = 0
         contiguous = False
         for entry in entries:
@@ -933,7 +933,7 @@ class QueueIndex:
         if run:
             yield run
 
-    def _message(self, entry: Entry, data: bytes, at: int) -> Message:
+    def _message(self, entry: IndexEntry, data: bytes, at: int) -> Message:
         """Raises `Damaged`."""
         record = decode_record(data, at, entry.length)
         if record.type == PUBLISH:

@@ -68,7 +68,7 @@ QUARANTINED_MAX = 1000
 """Damaged records kept for people to look at."""
 
 
-class Limits(NamedTuple):
+class StorageSizes(NamedTuple):
     """Sizes people and tests may choose.
 
     `file_bytes_max`: log files are full at that size. `embed_below`: smaller messages stand in
@@ -87,7 +87,7 @@ class Limits(NamedTuple):
     open_files_max: int = OPEN_FILES_MAX
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = StorageSizes()
 
 
 class Storage:
@@ -120,7 +120,7 @@ class Storage:
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
         on_fault: OnFault = log_callback_fault,
         deleted_queues: DeletedQueues | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: StorageSizes = DEFAULT_LIMITS,
         pinned_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
         self.unclaimed = UnclaimedMessages()

@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from warren.core.log_line import log_event
-from warren.core.trace_record import TraceRecord
-from warren.core.trace_store import FOUND_MAX, Found, Life, Traced, life_in
+from warren.core.tracing.trace_record import TraceRecord
+from warren.core.tracing.trace_store import FOUND_MAX, Found, Life, Traced, life_in
 from warren.persist.group_commit import Job
 
 log = logging.getLogger("warren.storage")

@@ -22,14 +22,14 @@ from warren import __version__
 from warren.addresses import Purpose, refusal
 from warren.clock import EndingClock, LoopClock
 from warren.config import ClusterConfig, Listener, SslOptions
-from warren.core.alarms import Alarms
-from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.periodic import Periodic
-from warren.core.placement import Placement
 from warren.core.ports import MetadataStore, Stored, Write
-from warren.core.records import QueueRecord
+from warren.core.queues.placement import Placement
+from warren.core.resources.alarms import Alarms
+from warren.core.scheduling.periodic import Periodic
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError

@@ -25,10 +25,10 @@ from warren.config import (
     Listener,
     checked_node_name,
 )
-from warren.core.information_unit import parse_bytes
-from warren.core.memory_monitor import Absolute, Fraction
-from warren.core.password import ALGORITHMS
-from warren.core.pattern import compile_permission
+from warren.core.access.password import ALGORITHMS
+from warren.core.patterns.pattern import compile_permission
+from warren.core.resources.information_unit import parse_bytes
+from warren.core.resources.memory_monitor import Absolute, Fraction
 
 FRAME_MIN = 4096
 # RabbitMQ's cap for messages, whatever is configured.

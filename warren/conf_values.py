@@ -34,7 +34,7 @@ from warren.config import (
     SslOptions,
     TcpOptions,
 )
-from warren.core.memory_monitor import Limit
+from warren.core.resources.memory_monitor import Limit
 
 
 def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
-from warren.core.disk_monitor import DEFAULT_LIMIT, DEFAULT_SNAPSHOT_LIMIT
-from warren.core.memory_monitor import DEFAULT_WATERMARK, Limit
-from warren.core.paging import DEFAULT_PAGING_RATIO
-from warren.core.password import DEFAULT_ALGORITHM
+from warren.core.access.password import DEFAULT_ALGORITHM
+from warren.core.backing.paging import DEFAULT_PAGING_RATIO
+from warren.core.resources.disk_monitor import DEFAULT_LIMIT, DEFAULT_SNAPSHOT_LIMIT
+from warren.core.resources.memory_monitor import DEFAULT_WATERMARK, Limit
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical", "none"]
 RatesMode: TypeAlias = Literal["basic", "detailed", "none"]

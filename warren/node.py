@@ -34,21 +34,21 @@ from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config
 from warren.config import Listener as Address
-from warren.core.access import AccessControl, create_defaults
-from warren.core.alarms import Alarms, Resource
-from warren.core.backing_queue import BackingQueue, BackingSpec
-from warren.core.disk_monitor import DiskMonitor
+from warren.core.access.access_control import AccessControl, create_defaults
+from warren.core.access.password import Passwords
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.paging import Pager
+from warren.core.definitions.records import QueueRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table
 from warren.core.log_line import log_event, log_fault
-from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
-from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
-from warren.core.paging import Pager
-from warren.core.password import Passwords
-from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
-from warren.core.records import QueueRecord
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.resources.alarms import Alarms, Resource
+from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.memory_monitor import MemoryMonitor, limit_bytes, total_memory
+from warren.core.scheduling.periodic import Periodic
 from warren.extras import install_command
 from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
@@ -63,7 +63,7 @@ from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import SecondCopy, expect_definitions
-from warren.persist.storage import Limits
+from warren.persist.storage import StorageSizes
 from warren.persist.trace_files import DIRECTORY as TRACE_DIRECTORY
 from warren.persist.trace_files import TraceFiles
 from warren.shovel.assignments import OnlyNode
@@ -289,7 +289,7 @@ class RunningNode:
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
-                limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
+                limits=StorageSizes(config.store_file_bytes_max, config.embed_below)._replace(
                     open_files_max=descriptors().log_files
                 ),
                 pinned_max=lambda: _pinned_max(config, directory.path),

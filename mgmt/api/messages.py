@@ -16,11 +16,11 @@ from warren.amqp.properties import MalformedProperties, encode_properties
 from warren.amqp.publishing import PublishRoutes
 from warren.core.errors import BrokerError, ConnectionFault
 from warren.core.field import from_json, to_json
-from warren.core.message import Envelope, Message
-from warren.core.message_observer import TracedClient
-from warren.core.message_stats import MessageStats
-from warren.core.settlement import PENDING, REJECTED
-from warren.core.stock import Stock
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.message_stats import MessageStats
+from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.messages.stock import Stock
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from warren.amqp.connection import Connection
 from warren.amqp.names import checked_new_name, clean_name
-from warren.core.backing_queue import BackingQueueStatus
+from warren.core.backing.backing_queue import BackingQueueStatus
 from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
-from warren.core.queue import Queue
-from warren.core.queue_type import QUORUM
-from warren.core.topology_access import check_queue
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import QUORUM
+from warren.core.vhosts.topology_access import check_queue
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt import quorum_members
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable

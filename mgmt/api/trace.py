@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from warren.core.trace_rules import COMPONENT
-from warren.core.trace_store import FOUND_MAX, Life
+from warren.core.tracing.trace_rules import COMPONENT
+from warren.core.tracing.trace_store import FOUND_MAX, Life
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.message_life import course, in_order, record_of, row

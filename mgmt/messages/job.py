@@ -2,9 +2,9 @@
 
 It goes through the queue once, from the oldest message to the last one there was when it began. A
 message that is to leave is taken out of the queue first, so that no consumer gets it; it is pending
-until all queues it goes to have it safe (`core/succession.py`), and forgotten in a later batch of
-the log. So at any moment it is in the old queue or in the new ones. After a crash it may be in
-both, and the old one counts as redelivered.
+until all queues it goes to have it safe (`core/messages/succession.py`), and forgotten in a later
+batch of the log. So at any moment it is in the old queue or in the new ones. After a crash it may
+be in both, and the old one counts as redelivered.
 
 A message that cannot go where it is to go is not taken out: it stays, and the job says why.
 """
@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from warren.core.access import User
+from warren.core.access.access_control import User
 from warren.core.errors import BrokerError
-from warren.core.message import Message
-from warren.core.message_filter import MessageState, Subject, Test, parse_filter
+from warren.core.messages.message import Message
+from warren.core.messages.message_filter import MessageState, Subject, Test, parse_filter
+from warren.core.messages.stock import Stock
+from warren.core.messages.succession import Succession
 from warren.core.node import Node
-from warren.core.queue import Queue
-from warren.core.stock import Stock
-from warren.core.succession import Succession
+from warren.core.queues.queue import Queue
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
 from warren.mgmt.messages.plan import Action, Plan
 from warren.mgmt.messages.targets import Find, Stays, Target, targets

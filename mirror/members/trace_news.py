@@ -3,7 +3,7 @@ happens to these at itself."""
 
 from __future__ import annotations
 
-from warren.core.tracer import Tracer
+from warren.core.tracing.tracer import Tracer
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.post import Post
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 from warren.mirror.messages.post import Undeliverable
 
 SAME_ENVELOPE = 1
@@ -30,7 +30,7 @@ KEPT_OCTETS_MAX = 1024
 """Envelopes of so many octets are kept, so that one that comes again is the same object."""
 
 
-class Entry(NamedTuple):
+class CarriedMessage(NamedTuple):
     """A message on its way; `number` is what its sender counts or knows it by."""
 
     flags: int
@@ -73,7 +73,7 @@ class Unpacker:
     def __init__(self) -> None:
         self._kept: dict[bytes, Envelope] = {}
 
-    def entries(self, payload: bytes, start: int) -> Iterator[Entry]:
+    def entries(self, payload: bytes, start: int) -> Iterator[CarriedMessage]:
         """The entries from `start` on. Raises `Undeliverable` where there are none."""
         envelope: Envelope | None = None
         end = len(payload)
@@ -88,7 +88,7 @@ class Unpacker:
             stop = start + body_size
             if stop > end or envelope is None:
                 raise Undeliverable("a message that is not whole")
-            yield Entry(flags, number, envelope, payload[start:stop])
+            yield CarriedMessage(flags, number, envelope, payload[start:stop])
             start = stop
 
     def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:

@@ -13,12 +13,12 @@ from itertools import count
 from typing import Any
 
 from warren.core.errors import NotFound
-from warren.core.message import Message
-from warren.core.message_observer import TracedClient
+from warren.core.messages.message import Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.node import Node
 from warren.core.ports import Timer
-from warren.core.queue import Queue
-from warren.core.waiting import Event
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Event
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.origin import origin_name

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table, from_plain
-from warren.core.message import NOBODY, Envelope, Message
-from warren.core.message_observer import TracedClient
-from warren.core.queue import Queue
-from warren.core.settlement import PENDING, REJECTED
-from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
-from warren.mirror.remote.settling import PublishedReport, Verdict
+from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.queue import Queue
+from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessage, Packer
+from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport
 
 _CONSUMER = struct.Struct("<QI")
 
@@ -158,7 +158,7 @@ class RemoteClient:
         """The number of the last publish that came."""
         return self._received
 
-    def publish(self, entries: Iterable[Entry]) -> None:
+    def publish(self, entries: Iterable[CarriedMessage]) -> None:
         queue = self.queue
         observer = queue.observer
         for flags, number, envelope, body in entries:
@@ -273,7 +273,7 @@ class RemoteClient:
         packer.add(number, self.queue.envelope_got(message, no_ack), message.body, flags)
         return b"".join(packer.take()), len(self.queue)
 
-    def judge(self, verdict: Verdict, numbers: Iterable[int]) -> None:
+    def judge(self, verdict: DeliveryOutcome, numbers: Iterable[int]) -> None:
         """Carry out a verdict on deliveries."""
         pop = self._unacked.pop
         messages = [m for number in numbers if (m := pop(number, None)) is not None]
@@ -282,20 +282,20 @@ class RemoteClient:
         queue = self.queue
         for message in messages:
             message.holder.settled(1)
-        if verdict is Verdict.ACK:
+        if verdict is DeliveryOutcome.ACK:
             queue.ack(messages)
-        elif verdict is Verdict.REJECT:
+        elif verdict is DeliveryOutcome.REJECT:
             queue.reject(messages)
         else:
             for message in messages:
-                if verdict is Verdict.RETURN and self._has_left(message.holder):
+                if verdict is DeliveryOutcome.RETURN and self._has_left(message.holder):
                     # Another consumer may have been given messages that are behind it.
                     message.redelivered = True
                 message.holder = NOBODY
-            if verdict is Verdict.ABANDON:
+            if verdict is DeliveryOutcome.ABANDON:
                 queue.abandoned(messages)
             else:
-                queue.requeue(messages, delivered=verdict is Verdict.REQUEUE)
+                queue.requeue(messages, delivered=verdict is DeliveryOutcome.REQUEUE)
             return
         if queue.backing.length:
             queue.deliver()
@@ -355,4 +355,4 @@ class RemoteClient:
         consumers, self._consumers = self._consumers, {}
         self.queue.remove_consumers(consumers.values())
         self._sending.clear()
-        self.judge(Verdict.ABANDON, list(self._unacked))
+        self.judge(DeliveryOutcome.ABANDON, list(self._unacked))

@@ -24,23 +24,23 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.field import Table, to_plain
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope, Message
-from warren.core.message_observer import MessageObserver, TracedClient
-from warren.core.moving import Moving, Unanswered
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import MessageObserver, TracedClient
+from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import Timer
-from warren.core.queue import Fetched, Queue, QueueOwner
-from warren.core.queue_arguments import QueueSettings
-from warren.core.records import QueueRecord
-from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.waiting import Event, run
+from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.queues.moving import Moving, Unanswered
+from warren.core.queues.queue import Fetched, Queue, QueueOwner
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
-from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessage, Packer
 from warren.mirror.messages.post import Kind
-from warren.mirror.remote.settling import PublishedReport, Verdict, pack_numbers
+from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
 
 if TYPE_CHECKING:
     from warren.mirror.remote.remote_queues import RemoteQueues
@@ -150,7 +150,7 @@ class RemoteQueue(Queue):
         # Up to which refusals of the leader are known, where it is to be told so.
         self._heard_upto = 0
         self._owed = 0
-        self._verdicts: list[tuple[Verdict, list[int]]] = []
+        self._verdicts: list[tuple[DeliveryOutcome, list[int]]] = []
         # Questions that whoever leads next is asked instead, without waiting for an answer.
         self._movable: set[Call] = set()
         self._consumers_numbered = 0
@@ -324,7 +324,7 @@ class RemoteQueue(Queue):
             self._changed[consumer] = None
             self._queues.flush_soon(self)
 
-    def delivered(self, number: int, entries: Iterable[Entry]) -> None:
+    def delivered(self, number: int, entries: Iterable[CarriedMessage]) -> None:
         """The leader hands messages to one of our consumers."""
         known = self._told.get(number)
         consumer = known[0] if known is not None else None
@@ -342,7 +342,7 @@ class RemoteQueue(Queue):
         if unwanted:
             if consumer is not None and not is_returning:
                 self._have_held(number, consumer)
-            self._judge(Verdict.RETURN, unwanted)
+            self._judge(DeliveryOutcome.RETURN, unwanted)
 
     def _have_held(self, number: int, consumer: Consumer) -> None:
         """Let the leader hold what it has for the consumer until all has come that is on its way.
@@ -393,21 +393,21 @@ class RemoteQueue(Queue):
 
     def ack(self, messages: Collection[Message]) -> None:
         self.acked += len(messages)
-        self._judge(Verdict.ACK, [message.position for message in messages])
+        self._judge(DeliveryOutcome.ACK, [message.position for message in messages])
 
     def reject(self, messages: Iterable[Message]) -> None:
         dead = [message.position for message in messages]
         self.given_back += len(dead)
-        self._judge(Verdict.REJECT, dead)
+        self._judge(DeliveryOutcome.REJECT, dead)
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
         self.given_back += len(messages)
-        verdict = Verdict.REQUEUE if delivered else Verdict.RETURN
+        verdict = DeliveryOutcome.REQUEUE if delivered else DeliveryOutcome.RETURN
         self._judge(verdict, [message.position for message in messages])
 
     def abandoned(self, messages: list[Message]) -> None:
         self.given_back += len(messages)
-        self._judge(Verdict.ABANDON, [message.position for message in messages])
+        self._judge(DeliveryOutcome.ABANDON, [message.position for message in messages])
 
     async def counts(self) -> tuple[int, int]:
         try:
@@ -680,9 +680,9 @@ class RemoteQueue(Queue):
         if got is not None:
             delivery = self._queues.entry(got).number
             if delivery:
-                self._judge(Verdict.RETURN, [delivery])
+                self._judge(DeliveryOutcome.RETURN, [delivery])
 
-    def _judge(self, verdict: Verdict, numbers: list[int]) -> None:
+    def _judge(self, verdict: DeliveryOutcome, numbers: list[int]) -> None:
         if self.deleted or not numbers:
             return
         verdicts = self._verdicts

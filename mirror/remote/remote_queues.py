@@ -6,14 +6,14 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table
 from warren.core.ports import Clock
-from warren.core.queue import QueueOwner
-from warren.core.queue_arguments import QueueSettings
-from warren.core.records import QueueRecord
+from warren.core.queues.queue import QueueOwner
+from warren.core.queues.queue_arguments import QueueSettings
 from warren.mirror.links.ports import Part
 from warren.mirror.messages.calls import Call, Calls
-from warren.mirror.messages.cargo import Entry, Unpacker
+from warren.mirror.messages.cargo import CarriedMessage, Unpacker
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.settling import unpack_report
@@ -95,7 +95,7 @@ class RemoteQueues:
         self._numbered += 1
         return self._numbered
 
-    def entry(self, packed: bytes) -> Entry:
+    def entry(self, packed: bytes) -> CarriedMessage:
         """The one message of an answer."""
         return next(self._unpacker.entries(packed, 0))
 

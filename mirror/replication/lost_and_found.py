@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from warren.core.errors import BrokerError, NotFound
 from warren.core.field import Field, longstr
 from warren.core.log_line import log_event
-from warren.core.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PENDING, REJECTED
 from warren.core.ports import Clock, ContentCodec, Key
-from warren.core.queue import Queue
-from warren.core.settlement import PENDING, REJECTED
-from warren.core.waiting import Event, decided, run
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Event, decided, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.queue_definitions import QueueDefinitions

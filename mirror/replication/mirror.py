@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from warren.core.backing_queue import MirroredLevel
-from warren.core.message import Envelope
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.messages.message import Envelope
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker

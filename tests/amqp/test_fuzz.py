@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from fuzz_long import Script, play
+from fuzz_script import Script, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands

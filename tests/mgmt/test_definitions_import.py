@@ -17,7 +17,7 @@ from definitions_node import (
     queue_item,
 )
 
-from warren.core.access import LoginRefused
+from warren.core.access.access_control import LoginRefused
 from warren.core.field import NoField, from_json
 from warren.core.node import Node
 from warren.mgmt.definitions.errors import (

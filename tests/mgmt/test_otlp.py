@@ -13,7 +13,7 @@ import pytest
 from ctl_node import CtlNode
 from otlp_receiver import OtlpReceiver, attributes
 
-from warren.core.trace_record import TraceEvent, TraceRecord
+from warren.core.tracing.trace_record import TraceEvent, TraceRecord
 from warren.mgmt import otlp
 from warren.mgmt.otlp import OtlpExporter
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from warren.core.trace_record import TraceEvent, TraceRecord
+from warren.core.tracing.trace_record import TraceEvent, TraceRecord
 from warren.mgmt import spans as module
 from warren.mgmt.spans import Context, Span, Spans
 

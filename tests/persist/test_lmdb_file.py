@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from random import Random
 
@@ -52,6 +52,23 @@ def test_every_state_of_a_file_is_accepted_and_read_as_lmdb_reads_it(
                         model.pop(key, None)
             check_lmdb(tmp_path / "data.mdb")
     assert entries(tmp_path) == model
+
+
+@pytest.mark.parametrize("reader", [False, True])
+def test_free_pages_are_listed_in_the_order_of_their_transactions(
+    tmp_path: Path, reader: bool
+) -> None:
+    """Their keys are little-endian numbers: octet by octet, 256 comes before 255.
+
+    A reader that stays keeps all free pages listed, so that the tree of free pages has branches.
+    """
+    with opened(tmp_path) as environment, ExitStack() as stays:
+        for number in range(800):
+            with environment.begin(write=True) as transaction:
+                transaction.put(b"%d" % number, b"v" * 100)
+            if number == 0 and reader:
+                stays.enter_context(environment.begin())
+            check_lmdb(tmp_path / "data.mdb")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from warren import Broker
 from warren.mgmt.command_line import warren
 from warren.spark_export import read_export
-from warren.spark_export.manifest import list_manifests
+from warren.spark_export.export.manifest import list_manifests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from warren import Broker
-from warren.core.alarms import Resource
+from warren.core.resources.alarms import Resource
 
 pytest.importorskip("playwright", reason="the web pages are tested with Playwright")
 

@@ -11,7 +11,7 @@ import pytest
 from warren import Broker
 from warren.conf_keys import KEYS
 from warren.config import Config, Listener, PasswordRule, SslOptions, TcpOptions, override
-from warren.core.memory_monitor import Absolute, Fraction
+from warren.core.resources.memory_monitor import Absolute, Fraction
 from warren.rabbitmq_conf import ConfigError, examine_config, parse_config
 from warren.unused_keys import AS_IT_IS, NO_ERLANG, NO_FORMATTERS, TO_STANDARD_ERROR, UNUSED
 
