@@ -377,9 +377,7 @@ class Channel:
         self.published += 1
         route.exchange.published_in += 1
         if route.is_observed:
-            observer = routes.vhost.observer
-            if observer is not None:
-                observer.published(self.traced_as(), envelope, body, queues)
+            routes.vhost.observation.published(self.traced_as(), envelope, body, queues)
         if route.is_reply or envelope.copies:
             self._reply(route, envelope, body)
         if self.transaction is not None:
@@ -422,9 +420,7 @@ class Channel:
 
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
         """A publish that reached no queue is returned if it is mandatory."""
-        observer = self.vhost.observer
-        if observer is not None:
-            observer.unroutable(envelope, route.mandatory)
+        self.vhost.observation.unroutable(envelope, route.mandatory)
         if route.mandatory:
             self.returned += 1
             self._return(envelope, body)

@@ -191,14 +191,16 @@ class PublishRoutes:
         # Behind the reserved short, before the bits.
         address = arguments[2:end] if source.clean else b""
         mandatory = bool(bits & _MANDATORY)
-        is_observed = self.vhost.observer is not None and self._is_observed(queues)
+        is_observed = self.vhost.observation.is_needed and self._is_observed(queues)
         return Route(exchange, name, routing_key, mandatory, queues, is_reply, address, is_observed)
 
     def _is_observed(self, queues: tuple[Queue, ...] | None) -> bool:
         """Whether somebody may want to hear of what goes to these queues."""
         known = self._observed.get(queues)
         if known is None:
-            known = self._observed[queues] = self.vhost.observes(self._user.name, queues)
+            known = self._observed[queues] = self.vhost.observation.observes(
+                self._user.name, queues
+            )
         return known
 
     def _source(self, octets: bytes) -> _Source:

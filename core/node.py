@@ -111,7 +111,6 @@ class Node:
         self.parameters = Parameters(metadata, self.vhost_limits, self.policies, name)
         self.global_parameters = GlobalParameters(metadata)
         self.tracer = Tracer(name, clock, self.turns, codec)
-        self.parameters.register(TRACE, self._check_trace_rule)
         self.vhosts: dict[str, VirtualHost] = {}
         self.local_queues = LocalQueues()
         self._placement = placement or OneNode()
@@ -132,21 +131,27 @@ class Node:
         self._new_backing_queue = new_backing_queue
         self._server_properties = server_properties
         self.quotas = Quotas(clock, self._queues_of, lambda: self.vhosts)
-        for name, user in access.users():
-            self.quotas.set_user_limits(name, user.limits)
+        self._keep_user_limits()
         for stored in metadata.records(("vhost",)):
             self._start_vhost(stored.key[1])
         self._stop_watching = metadata.watch(("vhost",), self._vhost_changed)
         metadata.watch(("global_parameter",), lambda key, record: self.greetings.clear())
-        metadata.watch(("user",), self._user_changed)
-        for kind in ("permission", "topic_permission"):
-            metadata.watch((kind,), self._permission_changed)
+        self._follow_access()
         self.policies.watch(self._policies_changed)
         alarms.subscribe(self._alarms_changed)
         self.growth = Growth(alarms, clock)
         self.growth.watch(self._growth_changed)
         metadata.watch(("parameter", LIMITS_COMPONENT), self._vhost_limits_changed)
-        metadata.watch(("parameter", TRACE), self._trace_rules_changed)
+        self._follow_trace_rules()
+
+    def _follow_access(self) -> None:
+        self.metadata.watch(("user",), self._user_changed)
+        for kind in ("permission", "topic_permission"):
+            self.metadata.watch((kind,), self._permission_changed)
+
+    def _keep_user_limits(self) -> None:
+        for name, user in self.access.users():
+            self.quotas.set_user_limits(name, user.limits)
 
     # Virtual hosts
 
@@ -197,9 +202,13 @@ class Node:
     def trace(self, vhost: str, on: bool) -> None:
         """Start or stop the firehose of a virtual host."""
         traced = self.vhosts[vhost]
-        traced.trace_with(Firehose(traced, self.name, self.codec) if on else None)
+        traced.observation.trace_with(Firehose(traced, self.name, self.codec) if on else None)
 
     # Lives of messages
+
+    def _follow_trace_rules(self) -> None:
+        self.parameters.register(TRACE, self._check_trace_rule)
+        self.metadata.watch(("parameter", TRACE), self._trace_rules_changed)
 
     def _check_trace_rule(self, vhost: str, name: str, value: Any, _user: User | None) -> None:
         """Raises `ValidationFailed`."""
@@ -216,8 +225,10 @@ class Node:
     def _record_lives(self, vhost: VirtualHost) -> None:
         """Record what the rules of the virtual host select, as they are now."""
         rules = [parse(rule.name, rule.value) for rule in self.parameters.all(TRACE, vhost.name)]
-        watched = vhost.life.watched if vhost.life is not None else ()
-        vhost.record_lives(LifeTrace(vhost.name, rules, self.tracer, watched) if rules else None)
+        life = vhost.observation.life
+        watched = life.watched if life is not None else ()
+        life = LifeTrace(vhost.name, rules, self.tracer, watched) if rules else None
+        vhost.observation.record_lives(life)
 
     def resume_traces(self, traced: Iterable[Traced]) -> None:
         """Go on following what was followed before a restart, oldest first."""
@@ -230,9 +241,9 @@ class Node:
             names.update(dict.fromkeys(one.queues))
         for name, queues in watched.items():
             vhost = self.vhosts.get(name)
-            if vhost is not None and vhost.life is not None:
-                vhost.life.watched |= queues.keys()
-                vhost.record_lives(vhost.life)
+            if vhost is not None and vhost.observation.life is not None:
+                vhost.observation.life.watched |= queues.keys()
+                vhost.observation.record_lives(vhost.observation.life)
 
     def _start_vhost(self, name: str) -> None:
         vhost = VirtualHost(

@@ -31,14 +31,14 @@ SAYS_NOTHING: Final = frozenset({TraceEvent.MIRRORED, TraceEvent.RETURNED, Trace
 """Events that change nothing about where a message is."""
 
 
-class Course(NamedTuple):
+class Lived(NamedTuple):
     """The records that are about a message, and how it is by the queues it has been in."""
 
     records: list[TraceRecord]
     queues: dict[str, str]
 
 
-def course(records: Iterable[TraceRecord]) -> Course:
+def lived(records: Iterable[TraceRecord]) -> Lived:
     """For records in order: what is told of a queue counts if the message was in it then."""
     states: dict[str, str] = {}
     own: list[TraceRecord] = []
@@ -52,7 +52,7 @@ def course(records: Iterable[TraceRecord]) -> Course:
         if event not in KEEPS:
             states[queue] = _state_after(record)
         states.update(dict.fromkeys(record.queues, READY))
-    return Course(own, states)
+    return Lived(own, states)
 
 
 def _state_after(record: TraceRecord) -> str:

@@ -25,7 +25,7 @@ from opentelemetry.trace.status import Status, StatusCode
 from warren import __version__
 from warren.core.log_line import log_event
 from warren.core.tracing.trace_record import TraceRecord
-from warren.mgmt.spans import Context, Span, Spans
+from warren.mgmt.spans import Context, MessageSpan, Spans
 
 log = logging.getLogger("warren.node")
 
@@ -124,7 +124,7 @@ class OtlpExporter:
             self._failing = True
             log_event(log, logging.WARNING, "spans_not_exported", endpoint=self._endpoint)
 
-    def _readable(self, span: Span) -> ReadableSpan:
+    def _readable(self, span: MessageSpan) -> ReadableSpan:
         status = Status(StatusCode.ERROR, span.failed) if span.failed else _OK
         return ReadableSpan(
             span.name,

@@ -37,7 +37,7 @@ class Context(NamedTuple):
     is_remote: bool = False
 
 
-class Span(NamedTuple):
+class MessageSpan(NamedTuple):
     """`began` and `ended` are in microseconds since 1970. `parent` is None for a trace of its
     own. `failed` says what went wrong with the message, if anything did."""
 
@@ -115,7 +115,7 @@ class Spans:
         # Of messages by virtual host and id: what their spans hang below.
         self._parents: dict[tuple[str, str], Context | None] = {}
 
-    def spans(self, record: TraceRecord) -> list[Span]:
+    def spans(self, record: TraceRecord) -> list[MessageSpan]:
         """The spans that end with this record."""
         event = record.event
         if event is TraceEvent.PURGED or event is TraceEvent.QUEUE_DELETED:
@@ -126,7 +126,7 @@ class Spans:
         except NotSampled:
             return []
         place = (record.vhost, record.id, record.queue)
-        ended: list[Span] = []
+        ended: list[MessageSpan] = []
         if event in VERDICTS:
             ended += self._settled(place, record)
             if event is TraceEvent.REQUEUED:
@@ -160,28 +160,30 @@ class Spans:
         if len(opened) > OPEN_MAX:
             del opened[next(iter(opened))]
 
-    def _delivered(self, place: Place, record: TraceRecord, parent: Context | None) -> list[Span]:
+    def _delivered(
+        self, place: Place, record: TraceRecord, parent: Context | None
+    ) -> list[MessageSpan]:
         waited = self._left(place, record)
         if not record.no_ack:
             below = waited[0].context if waited else parent
             self._begin(self._held, place, _Open(record.at, below))
         return waited
 
-    def _left(self, place: Place, record: TraceRecord) -> list[Span]:
+    def _left(self, place: Place, record: TraceRecord) -> list[MessageSpan]:
         opened = self._waiting.pop(place, None)
         return [] if opened is None else [self._span("queue", opened, record)]
 
-    def _settled(self, place: Place, record: TraceRecord) -> list[Span]:
+    def _settled(self, place: Place, record: TraceRecord) -> list[MessageSpan]:
         opened = self._held.pop(place, None)
         return [] if opened is None else [self._span(VERDICTS[record.event], opened, record)]
 
-    def _span(self, operation: str, opened: _Open, record: TraceRecord) -> Span:
+    def _span(self, operation: str, opened: _Open, record: TraceRecord) -> MessageSpan:
         parent = opened.parent
         trace_id = self._random_bits(128) if parent is None else parent.trace_id
         state = "" if parent is None else parent.state
         context = Context(trace_id or 1, self._random_bits(64) or 1, state)
         failed = record.event.value if record.event in FAILURES else ""
-        return Span(
+        return MessageSpan(
             f"{operation} {record.queue}",
             context,
             parent,

@@ -224,8 +224,7 @@ class Cluster:
         )
         try:
             host = config.advertised_host or _host_of(self._node_name)
-            port = listening.getsockname()[1]
-            joined = await self.membership.join(host, port, __version__)
+            joined = await self.membership.join(host, listening.getsockname()[1], __version__)
             self.membership.on_lease_lost = self._lease_lost
             self.metadata = await ClusterMetadata.open(
                 self._etcd,
@@ -690,8 +689,7 @@ def _etcd_tls(options: SslOptions | None) -> ssl.SSLContext | None:
 
 
 def _host_of(node_name: str) -> str:
-    _, _, host = node_name.rpartition("@")
-    return host
+    return node_name.rpartition("@")[2]
 
 
 def known_cluster(directory: DataDirectory | None) -> str | None:

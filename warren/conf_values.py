@@ -43,7 +43,6 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
     values = Values(chosen)
     one = values.one
     loopback_default = () if one("loopback_users") else tuple(defaults.loopback_users)
-    configure, write, read = defaults.default_permissions
     return Config(
         data_dir=one("data_dir", defaults.data_dir),
         node_name=one("node_name", defaults.node_name),
@@ -72,11 +71,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         default_user=one("default_user", defaults.default_user),
         default_pass=one("default_pass", defaults.default_pass),
         default_vhost=one("default_vhost", defaults.default_vhost),
-        default_permissions=(
-            one("default_permissions.configure", configure),
-            one("default_permissions.write", write),
-            one("default_permissions.read", read),
-        ),
+        default_permissions=_default_permissions(values, defaults),
         default_user_tags=values.names("default_user_tags.$tag", defaults.default_user_tags),
         loopback_users=frozenset(values.names("loopback_users.$user", loopback_default)),
         password_rule=_password_rule(values),
@@ -235,6 +230,15 @@ def _tcp(values: Values) -> TcpOptions:
         receive_buffer_bytes=one("recbuf", None),
         linger_s=one("linger.timeout", 0) if one("linger.on", False) else None,
     )
+
+
+def _default_permissions(values: Values, defaults: Config) -> tuple[str, str, str]:
+    kinds = ("configure", "write", "read")
+    configure, write, read = (
+        values.one(f"default_permissions.{kind}", default)
+        for kind, default in zip(kinds, defaults.default_permissions, strict=True)
+    )
+    return configure, write, read
 
 
 VALIDATOR = "credential_validator"

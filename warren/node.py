@@ -49,23 +49,22 @@ from warren.core.resources.alarms import Alarms, Resource
 from warren.core.resources.disk_monitor import DiskMonitor
 from warren.core.resources.memory_monitor import MemoryMonitor, limit_bytes, total_memory
 from warren.core.scheduling.periodic import Periodic
-from warren.extras import install_command
 from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
 from warren.federation.sets import COMPONENT as UPSTREAM_SET
 from warren.federation.upstream import COMPONENT as UPSTREAM
 from warren.message_storage import MessageStorage, RecoveryProgress
+from warren.message_traces import MessageTraces
+from warren.node_refused import NodeRefused
 from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes
-from warren.persist.filesystem import RealFileSystem
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
-from warren.persist.second_copy import SecondCopy, expect_definitions
+from warren.persist.second_copy import expect_definitions
 from warren.persist.storage import StorageSizes
-from warren.persist.trace_files import DIRECTORY as TRACE_DIRECTORY
-from warren.persist.trace_files import TraceFiles
+from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import Shovels
@@ -74,7 +73,6 @@ from warren.tls import server_context
 if TYPE_CHECKING:
     from warren.cluster import Cluster
     from warren.management import Management
-    from warren.mgmt.otlp import OtlpExporter
 
 log = logging.getLogger("warren.node")
 
@@ -90,10 +88,6 @@ STOP_GRACE_S = 2.0
 
 Joined: TypeAlias = Callable[[], Awaitable[None]]
 """Told that a node that starts is in its cluster."""
-
-
-class NodeRefused(Exception):
-    """The node cannot start as it is configured; the text says why and what to do."""
 
 
 class Ending(Enum):
@@ -123,7 +117,6 @@ class RunningNode:
         shovels: Shovels,
         federation: Links,
         faults: Faults,
-        traces: _TraceThread | None,
     ) -> None:
         self.faults = faults
         self.shovels = shovels
@@ -139,9 +132,10 @@ class RunningNode:
         self._memory = memory
         self._disk = disk
         self.cluster = cluster
-        self._traces = traces
-        self.span_exporter: OtlpExporter | None = None
-        self._second_copy: _SecondCopyThread | None = None
+        self._traces = MessageTraces(
+            node, None if directory is None else directory.path, faults.report
+        )
+        self._second_copy: SecondCopyThread | None = None
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
         self.stop_wanted = asyncio.Event()
@@ -220,12 +214,11 @@ class RunningNode:
                 cluster,
                 faults,
             )
-            running._export_spans(config)
-            await running._resume_traces()
+            await running._traces.start(config)
             if cluster is not None:
                 await cluster.serve(running.node)
             elif directory is not None:
-                running._second_copy = _SecondCopyThread(
+                running._second_copy = SecondCopyThread(
                     metadata, directory, loop, clock, faults.report
                 )
             await running._define(config)
@@ -328,10 +321,6 @@ class RunningNode:
             placement=placement,
             cluster_name=config.cluster_name,
         )
-        traces = None
-        if directory is not None:
-            traces = _TraceThread(config, directory.path, loop, faults.report)
-            node.tracer.store = traces.files
         listener = Listener(
             node,
             _connection_settings(config),
@@ -395,34 +384,7 @@ class RunningNode:
             shovels,
             federation,
             faults,
-            traces,
         )
-
-    def _export_spans(self, config: Config) -> None:
-        """Raises `NodeRefused` where what exports spans is not installed."""
-        if config.otel_endpoint is None:
-            return
-        try:
-            module = import_module("warren.mgmt.otlp")
-        except ModuleNotFoundError as error:
-            raise NodeRefused(
-                f"opentelemetry.endpoint needs the package {error.name}: {install_command('otel')}"
-            ) from error
-        exporter: OtlpExporter = module.OtlpExporter(
-            config.otel_endpoint, config.otel_service_name, self.node.name
-        )
-        self.span_exporter = exporter
-        self.node.tracer.listeners.append(exporter.take)
-
-    async def _resume_traces(self) -> None:
-        """Go on recording the lives of messages that were recorded before."""
-        if self._traces is not None:
-            try:
-                traced = await asyncio.to_thread(self._traces.files.open)
-            except OSError as error:
-                log_event(log, logging.ERROR, "trace_not_read", reason=error)
-            else:
-                self.node.resume_traces(traced)
 
     async def _listen(self, config: Config, addresses: tuple[Address, ...]) -> None:
         for host, port in addresses:
@@ -482,7 +444,7 @@ class RunningNode:
             shovels=self.shovels,
             federation=self.federation,
         )
-        management.managed.span_exporter = self.span_exporter
+        management.managed.span_exporter = self._traces.exporter
         self.management = management
         await management.start()
 
@@ -587,11 +549,7 @@ class RunningNode:
             self.messages.stop()
         if self._second_copy is not None:
             self._second_copy.close()
-        self.node.tracer.hand_over()
-        if self._traces is not None:
-            self._traces.close()
-        if self.span_exporter is not None:
-            await asyncio.to_thread(self.span_exporter.close)
+        await self._traces.stop()
         await _close(self._metadata, self._directory, self.cluster)
 
     async def show(self, config: Config) -> None:
@@ -662,53 +620,6 @@ def _own_metadata(
         on_fault=on_fault,
     )
     return store, store.deleted_queues
-
-
-class _TraceThread:
-    """The recorded lives of messages, with the thread that writes them."""
-
-    def __init__(
-        self, config: Config, directory: Path, loop: asyncio.AbstractEventLoop, on_fault: OnFault
-    ) -> None:
-        self._thread = SyncThread("trace", on_fault)
-        self.files = TraceFiles(
-            directory / TRACE_DIRECTORY,
-            config.trace_size_limit,
-            self._thread.run,
-            loop.call_soon_threadsafe,
-        )
-
-    def close(self) -> None:
-        self._thread.close()
-
-
-class _SecondCopyThread:
-    """The copy of a node's own definitions, with the thread that writes it."""
-
-    def __init__(
-        self,
-        metadata: MetadataStore,
-        directory: DataDirectory,
-        loop: asyncio.AbstractEventLoop,
-        clock: LoopClock,
-        on_fault: OnFault,
-    ) -> None:
-        assert isinstance(metadata, LmdbMetadataStore)
-        self._thread = SyncThread("definitions-copy", on_fault)
-        self._copy = SecondCopy(
-            metadata,
-            RealFileSystem(),
-            directory.path,
-            bytes.fromhex(directory.node_id),
-            run=self._thread.run,
-            call_on_loop=loop.call_soon_threadsafe,
-            call_later=clock.call_later,
-        )
-
-    def close(self) -> None:
-        self._copy.stop()
-        self._thread.close()
-        self._copy.close()
 
 
 async def _join(

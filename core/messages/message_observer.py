@@ -100,10 +100,19 @@ class MessageObserver:
 
 
 class Observers(MessageObserver):
-    """Tells several observers, in order."""
+    """Tells several observers, in order; there may be none."""
 
-    def __init__(self, observers: Sequence[MessageObserver]) -> None:
-        self._observers = tuple(observers)
+    def __init__(self) -> None:
+        self._observers: tuple[MessageObserver, ...] = ()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is any."""
+        return bool(self._observers)
+
+    def tell(self, *observers: MessageObserver | None) -> None:
+        """Tell these from now on, in place of those before."""
+        self._observers = tuple([one for one in observers if one is not None])
 
     def published(
         self,

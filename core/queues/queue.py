@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from enum import StrEnum
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.priority_queue import PriorityQueue
@@ -26,12 +25,12 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.messages.stock import Stock
 from warren.core.messages.ways_out import WaysOut
-from warren.core.ports import Clock, ContentCodec, Timer
+from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import DeathReason, QueueOwner
 from warren.core.queues.redelivery import Redelivery
-from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
 
 DELIVERY_SLICE = 512
@@ -58,93 +57,12 @@ RESUME_US = 500
 """What it costs to go on delivering."""
 
 
-class DeathReason(StrEnum):
-    REJECTED = "rejected"
-    EXPIRED = "expired"
-    MAXLEN = "maxlen"
-    DELIVERY_LIMIT = "delivery_limit"
-
-
 class Fetched(NamedTuple):
     """What basic.get got, how many messages are still ready, and who is to hear the verdict."""
 
     message: Message | None
     left: int
     queue: Queue
-
-
-class DeadLetters(Protocol):
-    """Publishes what died in a queue to its dead letter exchange."""
-
-    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
-        """Count messages that are not to be published."""
-        ...
-
-    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
-        """These pending messages of the queue died, the oldest first.
-
-        `Queue.buried` is told when their dead letters are safe.
-        """
-        ...
-
-    def bury_unkept(
-        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
-    ) -> None:
-        """A message died before the queue took it. `done` is called when its dead letter is safe,
-        which may be at once."""
-        ...
-
-    def all_buried(self, queue: Queue) -> Event:
-        """Happens when nothing of the queue is left to bury."""
-        ...
-
-    def queue_ends(self, queue: Queue) -> None:
-        """The queue is about to be deleted, and its messages with it; the dead ones are not."""
-        ...
-
-    def queue_moves(self, queue: Queue) -> None:
-        """Another object is about to stand for the queue, in which the dead ones die again."""
-        ...
-
-
-class QueueOwner(Protocol):
-    """What a queue asks of its virtual host."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def turns(self) -> Turns: ...
-
-    @property
-    def codec(self) -> ContentCodec: ...
-
-    @property
-    def burials(self) -> DeadLetters: ...
-
-    @property
-    def observer(self) -> MessageObserver | None:
-        """Who is told of what clients publish."""
-        ...
-
-    def queue_unused(self, queue: Queue) -> None:
-        """The queue has lost its last user and is to be deleted."""
-        ...
-
-    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
-        """Delete the queue and its bindings, unless `check` raises."""
-        ...
-
-    def current(self, queue: Queue) -> Queue | None:
-        """What stands for the queue now; None when it was deleted."""
-        ...
-
-    def renew_queue(self, queue: Queue) -> None:
-        """The leader of the queue, at another node, has forgotten us: begin anew with it."""
-        ...
 
 
 class Queue:

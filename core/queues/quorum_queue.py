@@ -16,7 +16,8 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import NO_LIMIT, Consumer
-from warren.core.queues.queue import DeathReason, Queue
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.core.queues.redelivery import CountedEnvelopes
 

@@ -33,7 +33,8 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import MessageObserver
 from warren.core.messages.succession import Succession
 from warren.core.ports import Clock, ContentCodec, Timer
-from warren.core.queues.queue import DeathReason, Queue
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
 from warren.core.vhosts import dead_letter

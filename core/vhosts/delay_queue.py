@@ -17,7 +17,8 @@ from warren.core.backing.backing_queue import BackingQueue
 from warren.core.exchanges.delay import delay_ms
 from warren.core.messages.message import Envelope, Message
 from warren.core.ports import ContentCodec
-from warren.core.queues.queue import DeathReason, Queue
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
 
 UNDER_WAY_MAX = 2000
 UNDER_WAY_BYTES_MAX = 16 << 20

@@ -15,7 +15,7 @@ from warren.core.tracing.trace_rules import COMPONENT
 from warren.core.tracing.trace_store import FOUND_MAX, Life
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.request import ApiRequest
-from warren.mgmt.message_life import course, in_order, record_of, row
+from warren.mgmt.message_life import in_order, lived, record_of, row
 from warren.mgmt.peers import peers_of
 
 ALL = "/trace/{vhost}"
@@ -81,7 +81,7 @@ async def life(request: ApiRequest) -> Any:
                 continue
             is_whole &= answer["is_whole"]
             answered.add(node)
-    known = course(in_order(records)[-FOUND_MAX:])
+    known = lived(in_order(records)[-FOUND_MAX:])
     return {
         "id": name,
         "vhost": vhost,

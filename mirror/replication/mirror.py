@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from warren.core.backing.backing_queue import MirroredLevel
 from warren.core.messages.message import Envelope
@@ -20,6 +20,7 @@ from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
+from warren.mirror.replication.observed_copy import Observe, ObservedCopy, nobody
 from warren.mirror.replication.queue_levels import mirror_level
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
@@ -35,14 +36,6 @@ EMPTY = 0
 
 BATCH_BITS = 40
 """Batches of an epoch are far fewer."""
-
-
-Observe: TypeAlias = Callable[[Envelope], None]
-"""Told of a message that has come."""
-
-
-def _nobody() -> None:
-    return None
 
 
 class Mirror:
@@ -73,7 +66,7 @@ class Mirror:
         # Whether it has a persistent message when that is on disk, or when it has come.
         self.is_flushed = True
         # Who is told of the messages that come, while somebody is to be.
-        self.observed: Callable[[], Observe | None] = _nobody
+        self.observed: Callable[[], Observe | None] = nobody
         self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
@@ -168,7 +161,7 @@ class Mirror:
 
     def _perform(self, payload: bytes) -> None:
         observe = self.observed()
-        performer = self if observe is None else _Observed(self, observe)
+        performer = self if observe is None else ObservedCopy(self, observe)
         perform(payload, performer, self._unpacker)
 
     # `Performer`
@@ -425,31 +418,6 @@ class Mirror:
 
 
 _SLICE = struct.Struct("<QQQ")
-
-
-class _Observed:
-    """A `Performer` that tells somebody of each message before the mirror takes it."""
-
-    def __init__(self, mirror: Mirror, observe: Observe) -> None:
-        self._mirror = mirror
-        self._observe = observe
-        self.run = mirror.run
-        self.note = mirror.note
-        self.purge = mirror.purge
-        self.origin = mirror.origin
-        self.control = mirror.control
-
-    def publish(
-        self,
-        level: int,
-        position: int,
-        envelope: Envelope,
-        body: bytes,
-        lives_s: float,
-        delivered: bool,
-    ) -> None:
-        self._observe(envelope)
-        self._mirror.publish(level, position, envelope, body, lives_s, delivered)
 
 
 def unpack_slice(payload: bytes) -> tuple[int, int, int, bytes]:

@@ -9,7 +9,7 @@ import pytest
 
 from warren.core.tracing.trace_record import TraceEvent, TraceRecord
 from warren.mgmt import spans as module
-from warren.mgmt.spans import Context, Span, Spans
+from warren.mgmt.spans import Context, MessageSpan, Spans
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -23,7 +23,7 @@ class Maker:
     def __init__(self, traceparent: str = TRACEPARENT) -> None:
         numbers = count(1)
         self.spans = Spans(lambda bits: next(numbers))
-        self.made: list[Span] = []
+        self.made: list[MessageSpan] = []
         self._now = 0
         self._traceparent = traceparent
 
@@ -41,7 +41,7 @@ class Maker:
         )
 
 
-def shape(span: Span) -> tuple[str, int, int, str]:
+def shape(span: MessageSpan) -> tuple[str, int, int, str]:
     return span.name, span.began // 1_000_000, span.ended // 1_000_000, span.failed
 
 

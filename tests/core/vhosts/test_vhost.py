@@ -399,10 +399,10 @@ class TestDeadLetters:
         }
         add_queue(vhost, "traces", arguments=arguments)
         bind(vhost, "amq.rabbitmq.trace", "traces", "deliver.#")
-        vhost.trace_with(Firehose(vhost, "node", AmqpContentCodec()))
+        vhost.observation.trace_with(Firehose(vhost, "node", AmqpContentCodec()))
         publish(vhost, "", "delivered")
         assert len(taker.bodies) <= BURIALS_A_TURN_MAX + 1
-        vhost.trace_with(None)
+        vhost.observation.trace_with(None)
         clock.settle()
 
 
