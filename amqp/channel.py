@@ -42,8 +42,8 @@ from warren.core.access.access_control import Kind, Permission
 from warren.core.access.audit import audit
 from warren.core.erlang_text import binary_text
 from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import NOBODY, Envelope, Holder, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import Settlement
 from warren.core.messages.stock import Stock
@@ -376,9 +376,8 @@ class Channel:
         publish_seq = confirms.number() if confirms is not None else 0
         self.published += 1
         route.exchange.published_in += 1
-        firehose = routes.vhost.firehose
-        if firehose is not None:
-            firehose.published(self.traced_as(), envelope, body, queues)
+        if route.is_observed:
+            routes.vhost.observation.published(self.traced_as(), envelope, body, queues)
         if route.is_reply or envelope.copies:
             self._reply(route, envelope, body)
         if self.transaction is not None:
@@ -421,6 +420,7 @@ class Channel:
 
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
         """A publish that reached no queue is returned if it is mandatory."""
+        self.vhost.observation.unroutable(envelope, route.mandatory)
         if route.mandatory:
             self.returned += 1
             self._return(envelope, body)
@@ -843,7 +843,7 @@ class Channel:
             self.reply(method)
 
     def traced_as(self) -> TracedClient:
-        """Who this is to the firehose."""
+        """Who this is to observers."""
         connection = self.connection
         return TracedClient(connection.peer.name, self.number, connection.user_name)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
 from warren.core.field import Table
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.queue import Queue
 

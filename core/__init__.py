@@ -16,6 +16,7 @@ each other:
 | `access` | Who may log in, who may do what, and how much of it? |
 | `resources` | Does memory or disk run short, and who has to wait then? |
 | `backing` | Where are the messages of a queue kept, in memory or in a store? |
+| `tracing` | What became of a message, for those that rules select? |
 | `messages` | What is a message, and what is counted and said about messages? |
 | `patterns` | How is a regular expression searched that a user made up? |
 | `definitions` | What is stored about a queue, an exchange, a user, a policy? |

@@ -205,6 +205,11 @@ class Config:
     total_memory_bytes: int | None = None
     memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
+    # What the recorded lives of messages may take of the disk.
+    trace_size_limit: int = 64 << 20
+    # Where spans go, and what the service is called there; None: nowhere.
+    otel_endpoint: str | None = None
+    otel_service_name: str = "warren"
     snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
     # Octets a second that all readers of snapshots over HTTP together get.
     snapshot_rate: int = 64 << 20

@@ -6,25 +6,14 @@ Off unless an operator asks for it; not kept over a restart (amqp_semantics.md s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from warren.core.field import Field, Table, cut_to_short_string, longstr, signed_int
 from warren.core.messages.message import Envelope
+from warren.core.messages.message_observer import MessageObserver, TracedClient, TracedQueue
 from warren.core.ports import ContentCodec
 
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
-
-
-class TracedQueue(Protocol):
-    name: str
-
-
-class TracedClient(NamedTuple):
-    """Who published, or was handed something: connection name, channel number, user."""
-
-    connection: str
-    channel: int
-    user: str
 
 
 class Publisher(Protocol):
@@ -35,7 +24,7 @@ class Publisher(Protocol):
     def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None: ...
 
 
-class Firehose:
+class Firehose(MessageObserver):
     """Traces one virtual host."""
 
     def __init__(self, vhost: Publisher, node_name: str, codec: ContentCodec) -> None:
@@ -63,6 +52,7 @@ class Firehose:
         envelope: Envelope,
         body: bytes,
         redelivered: bool,
+        no_ack: bool,
     ) -> None:
         """A client was handed this from the queue."""
         if envelope.exchange == TRACE_EXCHANGE:

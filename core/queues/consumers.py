@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from warren.core.field import Table
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 
 if TYPE_CHECKING:
     from warren.core.queues.queue import Queue
@@ -107,7 +107,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def traced_as(self) -> TracedClient:
-        """Who is behind it, for the firehose."""
+        """Who is behind it, for observers."""
 
     @abstractmethod
     def cancelled(self) -> None:

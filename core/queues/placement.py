@@ -11,7 +11,8 @@ from warren.core.queues.moving import Moving
 from warren.core.queues.queue_arguments import QueueSettings
 
 if TYPE_CHECKING:
-    from warren.core.queues.queue import Queue, QueueOwner
+    from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import QueueOwner
 
 
 class Placement(Protocol):

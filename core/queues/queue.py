@@ -13,25 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from enum import StrEnum
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked, no_queue
 from warren.core.field import Table
-from warren.core.messages.firehose import Firehose, TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import MessageObserver, TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.messages.stock import Stock
 from warren.core.messages.ways_out import WaysOut
-from warren.core.ports import Clock, ContentCodec, Timer
+from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
 from warren.core.queues.moving import Moving, Unanswered
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import DeathReason, QueueOwner
 from warren.core.queues.redelivery import Redelivery
-from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
 
 DELIVERY_SLICE = 512
@@ -58,88 +57,12 @@ RESUME_US = 500
 """What it costs to go on delivering."""
 
 
-class DeathReason(StrEnum):
-    REJECTED = "rejected"
-    EXPIRED = "expired"
-    MAXLEN = "maxlen"
-    DELIVERY_LIMIT = "delivery_limit"
-
-
 class Fetched(NamedTuple):
     """What basic.get got, how many messages are still ready, and who is to hear the verdict."""
 
     message: Message | None
     left: int
     queue: Queue
-
-
-class DeadLetters(Protocol):
-    """Publishes what died in a queue to its dead letter exchange."""
-
-    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
-        """Count messages that are not to be published."""
-        ...
-
-    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
-        """These pending messages of the queue died, the oldest first.
-
-        `Queue.buried` is told when their dead letters are safe.
-        """
-        ...
-
-    def bury_unkept(
-        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
-    ) -> None:
-        """A message died before the queue took it. `done` is called when its dead letter is safe,
-        which may be at once."""
-        ...
-
-    def all_buried(self, queue: Queue) -> Event:
-        """Happens when nothing of the queue is left to bury."""
-        ...
-
-    def queue_ends(self, queue: Queue) -> None:
-        """The queue is about to be deleted, and its messages with it; the dead ones are not."""
-        ...
-
-    def queue_moves(self, queue: Queue) -> None:
-        """Another object is about to stand for the queue, in which the dead ones die again."""
-        ...
-
-
-class QueueOwner(Protocol):
-    """What a queue asks of its virtual host."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def turns(self) -> Turns: ...
-
-    @property
-    def codec(self) -> ContentCodec: ...
-
-    @property
-    def burials(self) -> DeadLetters: ...
-
-    def queue_unused(self, queue: Queue) -> None:
-        """The queue has lost its last user and is to be deleted."""
-        ...
-
-    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
-        """Delete the queue and its bindings, unless `check` raises."""
-        ...
-
-    def current(self, queue: Queue) -> Queue | None:
-        """What stands for the queue now; None when it was deleted."""
-        ...
-
-    def renew_queue(self, queue: Queue) -> None:
-        """The leader of the queue, at another node, has forgotten us: begin anew with it."""
-        ...
 
 
 class Queue:
@@ -246,7 +169,7 @@ class Queue:
         self.taken_out: dict[Message, None] = {}
         # Happens when there are none of these any more.
         self._all_settled: Event | None = None
-        self._trace: Firehose | None = None
+        self._trace: MessageObserver | None = None
         # What is published while the queue is being handed over to another node.
         self._held: list[Unanswered] | None = None
         # For how many reasons it delivers nothing for a moment.
@@ -421,14 +344,12 @@ class Queue:
             self._held.append(held)
             return PENDING if confirms is not None else SETTLED
         if self.lacks_copies:
-            self._turned_away += 1
-            self.ways_out.refused += 1
+            self._turn_away(envelope)
             return REJECTED
         settings = self.settings
         backing = self.backing
         if settings.overflow != "drop-head" and self._would_overflow(len(body)):
-            self._turned_away += 1
-            self.ways_out.refused += 1
+            self._turn_away(envelope)
             if settings.overflow == "reject-publish-dlx":
                 return self._bury_unkept(
                     envelope, body, DeathReason.MAXLEN, REJECTED, confirms, publish_seq
@@ -469,6 +390,13 @@ class Queue:
             if envelope.persistent or backing.defers_transient:
                 return PENDING
         return SETTLED
+
+    def _turn_away(self, envelope: Envelope) -> None:
+        """A publish is refused."""
+        self._turned_away += 1
+        self.ways_out.refused += 1
+        if self._trace is not None:
+            self._trace.refused(self, envelope)
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
         return _smaller(self.settings.message_ttl_ms, envelope.expiration_ms)
@@ -597,7 +525,9 @@ class Queue:
             return None
         self.redelivered += message.redelivered
         if self._trace is not None:
-            self._trace.delivered(self, client, message.envelope, message.body, message.redelivered)
+            self._trace.delivered(
+                self, client, message.envelope, message.body, message.redelivered, no_ack
+            )
         if no_ack:
             self.got_no_ack += 1
             self.backing.ack((message,))
@@ -620,6 +550,8 @@ class Queue:
             return
         self.unacked -= len(messages)
         self.acked += len(messages)
+        if self._trace is not None:
+            self._trace.acknowledged(self, messages)
         self.backing.ack(messages)
 
     def reject(self, messages: Iterable[Message]) -> None:
@@ -652,6 +584,8 @@ class Queue:
             message.redelivered |= delivered
             if message.expires_at is not None:
                 self._has_expiring = True
+        if self._trace is not None:
+            self._trace.requeued(self, messages)
         self.backing.requeue(messages)
         self._keep_rules()
         self.deliver()
@@ -696,6 +630,8 @@ class Queue:
         if not messages:
             return
         self._vhost.turns.spend(len(messages) * DROP_US)
+        if self._trace is not None:
+            self._trace.requeued(self, messages)
         self._has_expiring |= any([message.expires_at is not None for message in messages])
         self.backing.requeue(messages)
         self._keep_rules()
@@ -799,6 +735,8 @@ class Queue:
 
     def purge(self) -> int:
         """Drop all ready messages; returns how many."""
+        if self._trace is not None:
+            self._trace.emptied(self, False)
         count = self.backing.purge()
         self.ways_out.purged += count
         self._has_expiring = False
@@ -909,6 +847,8 @@ class Queue:
     def delete(self) -> None:
         """End the queue: forget its messages, cancel its consumers."""
         self.left_ready = self.backing.length
+        if self._trace is not None:
+            self._trace.emptied(self, True)
         self.deleted = True
         self._stop_waiting()
         self._stop_unused_timer()
@@ -1066,9 +1006,14 @@ class Queue:
         elif self._redelivery is None:
             self._redelivery = Redelivery(self._vhost.codec)
 
-    def trace_with(self, trace: Firehose | None) -> None:
-        """Report deliveries to this trace from now on; None stops it."""
-        self._trace = trace
+    @property
+    def observer(self) -> MessageObserver | None:
+        """Who is told of what clients publish to it."""
+        return self._vhost.observer
+
+    def trace_with(self, observer: MessageObserver | None) -> None:
+        """Report what becomes of its messages from now on; None stops it."""
+        self._trace = observer
         self._find_rules()
 
     def _find_rules(self) -> None:
@@ -1111,7 +1056,7 @@ class Queue:
     def _send(self, consumer: Consumer, envelope: Envelope, body: bytes, redelivered: bool) -> None:
         consumer.send(envelope, body, redelivered)
         if self._trace is not None:
-            self._trace.delivered(self, consumer.traced_as(), envelope, body, redelivered)
+            self._trace.delivered(self, consumer.traced_as(), envelope, body, redelivered, True)
 
     def _send_message(self, consumer: Consumer, message: Message) -> None:
         """`_send` a message that the queue had kept."""
@@ -1137,7 +1082,7 @@ class Queue:
         if self._trace is not None:
             recipient = consumer.traced_as()
             self._trace.delivered(
-                self, recipient, message.envelope, message.body, message.redelivered
+                self, recipient, message.envelope, message.body, message.redelivered, False
             )
         message.envelope = envelope
 
@@ -1175,6 +1120,8 @@ class Queue:
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
         """These pending messages died. They leave at once, or when their dead letters are safe."""
+        if self._trace is not None:
+            self._trace.died(self, [message.envelope for message in dead], reason)
         if self.settings.dead_letter_exchange is None:
             self.backing.ack(dead)
         else:
@@ -1191,6 +1138,8 @@ class Queue:
     ) -> Settlement:
         """A publish died here and was never kept. Its publisher gets the answer when the dead
         letter is safe."""
+        if self._trace is not None:
+            self._trace.died(self, (envelope,), reason)
         if self.settings.dead_letter_exchange is None:
             return answer
         waits = False

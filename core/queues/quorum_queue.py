@@ -12,11 +12,12 @@ from typing import Any, Final, cast
 
 from warren.core.backing.backing_queue import ReturningQueue
 from warren.core.errors import ResourceLocked, Unsupported
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.ports import ContentCodec
 from warren.core.queues.consumers import NO_LIMIT, Consumer
-from warren.core.queues.queue import DeathReason, Queue
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
 from warren.core.queues.quorum_level import QuorumLevel
 from warren.core.queues.redelivery import CountedEnvelopes
 
@@ -157,6 +158,8 @@ class QuorumQueue(Queue):
             self.got -= 1
             self.got_no_ack += 1
             self.unacked -= 1
+            if self._trace is not None:
+                self._trace.acknowledged(self, (message,))
             self.backing.ack((message,))
         return message
 
@@ -195,6 +198,8 @@ class QuorumQueue(Queue):
             if message.expires_at is not None:
                 self._has_expiring = True
         if messages:
+            if self._trace is not None:
+                self._trace.requeued(self, messages)
             cast(ReturningQueue, self.backing).give_back(messages, last=last)
         if dead:
             self.ways_out.rejected += len(dead)

@@ -30,9 +30,11 @@ from warren.core.exchanges.exchange import Exchange
 from warren.core.exchanges.routing import DEFAULT_EXCHANGE
 from warren.core.log_line import log_event
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import MessageObserver
 from warren.core.messages.succession import Succession
 from warren.core.ports import Clock, ContentCodec, Timer
-from warren.core.queues.queue import DeathReason, Queue
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
 from warren.core.vhosts import dead_letter
@@ -85,6 +87,11 @@ class Routes(Protocol):
     ) -> tuple[Queue, ...]: ...
 
     def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None: ...
+
+    @property
+    def observer(self) -> MessageObserver | None:
+        """Who is told what becomes of messages."""
+        ...
 
 
 class _Dead:
@@ -277,7 +284,7 @@ class Burials:
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
         if queue.settings.delays is not None:
-            self._send_on(queue.settings.delays, message, done)
+            self._send_on(queue, queue.settings.delays, message, done)
             return
         routes = self._routes
         insists = queue.settings.keeps_dead and not queue.deleted
@@ -305,6 +312,8 @@ class Burials:
         ]
         header_us = max(0, len(envelope.header) - FIRST_DEATH_OCTETS) // HEADER_OCTETS_PER_US
         self._turns.spend(BURIAL_US + header_us + QUEUE_US * len(targets))
+        if routes.observer is not None:
+            routes.observer.dead_lettered(queue, envelope, targets)
         if not insists:
             self._succession.publish(targets, envelope, message.body, done)
         elif targets:
@@ -314,7 +323,9 @@ class Burials:
         else:
             self._keep(queue, message, reason, done)
 
-    def _send_on(self, delayed: str, message: Message, done: Callable[[], None]) -> None:
+    def _send_on(
+        self, queue: Queue, delayed: str, message: Message, done: Callable[[], None]
+    ) -> None:
         """Route a message whose delay is over; one that no queue takes is dropped."""
         exchange = self._routes.exchanges.get(delayed)
         if exchange is None:
@@ -324,6 +335,8 @@ class Burials:
         keys = (envelope.routing_key, *envelope.copies)
         targets = self._routes.queues_for(exchange, keys, envelope.header)
         self._turns.spend(BURIAL_US + QUEUE_US * len(targets))
+        if self._routes.observer is not None:
+            self._routes.observer.sent_on(queue, envelope, targets)
         self._succession.publish(targets, envelope, message.body, done)
 
     def _has_arrived(self, done: Callable[[], None]) -> None:

@@ -17,7 +17,8 @@ from warren.core.backing.backing_queue import BackingQueue
 from warren.core.exchanges.delay import delay_ms
 from warren.core.messages.message import Envelope, Message
 from warren.core.ports import ContentCodec
-from warren.core.queues.queue import DeathReason, Queue
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
 
 UNDER_WAY_MAX = 2000
 UNDER_WAY_BYTES_MAX = 16 << 20
@@ -84,6 +85,8 @@ class DelayQueue(Queue):
         return is_last
 
     def _bury(self, dead: list[Message], reason: DeathReason) -> None:
+        if self._trace is not None:
+            self._trace.due(self, dead)
         self._under_way += len(dead)
         self._under_way_bytes += sum([message.body_bytes for message in dead])
         self._vhost.burials.bury(self, dead, reason)
@@ -117,5 +120,8 @@ class DelayQueue(Queue):
         messages = self._taking.take(positions)
         if messages:
             self.ways_out.purged += len(messages)
+            if self._trace is not None:
+                for message in messages:
+                    self._trace.taken(self, "delete", message.envelope, ())
             self.backing.ack(messages)
         return len(messages)

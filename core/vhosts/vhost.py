@@ -54,10 +54,11 @@ from warren.core.exchanges.exchange import (
 )
 from warren.core.exchanges.removal import Removal
 from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route
-from warren.core.field import KIND_NAMES, Field, Table, from_plain, to_plain, to_text
+from warren.core.field import KIND_NAMES, Table, from_plain, to_plain, to_text
 from warren.core.log_line import log_event
-from warren.core.messages.firehose import TRACE_EXCHANGE, Firehose
+from warren.core.messages.firehose import TRACE_EXCHANGE
 from warren.core.messages.message import Envelope
+from warren.core.messages.message_observer import MessageObserver
 from warren.core.messages.message_stats import NOTHING, MessageStats
 from warren.core.policies.policy import Policies
 from warren.core.ports import (
@@ -83,7 +84,9 @@ from warren.core.scheduling.waiting import Waiting, run
 from warren.core.vhosts.burials import Burials
 from warren.core.vhosts.delay_queue import DelayQueue
 from warren.core.vhosts.ending import Ending
+from warren.core.vhosts.equivalence import inequivalent, shown, shown_argument, type_shown
 from warren.core.vhosts.node_counts import NodeCounts
+from warren.core.vhosts.observation import Observation, Topology
 from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
 
 log = logging.getLogger("warren.vhost")
@@ -121,15 +124,6 @@ NOBODY = object()
 """Owns an exclusive queue whose connection ended before the queue was there."""
 
 
-class Topology:
-    """Counts the changes of what a publish resolves to."""
-
-    __slots__ = ("generation",)
-
-    def __init__(self) -> None:
-        self.generation = 0
-
-
 class VirtualHost:
     """One virtual host. `new_backing_queue` makes what holds the messages of one queue.
 
@@ -159,7 +153,7 @@ class VirtualHost:
         self.topology = Topology()
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
-        self.firehose: Firehose | None = None
+        self.observation = Observation(self.queues, self.topology)
         # What its queues may hold; `Node` sets it.
         self.quotas: VhostQuotas | None = None
         # What passed through channels and queues that are gone.
@@ -309,13 +303,13 @@ class VirtualHost:
         """Raise `PreconditionFailed` when a declaration contradicts the exchange there is."""
         described = f"exchange '{exchange.name}' in vhost '{self.name}'"
         for name, received, current in (
-            ("type", _type_shown(kind), _type_shown(exchange.type)),
+            ("type", type_shown(kind), type_shown(exchange.type)),
             ("durable", durable, exchange.durable),
             ("auto_delete", auto_delete, exchange.auto_delete),
             ("internal", internal, exchange.internal),
         ):
             if received != current:
-                raise _inequivalent(name, described, _shown(received), _shown(current))
+                raise inequivalent(name, described, shown(received), shown(current))
         names = [ALTERNATE_EXCHANGE]
         if exchange.type == DELAYED_TYPE:
             names.append(ROUTING_TYPE)
@@ -323,11 +317,11 @@ class VirtualHost:
             received_argument, current_argument = arguments.get(name), exchange.arguments.get(name)
             if received_argument != current_argument:
                 both = received_argument is not None and current_argument is not None
-                raise _inequivalent(
+                raise inequivalent(
                     name,
                     described,
-                    _shown_argument(received_argument, both),
-                    _shown_argument(current_argument, both),
+                    shown_argument(received_argument, both),
+                    shown_argument(current_argument, both),
                 )
 
     async def end_exchange(self, name: str, *, if_unused: bool) -> None:
@@ -472,7 +466,7 @@ class VirtualHost:
             ("auto_delete", auto_delete, queue.auto_delete),
         ):
             if received != current:
-                raise _inequivalent(name, described, _shown(received), _shown(current))
+                raise inequivalent(name, described, shown(received), shown(current))
         queue_arguments.check_equivalent(queue.name, self.name, arguments, queue.arguments)
 
     def delete_queue(self, queue: Queue) -> Commit:
@@ -636,7 +630,12 @@ class VirtualHost:
             self.past_received += received_octets
             self.past_sent += sent_octets
 
-    # Policies and tracing
+    @property
+    def observer(self) -> MessageObserver | None:
+        """Who is told what becomes of messages."""
+        return self.observation if self.observation.is_needed else None
+
+    # Policies
 
     def apply_policies(self) -> None:
         """A policy of the virtual host changed: every queue and exchange follows, in turns."""
@@ -661,13 +660,6 @@ class VirtualHost:
                 return
             if not queue.deleted:
                 queue.apply_settings(self._settings(queue.name, queue.arguments))
-        self.topology.generation += 1
-
-    def trace_with(self, firehose: Firehose | None) -> None:
-        """Start or stop copying every publish and delivery to amq.rabbitmq.trace."""
-        self.firehose = firehose
-        for queue in self.queues.values():
-            queue.trace_with(firehose)
         self.topology.generation += 1
 
     def stop(self) -> None:
@@ -839,8 +831,7 @@ class VirtualHost:
             queue = self._queue_here(name, record, arguments, settings)
         else:
             queue = self._placement.remote_queue(self, name, record, arguments, settings)
-        if self.firehose is not None:
-            queue.trace_with(self.firehose)
+        self.observation.queue_is_here(queue)
         self.queues[name] = queue
         queue.mirrored = bool(record.mirrors)
         queue.declared_by = record.declared_by
@@ -910,6 +901,7 @@ class VirtualHost:
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]
+        self.observation.queue_is_gone(queue)
         self._local_queues.remove(queue)
         log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
         self._counts.queues_deleted += 1
@@ -1027,27 +1019,3 @@ class VirtualHost:
         if argument is not None:
             return to_text(argument.value)
         return self._policies.alternate_exchange(self.name, exchange.name)
-
-
-def _inequivalent(name: str, described: str, received: str, current: str) -> PreconditionFailed:
-    return PreconditionFailed(
-        f"inequivalent arg '{name}' for {described}: received {received} but current is {current}"
-    )
-
-
-def _shown(value: str | bool) -> str:
-    if isinstance(value, bool):
-        return f"'{str(value).lower()}'"
-    return f"'{value}'"
-
-
-def _type_shown(kind: str) -> str:
-    """The type of an exchange as RabbitMQ quotes it in this text."""
-    return f"'{kind}'" if "-" in kind else kind
-
-
-def _shown_argument(argument: Field | None, both: bool) -> str:
-    if argument is None:
-        return "none"
-    text = to_text(argument.value) if argument.kind == "S" else str(argument.value)
-    return f"'{text}'" if both else f"the value '{text}' of type '{KIND_NAMES[argument.kind]}'"

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope
+from warren.core.messages.message_observer import TracedClient
 from warren.core.ports import Commit
 from warren.core.resources.alarms import Alarm, Resource
 from warren.core.vhosts.vhost import VirtualHost

@@ -16,8 +16,8 @@ from warren.amqp.properties import MalformedProperties, encode_properties
 from warren.amqp.publishing import PublishRoutes
 from warren.core.errors import BrokerError, ConnectionFault
 from warren.core.field import from_json, to_json
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED
 from warren.core.messages.stock import Stock
@@ -113,6 +113,11 @@ async def publish(request: ApiRequest) -> Any:
             vhost.quotas.take(dict.fromkeys(queues, Stock(1, len(body))))
         except BrokerError as error:
             raise _as_told(error) from error
+    client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
+    if vhost.observer is not None:
+        vhost.observer.published(client, envelope, body, queues)
+        if not queues:
+            vhost.observer.unroutable(envelope, True)
     exchange.published_in += 1
     exchange.published_out += len(queues)
     confirms = _OneConfirm()

@@ -57,7 +57,7 @@ class VhostRows:
             **said,
             "default_queue_type": kind or NO_QUEUE_TYPE,
             "metadata": {**said, **({"default_queue_type": kind} if kind else {})},
-            "tracing": vhost.firehose is not None,
+            "tracing": vhost.observation.firehose is not None,
             "cluster_state": {self._request.node.name: "running"},
             **self._figures(vhost),
         }

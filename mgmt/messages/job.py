@@ -263,7 +263,15 @@ class Job:
                 else:
                     self._move(message, target)
 
+    def _report(self, message: Message, target: Target | None) -> None:
+        """Observers hear what is about to be done with it."""
+        observer = self._vhost.observer
+        if observer is not None:
+            envelope, queues = (message.envelope, ()) if target is None else target[::-1]
+            observer.taken(self.queue, self.plan.action.value, envelope, queues)
+
     def _delete(self, message: Message) -> None:
+        self._report(message, None)
         self.queue.settle_out((message,))
         self.queue.ways_out.purged += 1
         self.done += 1
@@ -280,6 +288,7 @@ class Job:
         self._send(message, target, lambda: self._arrived(message), lambda: self._lost(message))
 
     def _send(self, message: Message, target: Target, done: Any, missed: Any) -> None:
+        self._report(message, target)
         self.under_way += 1
         self._bytes_under_way += message.body_bytes
         self._succession.publish(target.queues, target.envelope, message.body, done, missed)

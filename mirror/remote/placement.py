@@ -12,8 +12,9 @@ from warren.core.field import Table
 from warren.core.messages.settlement import PENDING, REJECTED
 from warren.core.ports import Key, MetadataStore
 from warren.core.queues.moving import Moving, Unanswered
-from warren.core.queues.queue import Queue, QueueOwner
+from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import QueueOwner
 from warren.core.queues.queue_type import majority_of
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues

@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any
 
 from warren.core.field import Table, from_plain
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.queue import Queue
@@ -151,10 +151,14 @@ class RemoteClient:
 
     `numbers` are for deliveries, none of them twice at this node, however often it is started: the
     other one may judge what it was handed in an earlier session, and means nothing of this one.
+    `node` is the name of the other node.
     """
 
-    def __init__(self, queue: Queue, effects: Effects, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, queue: Queue, effects: Effects, numbers: Iterator[int], node: str = ""
+    ) -> None:
         self.queue = queue
+        self._node = node
         self._effects = effects
         self._numbers = numbers
         self._received = 0
@@ -188,6 +192,9 @@ class RemoteClient:
     def _publish_together(self, entries: list[CarriedMessage]) -> None:
         """Publish what may be published in one call."""
         queue = self.queue
+        if queue.observer is not None:
+            for entry in entries:
+                queue.observer.arrived(queue, entry.envelope, self._node)
         flags, first, _, _ = entries[0]
         confirms = self if flags & CONFIRM else None
         if (

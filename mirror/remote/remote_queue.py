@@ -30,14 +30,15 @@ from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.field import Table, to_plain
-from warren.core.messages.firehose import Firehose, TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import Timer
 from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
 from warren.core.queues.moving import Moving, Unanswered
-from warren.core.queues.queue import Fetched, Queue, QueueOwner
+from warren.core.queues.queue import Fetched, Queue
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import QueueOwner
 from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
 from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessage, Packer
@@ -631,9 +632,6 @@ class RemoteQueue(Queue):
 
     def apply_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
-
-    def trace_with(self, trace: Firehose | None) -> None:
-        """Deliveries are traced by the leader."""
 
     def flush(self) -> None:
         """Send what was gathered."""

@@ -9,8 +9,8 @@ from typing import Any
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table
 from warren.core.ports import Clock
-from warren.core.queues.queue import QueueOwner
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import QueueOwner
 from warren.mirror.links.ports import Part
 from warren.mirror.messages.calls import Call, Calls
 from warren.mirror.messages.cargo import CarriedMessage, Unpacker

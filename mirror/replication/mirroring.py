@@ -61,6 +61,7 @@ from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
 from warren.mirror.replication.mirror import Mirror, unpack_slice
 from warren.mirror.replication.new_queues import NewQueues
+from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
@@ -973,13 +974,9 @@ class Mirroring:
         settings = self._settings(key, record)
         # Never one that was used before: what is left of an earlier copy is another matter.
         storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
+        spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
         backings = [
-            cast(
-                MirroredLevel,
-                self._new_backing(
-                    BackingSpec(storage_id + level, record.durable, settings.queue_mode)
-                ),
-            )
+            cast(MirroredLevel, self._new_backing(spec._replace(queue_id=storage_id + level)))
             for level in range((settings.max_priority or 0) + 1)
         ]
 
@@ -997,6 +994,7 @@ class Mirroring:
             report,
         )
         mirror.former = self._formers.take(queue_id)
+        mirror.observed = partial(observer_of, self._node, key)
         copy = CopyHere(
             key,
             queue_id,
@@ -1028,6 +1026,7 @@ class Mirroring:
         levels = _levels(self._settings(key, record), former.levels, self._node.turns)
         mirror = Mirror.of_disk(self._name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
+        mirror.observed = partial(observer_of, self._node, key)
         carrier = CarrierKind.of(record)
         copy = CopyHere(
             key,

@@ -18,8 +18,8 @@ import pytest
 from manual_clock import ManualClock
 
 from warren.core.field import Table, long, longstr
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.queue import Queue
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.statistics import figures

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.consumers import Blocked, Consumer
 from warren.core.queues.queue import Queue
 

@@ -41,6 +41,8 @@ CALLS = {
     ("shovels",): "shovels",
     ("limits",): "vhost-limits",
     ("federation",): "federation-links",
+    ("trace",): "trace/%2F",
+    ("trace", "/", "m"): "trace/%2F/m",
     ("definitions",): "definitions",
     ("nodes",): "nodes",
     ("nodes", NODE): "nodes/warren%40localhost",

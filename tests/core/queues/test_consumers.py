@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
 from warren.core.queues.queue import Queue
 

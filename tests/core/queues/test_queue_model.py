@@ -32,8 +32,9 @@ from warren.core.errors import AccessRefused
 from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.core.messages.settlement import REJECTED, SETTLED
 from warren.core.queues.consumers import Blocked
-from warren.core.queues.queue import DeadLetters, DeathReason, Queue
+from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import DeadLetters, DeathReason
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
 

@@ -24,8 +24,8 @@ from warren.core.definitions.records import VirtualHostRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import PreconditionFailed, Unsupported
 from warren.core.field import Table, long, longstr
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED
 from warren.core.ports import Write
 from warren.core.queues.consumers import NO_LIMIT

@@ -15,8 +15,8 @@ from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing.backing_queue import BackingSpec
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table, long, longstr
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope
+from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms
 from warren.core.messages.succession import AGAIN_S
 from warren.core.queues.queue import Queue

@@ -14,8 +14,8 @@ from warren.amqp.properties import AmqpContentCodec
 from warren.core.backing.backing_queue import BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import LONG_MAX, Field, Table, long, longstr
-from warren.core.messages.firehose import TracedClient
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.vhosts.dead_letter import carbon_copies, dead_lettered, goes_in_circles

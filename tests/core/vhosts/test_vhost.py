@@ -17,8 +17,9 @@ from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import NotFound, PreconditionFailed, ResourceLocked
 from warren.core.exchanges.binding import Binding, DestinationKind
 from warren.core.field import Field, Table, long, longstr
-from warren.core.messages.firehose import Firehose, TracedClient
+from warren.core.messages.firehose import Firehose
 from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.ports import Write
 from warren.core.queues.consumers import Consumer
 from warren.core.queues.queue import Queue
@@ -398,10 +399,10 @@ class TestDeadLetters:
         }
         add_queue(vhost, "traces", arguments=arguments)
         bind(vhost, "amq.rabbitmq.trace", "traces", "deliver.#")
-        vhost.trace_with(Firehose(vhost, "node", AmqpContentCodec()))
+        vhost.observation.trace_with(Firehose(vhost, "node", AmqpContentCodec()))
         publish(vhost, "", "delivered")
         assert len(taker.bodies) <= BURIALS_A_TURN_MAX + 1
-        vhost.trace_with(None)
+        vhost.observation.trace_with(None)
         clock.settle()
 
 
