@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, as they stand there, with a real broker."""
+"""The examples of docs/spark.md and docs/lakehouse.md, as they stand there, with a real broker."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ import pika
 import pytest
 from broker_channel import open_channel
 from click.testing import CliRunner
+from lake_tables import ICEBERG_NAME, configure_catalog, read_table
 from pika.adapters.blocking_connection import BlockingChannel
 
 from warren import Broker
 from warren.mgmt.command_line import warren
 from warren.spark_export import read_export
+from warren.spark_export.lake_table import ICEBERG
 from warren.spark_export.manifest import list_manifests
 
 if TYPE_CHECKING:
@@ -154,3 +156,36 @@ def test_an_archive_by_a_stream(
     assert [(row.queue, bytes(row.body)) for row in rows] == [
         ("orders", body) for body in (b"one", b"two", b"three")
     ]
+
+
+def test_queues_go_to_a_delta_table(
+    spark: SparkSession, store: str, channel: BlockingChannel, tmp_path: Path
+) -> None:
+    delta = pytest.importorskip("deltalake")
+    table = str(tmp_path / "table")
+    for bodies in ((b"one", b"two"), (b"three",)):
+        publish(channel, *bodies)
+        example("queue_to_delta").follow(spark, store, "orders.*", table).awaitTermination()
+    # What a table does not need goes; the checkpoint stays.
+    delta.DeltaTable(table).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    example("queue_to_delta").follow(spark, store, "orders.*", table).awaitTermination()
+    rows = delta.DeltaTable(table).to_pyarrow_table(filters=[("queue", "=", "orders")])
+    assert sorted(rows.column("body").to_pylist()) == [b"one", b"three", b"two"]
+
+
+def test_queues_go_to_an_iceberg_table(
+    spark: SparkSession,
+    store: str,
+    channel: BlockingChannel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pyiceberg")
+    configure_catalog(monkeypatch, tmp_path)
+    places = str(tmp_path / "table"), str(tmp_path / "checkpoint")
+    for bodies in ((b"one", b"two"), (b"three",)):
+        publish(channel, *bodies)
+        follow = example("queue_to_iceberg").follow
+        follow(spark, store, "orders.*", ICEBERG_NAME, *places).awaitTermination()
+    rows = read_table(ICEBERG, tmp_path / "table")
+    assert sorted(rows.column("body").to_pylist()) == [b"one", b"three", b"two"]
