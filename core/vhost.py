@@ -27,6 +27,7 @@ from warren.core import queue_arguments
 from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.binding import Binding, DestinationKind
 from warren.core.burials import Burials
+from warren.core.deduplicating_queue import DeduplicatingQueue
 from warren.core.delay import DELAYED_TYPE, ROUTING_TYPE, check_name, delay_queue_name
 from warren.core.delay_queue import DelayQueue
 from warren.core.due_queue import due_queue
@@ -85,6 +86,7 @@ from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, Routed, route
 from warren.core.turns import Turns
 from warren.core.waiting import Waiting, run
+from warren.core.windowed_queue import IDS, WindowedQueue
 
 log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
@@ -885,6 +887,25 @@ class VirtualHost:
                 arguments=arguments,
                 settings=settings,
                 backing=due_queue(self._new_backing_queue(spec), self.turns.let_go),
+                queue_id=record.queue_id,
+                codec=self.codec,
+            )
+        if settings.deduplication_window is not None:
+            return DeduplicatingQueue(
+                self,
+                name,
+                durable=record.durable,
+                auto_delete=record.auto_delete,
+                exclusive_owner=owner,
+                arguments=arguments,
+                settings=settings,
+                backing=WindowedQueue(
+                    settings.deduplication_window,
+                    lambda level: self._new_backing_queue(
+                        spec._replace(queue_id=storage_id + level, beside=level == IDS)
+                    ),
+                    self.codec,
+                ),
                 queue_id=record.queue_id,
                 codec=self.codec,
             )

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from warren.amqp.connection import Connection
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.backing_queue import BackingQueueStatus
+from warren.core.deduplicating_queue import DeduplicatingQueue
 from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
@@ -105,6 +106,7 @@ class QueueRows:
             **self._consumers(queue),
             **({"message_stats": stats} if stats else {}),
             **({"messages_waiting": queue.waiting} if queue.settings.counts_returns else {}),
+            **_deduplication(queue),
             "backing_queue_status": _backing_status(status),
             "memory": status.memory_bytes,
             "reductions": 0,
@@ -591,3 +593,12 @@ ENDPOINTS = [
         summary="Synchronise a mirrored queue",
     ),
 ]
+
+
+def _deduplication(queue: Queue) -> Row:
+    """Of a queue that takes each message id once, where it is led: how many ids it may remember and
+    does, and how many messages it has dropped since it is here."""
+    if not isinstance(queue, DeduplicatingQueue):
+        return {}
+    window = queue.settings.deduplication_window
+    return {"deduplication": {"window": window, "ids": queue.ids, "duplicates": queue.duplicates}}

@@ -43,6 +43,7 @@ from warren.core.records import QueueRecord
 from warren.core.turns import Turns
 from warren.core.vhost import QUEUE_ID_BITS
 from warren.core.waiting import Event, Waiting, run
+from warren.core.windowed_queue import IDS
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
@@ -513,7 +514,9 @@ class Mirroring:
         ]
         levels: list[BackingQueue] = list(led.leader.levels)
         for message in self._node.unacked_of(queue):
-            level = min(message.envelope.priority, len(levels) - 1)
+            level = 0
+            if isinstance(backing, PriorityQueue):
+                level = backing.level_number(message.envelope)
             led.leader.levels[level].pending[message.position] = message
             if message in queue.taken_out:
                 led.leader.levels[level].taken.add(message.position)
@@ -977,10 +980,15 @@ class Mirroring:
             cast(
                 MirroredLevel,
                 self._new_backing(
-                    BackingSpec(storage_id + level, record.durable, settings.queue_mode)
+                    BackingSpec(
+                        storage_id + level,
+                        record.durable,
+                        settings.queue_mode,
+                        beside=settings.deduplication_window is not None and level == IDS,
+                    )
                 ),
             )
-            for level in range((settings.max_priority or 0) + 1)
+            for level in range(settings.levels)
         ]
 
         def report(batch: int) -> None:
