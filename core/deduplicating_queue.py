@@ -193,7 +193,7 @@ class DeduplicatingQueue(Queue):
             return
         unsafe.left -= 1
         if not unsafe.left:
-            self._safe_or_not(publish_seq, unsafe)
+            self._no_longer_unsafe(publish_seq, unsafe)
             for confirms, number in unsafe.publishers:
                 confirms.settle(number)
 
@@ -201,13 +201,13 @@ class DeduplicatingQueue(Queue):
         unsafe = self._unsafe.get(publish_seq)
         if unsafe is None:
             return
-        self._safe_or_not(publish_seq, unsafe)
+        self._no_longer_unsafe(publish_seq, unsafe)
         if not self.deleted:
             self._window.forget(unsafe.message_id)
         for confirms, number in unsafe.publishers:
             confirms.refuse(number)
 
-    def _safe_or_not(self, number: int, unsafe: Unsafe) -> None:
+    def _no_longer_unsafe(self, number: int, unsafe: Unsafe) -> None:
         del self._unsafe[number]
         if self._unsafe_ids.get(unsafe.message_id) is unsafe:
             del self._unsafe_ids[unsafe.message_id]
