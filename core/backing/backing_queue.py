@@ -28,11 +28,14 @@ class BackingSpec(NamedTuple):
 
     `queue_id` names the queue on disk, and is another one when a queue of its name is declared
     anew. It is a multiple of `LEVELS`: each level of a priority queue has a number of its own.
+    `beside`: what is published belongs to the message before it, whose queue is another one, and is
+    to be on disk with it or not at all.
     """
 
     queue_id: int
     durable: bool
     mode: str
+    beside: bool = False
 
 
 QUEUE_BYTES = 1500
