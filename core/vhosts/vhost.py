@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -28,7 +28,7 @@ from warren.core.access.quotas import VhostQuotas
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.backing.due_queue import due_queue
 from warren.core.backing.priority_queue import PriorityQueue
-from warren.core.backing.windowed_queue import IDS, WindowedQueue
+from warren.core.backing.windowed_queue import WindowedQueue
 from warren.core.definitions.records import (
     BindingRecord,
     ExchangeRecord,
@@ -854,71 +854,33 @@ class VirtualHost:
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
         storage_id = self._placement.storage_id(record)
         spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
+        declared: dict[str, Any] = {
+            "durable": record.durable,
+            "auto_delete": record.auto_delete,
+            "exclusive_owner": owner,
+            "arguments": arguments,
+            "settings": settings,
+            "queue_id": record.queue_id,
+        }
+
+        def new_level(level: int) -> BackingQueue:
+            return self._new_backing_queue(spec.of_level(level, settings.remembers_ids))
+
         if settings.type is QUORUM:
-            level = quorum_level(self._new_backing_queue(spec), self._lasting)
-            return QuorumQueue(
-                self,
-                name,
-                durable=record.durable,
-                auto_delete=record.auto_delete,
-                exclusive_owner=owner,
-                arguments=arguments,
-                settings=settings,
-                queue_id=record.queue_id,
-                level=level,
-                codec=self.codec,
-            )
+            members = quorum_level(new_level(0), self._lasting)
+            return QuorumQueue(self, name, level=members, codec=self.codec, **declared)
         if settings.delays is not None:
-            return DelayQueue(
-                self,
-                name,
-                durable=record.durable,
-                auto_delete=False,
-                exclusive_owner=None,
-                arguments=arguments,
-                settings=settings,
-                backing=due_queue(self._new_backing_queue(spec), self.turns.let_go),
-                queue_id=record.queue_id,
-                codec=self.codec,
-            )
+            due = due_queue(new_level(0), self.turns.let_go)
+            return DelayQueue(self, name, backing=due, codec=self.codec, **declared)
         if settings.deduplication_window is not None:
-            return DeduplicatingQueue(
-                self,
-                name,
-                durable=record.durable,
-                auto_delete=record.auto_delete,
-                exclusive_owner=owner,
-                arguments=arguments,
-                settings=settings,
-                backing=WindowedQueue(
-                    settings.deduplication_window,
-                    lambda level: self._new_backing_queue(
-                        spec._replace(queue_id=storage_id + level, beside=level == IDS)
-                    ),
-                    self.codec,
-                ),
-                queue_id=record.queue_id,
-                codec=self.codec,
-            )
+            windowed = WindowedQueue(settings.deduplication_window, new_level, self.codec)
+            return DeduplicatingQueue(self, name, backing=windowed, codec=self.codec, **declared)
         backing: BackingQueue
         if settings.max_priority is None:
-            backing = self._new_backing_queue(spec)
+            backing = new_level(0)
         else:
-            backing = PriorityQueue(
-                settings.max_priority,
-                lambda level: self._new_backing_queue(spec._replace(queue_id=storage_id + level)),
-            )
-        return Queue(
-            self,
-            name,
-            durable=record.durable,
-            auto_delete=record.auto_delete,
-            exclusive_owner=owner,
-            arguments=arguments,
-            settings=settings,
-            backing=backing,
-            queue_id=record.queue_id,
-        )
+            backing = PriorityQueue(settings.max_priority, new_level)
+        return Queue(self, name, backing=backing, **declared)
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]
