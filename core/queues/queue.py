@@ -87,6 +87,7 @@ class Queue:
         "_rules",
         "_sent_late",
         "_still",
+        "_strict",
         "_trace",
         "_turned_away",
         "_unused_timer",
@@ -186,7 +187,7 @@ class Queue:
         self._has_expiring = backing.expiring
         self._unused_timer: Timer | None = None
         self._resume_scheduled = False
-        self._rules = False
+        self._rules = self._strict = False
         self._take_settings(settings)
         if self._has_expiring:
             self._arm_expiry()
@@ -229,7 +230,7 @@ class Queue:
     def one_by_one(self) -> bool:
         """Whether `publish_many` is not for it: there are rules, or other nodes have a part in it
         and may confirm a message while the next one is published."""
-        return self._rules or self.backing.defers_transient
+        return self._strict or self.backing.defers_transient
 
     # Publishing
 
@@ -291,6 +292,8 @@ class Queue:
         consumer = ready[0]
         if consumer.no_ack:
             consumer.send_many(envelopes, bodies)
+            if self._trace is not None:
+                self._trace.sent_many(self, consumer.traced_as(), envelopes, bodies)
             return () if confirms is None else (SETTLED,) * count
         # One at least, or this would never end.
         room = max(1, consumer.capacity())
@@ -302,6 +305,8 @@ class Queue:
         messages = backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
         self.unacked += count
         consumer.take_many(messages)
+        if self._trace is not None:
+            self._trace.handed_over_many(self, consumer.traced_as(), messages)
         return self._answers(envelopes, confirms)
 
     def _answers(
@@ -478,7 +483,7 @@ class Queue:
                 self._resume_soon()
                 return
             consumer = ready[0]
-            if len(ready) == 1 and not (self._rules or self._has_expiring or consumer.no_ack):
+            if len(ready) == 1 and not (self._strict or self._has_expiring or consumer.no_ack):
                 taken = self._hand_over_many(consumer, messages_left)
                 if not taken or not backing.length:
                     return
@@ -1017,16 +1022,18 @@ class Queue:
 
     def _find_rules(self) -> None:
         settings = self.settings
-        self._rules = (
+        # What a queue has to do for each message by itself.
+        self._strict = (
             settings.message_ttl_ms is not None
             or settings.max_length is not None
             or settings.max_length_bytes is not None
             or self._redelivery is not None
-            or self._trace is not None
+            or (self._trace is not None and not self._trace.takes_batches)
             or self._held is not None
             or self._still > 0
             or self.lacks_copies
         )
+        self._rules = self._strict or self._trace is not None
 
     def _unused(self) -> None:
         self._unused_timer = None
@@ -1099,6 +1106,8 @@ class Queue:
         messages = backing.fetch_many(min(limit, by_size, consumer.capacity()))
         self.unacked += len(messages)
         consumer.take_many(messages)
+        if self._trace is not None:
+            self._trace.handed_over_many(self, consumer.traced_as(), messages)
         if by_size < limit:
             return max(len(messages), limit * len(messages) // by_size)
         return len(messages)
