@@ -916,7 +916,8 @@ class Queue:
         self._find_rules()
         self._keep_rules()
         for publish in held or ():
-            _, envelope, body, confirms, publish_seq, *_ = publish
+            envelope, body = publish.envelope, publish.body
+            confirms, publish_seq = publish.confirms, publish.publish_seq
             if publish.may_be_delivered:
                 with publishing_again():
                     answer = self.publish_again(envelope, body, confirms, publish_seq)

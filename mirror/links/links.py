@@ -170,6 +170,10 @@ class Links(NodeLinks):
             if socket.standing is not None
         }
 
+    def is_up(self, node: str) -> bool:
+        socket = self._up.get(node)
+        return socket is not None and socket.standing is not None
+
     def traffic(self, node: str) -> LinkTraffic:
         return self._traffic.of(node, self._up)
 

@@ -24,6 +24,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound, no_queue
@@ -203,7 +205,7 @@ class RemoteQueue(Queue):
             return REJECTED if confirms is not None else SETTLED
         # Numbered through for the whole run of this node: whatever object stands for the queue,
         # and whoever leads it, a later publish has the higher number.
-        number = self._queues.next_number()
+        (number,) = self._queues.next_numbers(1)
         self._unanswered.append(Unanswered(number, envelope, body, confirms, publish_seq))
         self._owe(len(body) + len(envelope.header))
         if self._waiting:
@@ -218,7 +220,7 @@ class RemoteQueue(Queue):
 
     @property
     def one_by_one(self) -> bool:
-        return True
+        return False
 
     def publish_many(
         self,
@@ -227,9 +229,27 @@ class RemoteQueue(Queue):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        each = enumerate(zip(envelopes, bodies, strict=True), first_seq)
-        answers = [self.publish(envelope, body, confirms, seq) for seq, (envelope, body) in each]
-        return () if confirms is None else answers
+        """Nothing is sent before the caller knows the answers: a link that breaks would refuse
+        what nobody expects to hear of yet."""
+        if self._packer.octets >= PUBLISH_BYTES_MAX:
+            self.flush()
+        count = len(bodies)
+        if not self._waiting and not self._queues.is_up(self.leader):
+            return () if confirms is None else (REJECTED,) * count
+        numbers = self._queues.next_numbers(count)
+        each = zip(numbers, envelopes, bodies, range(first_seq, first_seq + count), strict=True)
+        self._unanswered += [
+            Unanswered(number, envelope, body, confirms, seq)
+            for number, envelope, body, seq in each
+        ]
+        self._owe(sum(map(len, bodies)) + sum([len(envelope.header) for envelope in envelopes]))
+        if not self._waiting:
+            add = self._packer.add
+            flags = CONFIRM if confirms is not None else 0
+            for number, envelope, body in zip(numbers, envelopes, bodies, strict=True):
+                add(number, envelope, body, flags)
+            self._queues.flush_soon(self)
+        return () if confirms is None else (PENDING,) * count
 
     def answered(self, report: PublishedReport) -> None:
         """The leader says what became of publishes: all up to a number were dealt with."""
@@ -241,9 +261,11 @@ class RemoteQueue(Queue):
 
     def _settle(self, report: PublishedReport) -> None:
         refused = frozenset(report.refused)
-        while self._unanswered and self._unanswered[0].number <= report.upto:
-            publish = self._unanswered.popleft()
-            self._owe(-len(publish.body) - len(publish.envelope.header))
+        unanswered, answered = self._unanswered, []
+        while unanswered and unanswered[0].number <= report.upto:
+            answered.append(unanswered.popleft())
+        self._owe(-sum([len(one.body) + len(one.envelope.header) for one in answered]))
+        for publish in answered:
             confirms = publish.confirms
             if confirms is None:
                 continue
@@ -326,23 +348,34 @@ class RemoteQueue(Queue):
             self._queues.flush_soon(self)
 
     def delivered(self, number: int, entries: Iterable[CarriedMessage]) -> None:
-        """The leader hands messages to one of our consumers."""
+        """The leader hands messages to one of our consumers; their positions are the numbers that
+        it gave these deliveries."""
         known = self._told.get(number)
         consumer = known[0] if known is not None else None
-        is_returning = number in self._returning
-        unwanted: list[int] = []
+        messages: list[Message] = []
         for flags, delivery, envelope, body in entries:
             redelivered = bool(flags & REDELIVERED)
-            if not delivery:
-                if consumer is not None:
-                    consumer.send(envelope, body, redelivered)
-            elif consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
-                unwanted.append(delivery)
-            else:
-                consumer.take(_message(envelope, body, delivery, redelivered))
-        if unwanted:
+            if delivery:
+                messages.append(Message(envelope, body, delivery, None, redelivered))
+            elif consumer is not None:
+                consumer.send(envelope, body, redelivered)
+        if messages:
+            self._hand_on(number, consumer, messages)
+
+    def _hand_on(self, number: int, consumer: Consumer | None, messages: list[Message]) -> None:
+        """Give the consumer what it can take; the rest goes back."""
+        is_returning = number in self._returning
+        if consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
+            taken = 0
+        elif len(messages) <= consumer.capacity():
+            consumer.take_many(messages)
+            return
+        else:
+            taken = _take_each(consumer, messages)
+        if taken < len(messages):
             if consumer is not None and not is_returning:
                 self._have_held(number, consumer)
+            unwanted = [message.position for message in messages[taken:]]
             self._judge(DeliveryOutcome.RETURN, unwanted)
 
     def _have_held(self, number: int, consumer: Consumer) -> None:
@@ -386,7 +419,7 @@ class RemoteQueue(Queue):
             self.got_no_ack += 1
         else:
             self.got += 1
-        message = _message(envelope, body, delivery, bool(flags & REDELIVERED))
+        message = Message(envelope, body, delivery, None, bool(flags & REDELIVERED))
         return Fetched(message, left, self)
 
     def deliver(self) -> None:
@@ -510,7 +543,7 @@ class RemoteQueue(Queue):
         self._queues.forget(self)
         leader = (self.leader, self.epoch)
         unanswered = [
-            publish._replace(sent_to=leader) if publish.number <= self._sent_upto else publish
+            replace(publish, sent_to=leader) if publish.number <= self._sent_upto else publish
             for publish in self._unanswered
         ]
         self._unanswered.clear()
@@ -531,7 +564,8 @@ class RemoteQueue(Queue):
         """Take the place of the object before, at a leader that may know of its publishes."""
         for publish in moving.unanswered:
             if not publish.number:
-                publish = publish._replace(number=self._queues.next_number())
+                (number,) = self._queues.next_numbers(1)
+                publish = replace(publish, number=number)
             self._unanswered.append(publish)
             self._owe(len(publish.body) + len(publish.envelope.header))
         self._wait_for_leader()
@@ -713,8 +747,10 @@ class RemoteQueue(Queue):
             consumer.cancelled()
 
 
-def _message(envelope: Envelope, body: bytes, delivery: int, redelivered: bool) -> Message:
-    """A message as its channel knows it: its position is what the leader calls the delivery."""
-    message = Message(envelope, body, delivery, None)
-    message.redelivered = redelivered
-    return message
+def _take_each(consumer: Consumer, messages: list[Message]) -> int:
+    """Hand over until something stops the consumer; returns how many it got."""
+    for taken, message in enumerate(messages):
+        if consumer.blocked & _TAKES_NOTHING:
+            return taken
+        consumer.take(message)
+    return len(messages)

@@ -89,11 +89,12 @@ class RemoteQueues:
     def ask(self, node: str, method: str, *arguments: Any) -> Call:
         return self._calls.ask(node, method, *arguments)
 
-    def next_number(self) -> int:
-        """For a publish. One count for all queues: whatever a leader has heard of this run of the
+    def next_numbers(self, count: int) -> range:
+        """For publishes. One count for all queues: whatever a leader has heard of this run of the
         node, what comes later has a higher number."""
-        self._numbered += 1
-        return self._numbered
+        first = self._numbered + 1
+        self._numbered += count
+        return range(first, first + count)
 
     def entry(self, packed: bytes) -> CarriedMessage:
         """The one message of an answer."""

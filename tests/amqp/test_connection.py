@@ -6,7 +6,7 @@ import pytest
 from pamqp import commands
 from pipe import Broker, Client, Frame, method_frame, start_ok
 
-from warren.amqp.connection import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER
+from warren.amqp.frames import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER
 from warren.amqp.state import State
 from warren.core.definitions.records import VirtualHostRecord
 from warren.core.field import Field, longstr

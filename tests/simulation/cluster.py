@@ -111,6 +111,9 @@ class FakeLinks:
     def peers(self) -> dict[str, Identity]:
         return dict(self.up)
 
+    def is_up(self, node: str) -> bool:
+        return node in self.up
+
 
 StoredCards = dict[int, bytes]
 """What the disk of one node has of cards."""

@@ -9,7 +9,7 @@ from pipe import Client, start_ok
 from sessions import mutated, random_session, reactions
 from survivors import Stage
 
-from warren.amqp.connection import PROTOCOL_HEADER
+from warren.amqp.frames import PROTOCOL_HEADER
 
 
 class Script(NamedTuple):

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, TypeVar
 from manual_clock import ManualClock
 from pamqp import base, commands
 
-from warren.amqp.connection import PROTOCOL_HEADER, Connection
-from warren.amqp.frames import BODY, HEADER, METHOD
+from warren.amqp.connection import Connection
+from warren.amqp.frames import BODY, HEADER, METHOD, PROTOCOL_HEADER
 from warren.amqp.methods import Method, decode_method, encode_method, make
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.properties import AmqpContentCodec
