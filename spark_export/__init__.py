@@ -28,6 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -53,3 +54,21 @@ def read_export(spark: SparkSession, path: str | Path, export: str | None = None
     from warren.spark_export.export import exported
 
     return exported.read_export(spark, path, export)
+
+
+def append_to_delta(path: str | Path) -> Callable[[DataFrame, int], None]:
+    """For `writeStream.foreachBatch`: append each batch, exactly once, to a Delta table.
+
+    `path` is a directory or a URL; see docs/lakehouse.md.
+    """
+    from warren.spark_export.export import table_batches
+
+    return table_batches.append_to_delta(path)
+
+
+def append_to_iceberg(table: str, path: str | Path) -> Callable[[DataFrame, int], None]:
+    """For `writeStream.foreachBatch`: append each batch, exactly once, to the Iceberg table
+    CATALOG.NAMESPACE.TABLE, whose new files stand at `path`; see docs/lakehouse.md."""
+    from warren.spark_export.export import table_batches
+
+    return table_batches.append_to_iceberg(table, path)

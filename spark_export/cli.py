@@ -30,10 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from warren.spark_export.export.export import ExportProgress
+    from warren.spark_export.export.lake_table import TableChoice
     from warren.spark_export.export.manifest import Manifest
     from warren.spark_export.snapshot.cursor import ListedCursor
     from warren.spark_export.snapshot.plan import QueueSelector
     from warren.spark_export.snapshot.snapshot import Snapshot
+
+PARQUET = "parquet"
 
 DAMAGED = 1
 REFUSED = 2
@@ -164,6 +167,15 @@ def export() -> None:
 @click.option("--snapshot", metavar="ID", help="Read this snapshot, and leave it there.")
 @SNAPSHOTS_IN
 @LEASE
+@click.option(
+    "--format",
+    "table_format",
+    default=PARQUET,
+    show_default=True,
+    type=click.Choice([PARQUET, "delta", "iceberg"]),
+    help="Append the files to a table at DEST, exactly once.",
+)
+@click.option("--table", metavar="CATALOG.NAMESPACE.TABLE", help="Of Iceberg.")
 @click.option("--master", default="local[*]", show_default=True, help="Of Spark.")
 @click.option("--parallelism", type=click.IntRange(min=1), help="Tasks at once, at most.")
 @click.option("--progress", is_flag=True, help="Show how far it is.")
@@ -188,6 +200,8 @@ def run(
     snapshot: str | None,
     snapshot_directory: Path | None,
     lease: float,
+    table_format: str,
+    table: str | None,
     master: str,
     parallelism: int | None,
     progress: bool,
@@ -225,6 +239,7 @@ def run(
             lease_s=lease,
             snapshot=_snapshot_path(directory, snapshot, snapshot_directory) if snapshot else None,
             snapshot_directory=snapshot_directory,
+            table=_table_choice(table_format, table),
         )
         # Before Spark is started, which takes seconds.
         name = check_export_id(export_id or exports.default_export_id())
@@ -453,6 +468,16 @@ def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -
     from warren.spark_export.snapshot.plan import QueueSelector
 
     return QueueSelector(vhost, queues or None, pattern)
+
+
+def _table_choice(table_format: str, name: str | None) -> TableChoice | None:
+    from warren.spark_export.export.lake_table import TableChoice
+
+    if table_format != PARQUET:
+        return TableChoice(table_format, name)
+    if name is not None:
+        raise OptionRefused("option --table is for --format iceberg")
+    return None
 
 
 def _snapshot_path(directory: Path, snapshot: str, elsewhere: Path | None) -> Path:

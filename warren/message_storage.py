@@ -124,7 +124,7 @@ class MessageStorage:
         """What makes the backing queues of the node."""
 
         def new(spec: BackingSpec) -> BackingQueue:
-            store = self.storage.open(spec.queue_id, durable=spec.durable)
+            store = self.storage.open(spec.queue_id, durable=spec.durable, beside=spec.beside)
             return VariableQueue(store, pager, mode=spec.mode)
 
         return new

@@ -196,6 +196,10 @@ class PriorityQueue(OneByOne):
         """Follow the levels after a fetch, which may have found that messages are lost."""
         self.length = sum([level.length for level in self._levels])
 
+    def level_number(self, envelope: Envelope) -> int:
+        """Which level messages with such an envelope are in."""
+        return min(envelope.priority, len(self._levels) - 1)
+
     def level_of(self, envelope: Envelope) -> BackingQueue:
         """The backing queue of messages with such an envelope."""
         return self._levels[min(envelope.priority, len(self._levels) - 1)]

@@ -86,6 +86,9 @@ class MessageObserver:
     def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
         """The queue does not take it: it is full, or has too few copies."""
 
+    def duplicate(self, queue: TracedQueue, envelope: Envelope) -> None:
+        """The queue has taken a message with this id before, and drops this one."""
+
     def delivered(
         self,
         queue: TracedQueue,
@@ -197,6 +200,10 @@ class Observers(MessageObserver):
     def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
         for observer in self._observers:
             observer.refused(queue, envelope)
+
+    def duplicate(self, queue: TracedQueue, envelope: Envelope) -> None:
+        for observer in self._observers:
+            observer.duplicate(queue, envelope)
 
     def delivered(
         self,

@@ -130,6 +130,7 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
         single_active_consumer=declared.single_active_consumer,
         delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
         redelivery_delay_ms=None if delays is None else tuple(delays),
+        deduplication_window=declared.deduplication_window,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, cast
 
-from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
+from warren.core.backing.backing_queue import BackingQueue, MirroredLevel, answers_of
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked, no_queue
 from warren.core.field import Table
@@ -284,7 +284,7 @@ class Queue:
         count = len(bodies)
         if not ready or backing.length:
             backing.publish_many(envelopes, bodies, confirms, first_seq)
-            return self._answers(envelopes, confirms)
+            return answers_of(backing, envelopes, confirms)
         if len(ready) > 1:
             each = zip(envelopes, bodies, range(first_seq, first_seq + count), strict=True)
             answers = [self.publish(envelope, body, confirms, seq) for envelope, body, seq in each]
@@ -307,20 +307,7 @@ class Queue:
         consumer.take_many(messages)
         if self._trace is not None:
             self._trace.handed_over_many(self, consumer.traced_as(), messages)
-        return self._answers(envelopes, confirms)
-
-    def _answers(
-        self, envelopes: Sequence[Envelope], confirms: PublishConfirms | None
-    ) -> Sequence[Settlement]:
-        """What the backing queue answers to these publishes."""
-        if confirms is None:
-            return ()
-        backing = self.backing
-        if not backing.defers_confirms:
-            return (SETTLED,) * len(envelopes)
-        if backing.defers_transient:
-            return (PENDING,) * len(envelopes)
-        return [PENDING if envelope.persistent else SETTLED for envelope in envelopes]
+        return answers_of(backing, envelopes, confirms)
 
     def publish_again(
         self,

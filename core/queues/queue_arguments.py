@@ -52,6 +52,7 @@ class QueueArguments:
     single_active_consumer: bool = False
     delivery_limit: float | None = None
     redelivery_delay_ms: tuple[int, ...] | None = None
+    deduplication_window: int | None = None
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
@@ -62,7 +63,8 @@ class QueueSettings:
     """What a queue goes by: its arguments and the policies that apply to it.
 
     `delivery_limit`: how often a message may be returned; `redelivery_delay_ms`: how long each
-    return keeps it waiting; `dead_letter_strategy`: whether a dead letter that reaches no queue is
+    return keeps it waiting; `deduplication_window`: of how many messages the ids are remembered;
+    `dead_letter_strategy`: whether a dead letter that reaches no queue is
     kept. They are None where the queue knows no such thing.
     `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
     """
@@ -82,10 +84,17 @@ class QueueSettings:
     single_active_consumer: bool = False
     delivery_limit: float | None = None
     redelivery_delay_ms: tuple[int, ...] | None = None
+    deduplication_window: int | None = None
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
     delays: str | None = None
+
+    @property
+    def levels(self) -> int:
+        """How many backing queues a classic queue has: one for each priority, or a second one for
+        the ids that it remembers."""
+        return 2 if self.deduplication_window is not None else (self.max_priority or 0) + 1
 
     @property
     def counts_returns(self) -> bool:
@@ -133,6 +142,7 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
         single_active_consumer=value("x-single-active-consumer", False),
         delivery_limit=_delivery_limit(arguments.get(DELIVERY_LIMIT)),
         redelivery_delay_ms=_redelivery_delay(arguments.get(REDELIVERY_DELAY)),
+        deduplication_window=value(DEDUPLICATION_WINDOW),
         dead_letter_strategy=value("x-dead-letter-strategy"),
         queue_leader_locator=value("x-queue-leader-locator"),
         quorum_initial_group_size=value("x-quorum-initial-group-size"),
@@ -386,12 +396,25 @@ def _delays(field: Field, arguments: Table) -> str | None:
     return None
 
 
+def _window(field: Field, arguments: Table) -> str | None:
+    reason = _positive(field, arguments)
+    if reason is None and field.value > DEDUPLICATION_WINDOW_MAX:
+        return f"{{value_too_big,{field.value}}}"
+    if reason is None and "x-max-priority" in arguments:
+        return string("a queue with priorities has no such window")
+    return reason
+
+
 EXPLICITLY_CLASSIC = Field("S", b"classic")
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 DELIVERY_LIMIT = "x-delivery-limit"
 REDELIVERY_DELAY = "x-redelivery-delay"
 REDELIVERY_DELAYS_MAX = 100
+DEDUPLICATION_WINDOW = "x-message-deduplication-window"
+DEDUPLICATION_WINDOW_MAX = 100_000
+"""Each id takes about half a kilobyte of memory."""
+
 
 CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
     CLASSIC: {
@@ -412,6 +435,7 @@ CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
         # RabbitMQ refuses the one and does not know the other.
         DELIVERY_LIMIT: _count,
         REDELIVERY_DELAY: _delays,
+        DEDUPLICATION_WINDOW: _window,
     },
     QUORUM: {
         QUEUE_TYPE: _queue_type,
@@ -463,6 +487,7 @@ OTHER_TYPES: Mapping[QueueType, tuple[str, ...]] = {
         "x-queue-mode",
         "x-queue-version",
         REDELIVERY_DELAY,
+        DEDUPLICATION_WINDOW,
         "x-stream-max-segment-size-bytes",
     ),
 }

@@ -172,6 +172,9 @@ class LifeTrace(MessageObserver):
     def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
         self._note(TraceEvent.REFUSED, queue, (envelope,))
 
+    def duplicate(self, queue: TracedQueue, envelope: Envelope) -> None:
+        self._note(TraceEvent.DUPLICATE, queue, (envelope,))
+
     def delivered(
         self,
         queue: TracedQueue,

@@ -28,6 +28,7 @@ from warren.core.access.quotas import VhostQuotas
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec
 from warren.core.backing.due_queue import due_queue
 from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.backing.windowed_queue import IDS, WindowedQueue
 from warren.core.definitions.records import (
     BindingRecord,
     ExchangeRecord,
@@ -72,6 +73,7 @@ from warren.core.ports import (
     Write,
 )
 from warren.core.queues import queue_arguments
+from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import Placement
 from warren.core.queues.queue import Queue
@@ -876,6 +878,25 @@ class VirtualHost:
                 arguments=arguments,
                 settings=settings,
                 backing=due_queue(self._new_backing_queue(spec), self.turns.let_go),
+                queue_id=record.queue_id,
+                codec=self.codec,
+            )
+        if settings.deduplication_window is not None:
+            return DeduplicatingQueue(
+                self,
+                name,
+                durable=record.durable,
+                auto_delete=record.auto_delete,
+                exclusive_owner=owner,
+                arguments=arguments,
+                settings=settings,
+                backing=WindowedQueue(
+                    settings.deduplication_window,
+                    lambda level: self._new_backing_queue(
+                        spec._replace(queue_id=storage_id + level, beside=level == IDS)
+                    ),
+                    self.codec,
+                ),
                 queue_id=record.queue_id,
                 codec=self.codec,
             )

@@ -332,10 +332,11 @@ def _unacknowledged_rows(
     queue: Queue, storage_id: int, messages: Iterable[Message]
 ) -> Iterator[dict[str, Any]]:
     backing = queue.backing
-    highest = len(backing.levels) - 1 if isinstance(backing, PriorityQueue) else 0
     levels: dict[int, list[int]] = {}
     for message in messages:
-        level = min(message.envelope.priority, highest)
+        level = 0
+        if isinstance(backing, PriorityQueue):
+            level = backing.level_number(message.envelope)
         levels.setdefault(level, []).append(message.position)
     for level, positions in sorted(levels.items()):
         yield {"queue_id": f"{storage_id + level:016x}", "ranges": list(_ranges(positions))}

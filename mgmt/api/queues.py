@@ -15,6 +15,7 @@ from warren.core.backing.backing_queue import BackingQueueStatus
 from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
+from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import QUORUM
 from warren.core.vhosts.topology_access import check_queue
@@ -105,6 +106,7 @@ class QueueRows:
             **self._consumers(queue),
             **({"message_stats": stats} if stats else {}),
             **({"messages_waiting": queue.waiting} if queue.settings.counts_returns else {}),
+            **_deduplication(queue),
             "backing_queue_status": _backing_status(status),
             "memory": status.memory_bytes,
             "reductions": 0,
@@ -591,3 +593,12 @@ ENDPOINTS = [
         summary="Synchronise a mirrored queue",
     ),
 ]
+
+
+def _deduplication(queue: Queue) -> Row:
+    """Of a queue that takes each message id once, where it is led: how many ids it may remember and
+    does, and how many messages it has dropped since it is here."""
+    if not isinstance(queue, DeduplicatingQueue):
+        return {}
+    window = queue.settings.deduplication_window
+    return {"deduplication": {"window": window, "ids": queue.ids, "duplicates": queue.duplicates}}

@@ -14,6 +14,7 @@ const BADGES = [
   ["Lazy", "x-queue-mode", "queue-mode", "messages are kept on disk"],
   ["DLim", "x-delivery-limit", "delivery-limit", "a message may come back % times"],
   ["Wait", "x-redelivery-delay", "redelivery-delay", "returns wait for % ms"],
+  ["Dedup", "x-message-deduplication-window", null, "each of the last % message ids is taken once"],
   ["AE", "alternate-exchange", "alternate-exchange", "what matches no binding goes to %"],
 ];
 /** Shown in another way, or without a meaning of their own. */

@@ -28,6 +28,7 @@ from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec,
 from warren.core.backing.due_queue import due_queue
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.backing.windowed_queue import IDS
 from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound, PreconditionFailed, no_queue
@@ -514,7 +515,9 @@ class Mirroring:
         ]
         levels: list[BackingQueue] = list(led.leader.levels)
         for message in self._node.unacked_of(queue):
-            level = min(message.envelope.priority, len(levels) - 1)
+            level = 0
+            if isinstance(backing, PriorityQueue):
+                level = backing.level_number(message.envelope)
             led.leader.levels[level].pending[message.position] = message
             if message in queue.taken_out:
                 led.leader.levels[level].taken.add(message.position)
@@ -976,8 +979,16 @@ class Mirroring:
         storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
         spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
         backings = [
-            cast(MirroredLevel, self._new_backing(spec._replace(queue_id=storage_id + level)))
-            for level in range((settings.max_priority or 0) + 1)
+            cast(
+                MirroredLevel,
+                self._new_backing(
+                    spec._replace(
+                        queue_id=storage_id + level,
+                        beside=settings.deduplication_window is not None and level == IDS,
+                    )
+                ),
+            )
+            for level in range(settings.levels)
         ]
 
         def report(batch: int) -> None:

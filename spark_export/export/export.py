@@ -23,8 +23,9 @@ from uuid import uuid4
 
 from warren.backup.shelf import Shelf
 from warren.spark_export import errors
-from warren.spark_export.decode.schema import columns, spark_schema
+from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
+from warren.spark_export.export.lake_table import TableChoice, TableFile, check_columns, open_table
 from warren.spark_export.export.manifest import (
     SUCCESS_FILE,
     ExportedFile,
@@ -69,6 +70,9 @@ PLAN_FILE = "plan.json"
 TARGET_FILE_BYTES = 128 << 20
 """Of records, before they are compressed: a task costs about 50 ms of its own."""
 
+ONLY_BATCH = 0
+"""Of an export, which is one transaction of a table."""
+
 POLL_S = 0.25
 """Between two looks at how far the tasks are."""
 
@@ -92,7 +96,8 @@ OPTIONS = (
 class Wish:
     """What is to be exported, and how. `since` is another export, or `latest`.
 
-    `target_file_bytes` are those of records, before they are compressed.
+    `target_file_bytes` are those of records, before they are compressed. `table` is what the
+    files become part of, if they are to be more than files.
     """
 
     selector: QueueSelector
@@ -104,6 +109,7 @@ class Wish:
     lease_s: float = LEASE_S
     snapshot: Path | None = None
     snapshot_directory: Path | None = None
+    table: TableChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,12 @@ class Plan:
     codec: str
     target_file_bytes: int
     selector: QueueSelector
+    table: TableChoice | None
+
+    @property
+    def job(self) -> str:
+        """What a table knows this export by; a name stands for one export of a node."""
+        return f"warren-export/{self.snapshot.node_id}/{self.export}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
     """The plan of the export, new or as it was; its manifest if it is finished.
 
     Raises `OptionRefused`, `QueueUnknown`, `RecordDamaged`, `SnapshotGone`, `StoreRefused`,
-    OSError.
+    `TableRefused`, OSError.
     """
     check_export_id(export)
     check_destination(data_directory, destination)
@@ -149,10 +161,15 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
     name = f"{staging_folder(export)}/{PLAN_FILE}"
     if shelf.size(name) is not None:
         return _read_plan(shelf, export, wish)
+    if wish.table is not None:
+        schema = arrow_schema(columns(wish.options))
+        check_columns(schema)
+        open_table(wish.table, destination).check(schema)
     base = None
     if wish.since is not None:
         base = find_manifest(destination, None if wish.since == LATEST else wish.since)
         _check_base(base, wish)
+        _check_same_table(base, wish)
     snapshot = _snapshot(data_directory, wish)
     try:
         if base is not None:
@@ -166,6 +183,7 @@ def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> 
             wish.codec,
             wish.target_file_bytes,
             wish.selector,
+            wish.table,
         )
         check_unreadable(snapshot, _queues(plan), wish.options.mode)
         shelf.write(name, json.dumps(_plan_fields(plan)).encode())
@@ -187,7 +205,7 @@ def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
             unit,
             unacked[unit.queue_id],
             plan.options,
-            _absolute(destination),
+            absolute(destination),
             plan.export,
             plan.snapshot.node_id,
             plan.codec,
@@ -199,7 +217,17 @@ def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
 def finish(
     destination: Where, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
 ) -> Manifest:
-    """Write the manifest, and settle what follows from it. Raises OSError."""
+    """Append the files to the table, if there is one, write the manifest, and settle what follows
+    from it. Raises `TableRefused`, OSError.
+
+    The manifest comes last: who was killed before it comes back to a table that has the files.
+    """
+    files = sorted(files, key=lambda file: file.path)
+    if plan.table is not None:
+        rows = arrow_schema(columns(plan.options))
+        open_table(plan.table, destination).append(
+            plan.job, ONLY_BATCH, [TableFile.of(file) for file in files], rows
+        )
     base = {} if plan.since is None else read_manifest(destination, plan.since).high_water
     manifest = Manifest(
         export=plan.export,
@@ -211,7 +239,7 @@ def finish(
         options=_options_fields(plan),
         schema=schema,
         unreadable=plan.snapshot.unreadable_in(_queues(plan)),
-        files=tuple(sorted(files, key=lambda file: file.path)),
+        files=tuple(files),
         high_water=_high_water(base, _queues(plan)),
     )
     write_manifest(destination, manifest)
@@ -236,7 +264,7 @@ def settle(destination: Where, export: str) -> None:
     shelf.remove_folder(staging_folder(export))
 
 
-def _absolute(destination: Where) -> str:
+def absolute(destination: Where) -> str:
     """For processes that run elsewhere."""
     return str(destination) if "://" in str(destination) else str(Path(destination).absolute())
 
@@ -439,6 +467,20 @@ def _check_base(base: Manifest, wish: Wish) -> None:
         raise OptionRefused(f"export {base.export} is of a certain time; nothing can go on with it")
 
 
+def _check_same_table(base: Manifest, wish: Wish) -> None:
+    """What is not in the table now would never come there."""
+    wanted = None if wish.table is None else asdict(wish.table)
+    if base.options.get("table") != wanted:
+        raise OptionRefused(
+            f"export {base.export} was written to {_table_text(base.options.get('table'))}, this"
+            f" one is for {_table_text(wanted)}: export in full, to another place"
+        )
+
+
+def _table_text(table: dict[str, Any] | None) -> str:
+    return "plain files" if table is None else " ".join(filter(None, table.values()))
+
+
 def _times(read: dict[str, Any]) -> tuple[Any, Any]:
     return read["starting_timestamp_us"], read["ending_timestamp_us"]
 
@@ -482,6 +524,7 @@ def _options_fields(plan: Plan) -> dict[str, Any]:
         "read": options,
         "codec": plan.codec,
         "target_file_bytes": plan.target_file_bytes,
+        "table": None if plan.table is None else asdict(plan.table),
     }
 
 
@@ -495,6 +538,7 @@ def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
         if fields["format"] > FORMAT:
             raise StoreRefused(f"{path} is of a later version")
         names = selector["names"]
+        table = fields.get("table")
         directory = Path(fields["snapshot"])
         known = Plan(
             export,
@@ -514,6 +558,7 @@ def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
             QueueSelector(
                 selector["vhost"], None if names is None else tuple(names), selector["pattern"]
             ),
+            None if table is None else TableChoice(**table),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreRefused(f"{path} cannot be read: {error!r}") from None
@@ -523,6 +568,7 @@ def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
         codec=wish.codec,
         target_file_bytes=wish.target_file_bytes,
         selector=wish.selector,
+        table=wish.table,
         # What was the latest then is gone on with, whatever has been finished meanwhile.
         since=known.since if known.since and wish.since == LATEST else wish.since,
     )

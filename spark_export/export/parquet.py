@@ -17,12 +17,13 @@ from datetime import date
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from warren.backup.shelf import Shelf
 from warren.spark_export.decode.decode import decode_unit
 from warren.spark_export.decode.schema import arrow_schema, columns
 from warren.spark_export.export.manifest import (
@@ -84,24 +85,26 @@ def export_unit(task: ExportTask) -> list[ExportedFile]:
     pa.set_cpu_count(1)
     shelf = shelf_of(task.destination)
     scratch = shelf.scratch(staging_folder(task.export))
+    schema = arrow_schema(columns(task.options))
     with ExitStack() as stack:
         by_date: dict[str | None, ParquetFile] = {}
         batches = decode_unit(
             task.unit,
-            arrow_schema(columns(task.options)),
+            schema,
             task.options,
             unacked=task.unacked,
             keep=EVERYTHING.row_filter(task.options),
         )
         for batch in batches:
-            for day, part in _by_date(batch):
+            for day, part in by_day(batch):
                 file = by_date.get(day)
                 if file is None:
                     path = scratch / f"{task.name}-{day}.{token_hex(8)}.new"
-                    file = by_date[day] = ParquetFile(path, task)
+                    file = ParquetFile(path, schema, task.codec, task.options.corrupt_column)
+                    by_date[day] = file
                     stack.callback(file.abandon)
                 file.write(part)
-        files = [by_date[day].finish(day) for day in sorted(by_date, key=str)]
+        files = [_finish(task, shelf, by_date[day], day) for day in sorted(by_date, key=str)]
     note = json.dumps([asdict(file) for file in files]).encode()
     shelf.write(_note_name(task), note)
     return files
@@ -118,11 +121,27 @@ def finished_files(task: ExportTask) -> list[ExportedFile] | None:
     return files if whole else None
 
 
+def _finish(task: ExportTask, shelf: Shelf, file: ParquetFile, day: str | None) -> ExportedFile:
+    """Make it durable under the name it is to have."""
+    written, unit = file.close(), task.unit
+    directory = partition_directory(unit.vhost, unit.queue, day)
+    name = file_name(unit.queue_id, written.first_seq, written.last_seq, task.node_id, task.export)
+    shelf.adopt(f"{directory}/{name}", file.path)
+    return ExportedFile(
+        path=f"{directory}/{name}",
+        vhost=unit.vhost,
+        queue=unit.queue,
+        queue_id=f"{unit.queue_id:016x}",
+        date=day,
+        **written._asdict(),
+    )
+
+
 def _note_name(task: ExportTask) -> str:
     return f"{staging_folder(task.export)}/{task.name}.json"
 
 
-def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
     """The batch by days on which messages were enqueued, in UTC."""
     if not batch.num_rows:
         return
@@ -138,27 +157,39 @@ def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch
         yield (day.isoformat() if isinstance(day, date) else None), part
 
 
-class ParquetFile:
-    """One file of a unit, under a name of its own until it is whole."""
+class Written(NamedTuple):
+    """What is in a file. Times are microseconds since 1970, None when nothing in it has one."""
 
-    def __init__(self, path: Path, task: ExportTask) -> None:
-        self._path = path
-        self._task = task
-        self._schema = arrow_schema(columns(task.options))
+    rows: int
+    bytes: int
+    sha256: str
+    first_seq: int
+    last_seq: int
+    min_enqueued_us: int | None
+    max_enqueued_us: int | None
+    corrupt: int
+
+
+class ParquetFile:
+    """A file of messages, which has the columns `seq` and `enqueued_at` at least, under a name of
+    its own until it is whole. `corrupt_column` is there or not."""
+
+    def __init__(self, path: Path, schema: pa.Schema, codec: str, corrupt_column: str) -> None:
+        self.path = path
+        self._schema = schema
+        self._corrupt_column = corrupt_column
         self._raw = path.open("wb")
         self._hashed = HashedFile(self._raw)
         self._sink = pa.PythonFile(self._hashed, mode="w")
+        steps = [name for name in schema.names if name in STEPS and _is_number(schema, name)]
+        words = [name for name in schema.names if name in WORDS]
         self._writer = pq.ParquetWriter(
             self._sink,
-            self._schema,
-            compression=task.codec,
-            use_dictionary=[name for name in self._schema.names if name in WORDS],
-            column_encoding=dict.fromkeys(
-                [name for name in self._schema.names if name in STEPS], "DELTA_BINARY_PACKED"
-            ),
-            write_statistics=[
-                name for name in self._schema.names if name in WORDS or name in STEPS
-            ],
+            schema,
+            compression=codec,
+            use_dictionary=words,
+            column_encoding=dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
+            write_statistics=words + steps,
         )
         self._batches: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
@@ -174,36 +205,26 @@ class ParquetFile:
         if self._waiting_bytes >= ROW_GROUP_BYTES or self._waiting_rows >= ROW_GROUP_ROWS:
             self._write_group()
 
-    def finish(self, day: str | None) -> ExportedFile:
-        """Make it durable under the name it is to have."""
+    def close(self) -> Written:
+        """Make it whole; at least one row was written. Raises OSError."""
         self._write_group()
         self._writer.close()
         self._raw.close()
-        task, unit = self._task, self._task.unit
-        first, last = min(at for at, _ in self._seqs), max(at for _, at in self._seqs)
-        directory = partition_directory(unit.vhost, unit.queue, day)
-        name = file_name(unit.queue_id, first, last, task.node_id, task.export)
-        shelf_of(task.destination).adopt(f"{directory}/{name}", self._path)
-        return ExportedFile(
-            path=f"{directory}/{name}",
-            vhost=unit.vhost,
-            queue=unit.queue,
-            queue_id=f"{unit.queue_id:016x}",
-            date=day,
+        return Written(
             rows=self._rows,
             bytes=self._hashed.size,
             sha256=self._hashed.digest.hexdigest(),
-            first_seq=first,
-            last_seq=last,
+            first_seq=min(at for at, _ in self._seqs),
+            last_seq=max(at for _, at in self._seqs),
             min_enqueued_us=min((at for at, _ in self._times), default=None),
             max_enqueued_us=max((at for _, at in self._times), default=None),
             corrupt=self._corrupt,
         )
 
     def abandon(self) -> None:
-        """Leave nothing behind unless it is finished."""
+        """Leave nothing behind unless it was moved to its place."""
         self._raw.close()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def _count(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
@@ -212,8 +233,8 @@ class ParquetFile:
         times = pc.min_max(pc.cast(batch.column("enqueued_at"), pa.int64())).as_py()
         if times["min"] is not None:
             self._times.append((times["min"], times["max"]))
-        if self._task.options.corrupt_column in batch.schema.names:
-            corrupt = batch.column(self._task.options.corrupt_column)
+        if self._corrupt_column in batch.schema.names:
+            corrupt = batch.column(self._corrupt_column)
             self._corrupt += batch.num_rows - corrupt.null_count
 
     def _write_group(self) -> None:
@@ -222,6 +243,11 @@ class ParquetFile:
             self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
             self._batches = []
             self._waiting_bytes = self._waiting_rows = 0
+
+
+def _is_number(schema: pa.Schema, name: str) -> bool:
+    kind = schema.field(name).type
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
 class HashedFile:

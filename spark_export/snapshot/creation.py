@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warren.core.ports import Key
-from warren.persist.check import definition_id, open_store, queue_names
+from warren.persist.check import definition_id, id_levels, open_store, queue_names
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
 from warren.persist.filesystem import FileSystem, RealFileSystem
@@ -93,6 +93,8 @@ class Creation:
         self._harms: set[tuple[Path, int]] = set()
         self._nowhere = 0
         self._running = True
+        # Levels that hold no messages.
+        self._hidden: set[int] = set()
 
     def run(self) -> Snapshot:
         node_id = read_node_id(self._data_directory)
@@ -116,6 +118,7 @@ class Creation:
     def _select(self) -> dict[int, Key]:
         """The queues that are meant, by their ids."""
         names = queue_names(self._data_directory, self._pause)
+        self._hidden = id_levels(self._data_directory, pause=self._pause)
         vhosts = []
         if self._selector.vhost is not None:
             stored = read_definitions(self._data_directory, "vhost", pause=self._pause)
@@ -183,7 +186,7 @@ class Creation:
         created_us = now_us()
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
         (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
-        view = self._look(node_id, lambda queue_id: definition_id(queue_id) in keys)
+        view = self._look(node_id, lambda at: definition_id(at) in keys and at not in self._hidden)
         found = sorted(view.queue_ids | keys.keys())
         counts = {at: _save(path, at, view.entries(at)) for at in found}
         links = LogLinks(

@@ -110,6 +110,7 @@ def content_header(
     expiration: str | None = None,
     correlation_id: str | None = None,
     reply_to: str | None = None,
+    message_id: str | None = None,
 ) -> bytes:
     """The payload of a header frame."""
     header = struct.pack(">HHQH", 60, 0, body_size, 0)
@@ -123,6 +124,7 @@ def content_header(
         (0x0400, _short(correlation_id)),
         (0x0200, _short(reply_to)),
         (0x0100, _short(expiration)),
+        (0x0080, _short(message_id)),
     ):
         if octets is not None:
             flags |= flag

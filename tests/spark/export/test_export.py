@@ -213,14 +213,14 @@ from warren.spark_export.export import parquet
 store, destination, snapshot = Path(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
 units = int(sys.argv[6])
 started = []
-finish = parquet.ParquetFile.finish
-def end(self, day):
-    started.append(day)
+close = parquet.ParquetFile.close
+def end(self):
+    started.append(self)
     if len(started) > units:
         self._write_group()
         os.kill(os.getpid(), signal.SIGKILL)
-    return finish(self, day)
-parquet.ParquetFile.finish = end
+    return close(self)
+parquet.ParquetFile.close = end
 export(store, destination, "full", wish(snapshot=snapshot))
 """
 
@@ -511,16 +511,16 @@ def test_a_task_that_runs_twice_at_once_does_no_harm(
     plan = begin(store, destination, "full", wish())
     assert not isinstance(plan, Manifest)
     first, *others = tasks(destination, plan)
-    finish_file = parquet.ParquetFile.finish
+    close_file = parquet.ParquetFile.close
     twins: list[list[ExportedFile]] = []
 
-    def finish_beside_a_twin(self: parquet.ParquetFile, day: str | None) -> ExportedFile:
+    def close_beside_a_twin(self: parquet.ParquetFile) -> parquet.Written:
         if not twins:
             twins.append([])
             twins.append(parquet.export_unit(first))
-        return finish_file(self, day)
+        return close_file(self)
 
-    monkeypatch.setattr(parquet.ParquetFile, "finish", finish_beside_a_twin)
+    monkeypatch.setattr(parquet.ParquetFile, "close", close_beside_a_twin)
     assert parquet.export_unit(first) == twins[1]
     files = export_share([first, *others])
     manifest = finish(destination, plan, files, {})
