@@ -41,8 +41,9 @@ GATHERED_MAX = 512
 
 SHARED_MAX = 256
 RULED_MAX = 32
-"""The same for publishes to several queues, counted in each, or that observers look at, and to
-queues that take them one by one: afterwards it is looked whether the turn is over."""
+OBSERVED_MAX = 64
+"""The same for publishes to several queues, counted in each, to queues that take them one by one,
+and for those that observers look at: afterwards it is looked whether the turn is over."""
 
 DECIDED_MAX = 128
 """Octets of a header that are compared with those of the next. Where more decide, as with the
@@ -298,6 +299,6 @@ def _room(route: Route) -> int:
     assert queues
     if any([queue.one_by_one for queue in queues]):
         return max(1, RULED_MAX // len(queues))
-    if len(queues) == 1 and not route.is_observed:
-        return GATHERED_MAX
-    return max(1, SHARED_MAX // len(queues))
+    if route.is_observed:
+        return max(1, OBSERVED_MAX // len(queues))
+    return GATHERED_MAX if len(queues) == 1 else max(1, SHARED_MAX // len(queues))
