@@ -41,8 +41,9 @@ GATHERED_MAX = 512
 
 SHARED_MAX = 256
 RULED_MAX = 32
-"""The same for publishes to several queues, counted in each, and to queues that take them one by
-one: afterwards it is looked whether the turn is over."""
+OBSERVED_MAX = 64
+"""The same for publishes to several queues, counted in each, to queues that take them one by one,
+and for those that observers look at: afterwards it is looked whether the turn is over."""
 
 DECIDED_MAX = 128
 """Octets of a header that are compared with those of the next. Where more decide, as with the
@@ -218,10 +219,10 @@ def _recognise(
     channel = connection.channels.get(number)
     if channel is None or not channel.takes_publishes:
         return None
+    assert connection.routes is not None
     method = data[pos : stop + 1]
     route = known.get(method)
     if route is None:
-        assert connection.routes is not None
         try:
             route = connection.routes.resolve(method)
         except BrokerError:
@@ -230,7 +231,7 @@ def _recognise(
     if (
         not route.queues
         or route.is_reply
-        or route.is_observed
+        or (route.is_observed and not connection.routes.vhost.observation.takes_batches)
         or len(route.queues) > QUEUES_AT_ONCE
     ):
         return None
@@ -273,6 +274,9 @@ def _hand_over(
     first_seq = confirms.number_many(count) if confirms is not None else 0
     if shared:
         turns.spend(QUEUE_US * count * len(queues))
+    if route.is_observed:
+        publisher = channel.traced_as()
+        channel.vhost.observation.published_many(publisher, envelopes, bodies, queues)
     answers = []
     for queue in queues:
         queue.published += count
@@ -295,4 +299,6 @@ def _room(route: Route) -> int:
     assert queues
     if any([queue.one_by_one for queue in queues]):
         return max(1, RULED_MAX // len(queues))
+    if route.is_observed:
+        return max(1, OBSERVED_MAX // len(queues))
     return GATHERED_MAX if len(queues) == 1 else max(1, SHARED_MAX // len(queues))

@@ -41,6 +41,8 @@ class Lived(NamedTuple):
 def lived(records: Iterable[TraceRecord]) -> Lived:
     """For records in order: what is told of a queue counts if the message was in it then."""
     states: dict[str, str] = {}
+    # As it was before it was published once more.
+    before: dict[str, str] = {}
     own: list[TraceRecord] = []
     for record in records:
         event, queue = record.event, record.queue
@@ -49,6 +51,11 @@ def lived(records: Iterable[TraceRecord]) -> Lived:
         own.append(record)
         if event in SAYS_NOTHING:
             continue
+        if event is TraceEvent.DUPLICATE:
+            states[queue] = before.get(queue, event.value)
+            continue
+        if record.queues or event is TraceEvent.ARRIVED:
+            before = {**before, **states}
         if event not in KEEPS:
             states[queue] = _state_after(record)
         states.update(dict.fromkeys(record.queues, READY))

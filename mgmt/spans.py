@@ -12,7 +12,7 @@ something about what a broker does: they describe clients.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from warren.core.tracing.trace_record import TraceEvent, TraceRecord
@@ -112,6 +112,8 @@ class Spans:
         self._random_bits = random_bits
         self._waiting: dict[Place, _Open] = {}
         self._held: dict[Place, _Open] = {}
+        # Where the last message that came was not waiting before.
+        self._new: set[Place] = set()
         # Of messages by virtual host and id: what their spans hang below.
         self._parents: dict[tuple[str, str], Context | None] = {}
 
@@ -135,12 +137,13 @@ class Spans:
             ended += self._delivered(place, record, parent)
         elif event in LEAVES:
             ended += self._left(place, record)
+        elif event is TraceEvent.DUPLICATE and place in self._new:
+            self._waiting.pop(place, None)
         elif event is TraceEvent.ARRIVED:
-            self._begin(self._waiting, place, _Open(record.at, parent))
+            self._brought((place,), _Open(record.at, parent))
         if event in BRINGS:
-            for queue in record.queues:
-                to = (record.vhost, record.id, queue)
-                self._begin(self._waiting, to, _Open(record.at, parent))
+            places = [(record.vhost, record.id, queue) for queue in record.queues]
+            self._brought(places, _Open(record.at, parent))
         return ended
 
     def _parent(self, record: TraceRecord) -> Context | None:
@@ -153,6 +156,12 @@ class Spans:
             if len(self._parents) > 2 * OPEN_MAX:
                 del self._parents[next(iter(self._parents))]
         return self._parents[key]
+
+    def _brought(self, places: Iterable[Place], span: _Open) -> None:
+        """A message is in these queues; what waits in one already, with its id, goes on waiting."""
+        self._new = {place for place in places if place not in self._waiting}
+        for place in self._new:
+            self._begin(self._waiting, place, span)
 
     def _begin(self, opened: dict[Place, _Open], place: Place, span: _Open) -> None:
         opened.pop(place, None)

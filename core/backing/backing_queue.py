@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PublishConfirms
+from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
 
 
 class BackingSpec(NamedTuple):
@@ -354,3 +354,16 @@ class MirroredLevel(BackingQueue, Protocol):
     def count_as_delivered(self, below: int) -> None:
         """From now on every message before this position counts as delivered once."""
         ...
+
+
+def answers_of(
+    backing: BackingQueue, envelopes: Sequence[Envelope], confirms: PublishConfirms | None
+) -> Sequence[Settlement]:
+    """What a backing queue answers to publishes that it was given."""
+    if confirms is None:
+        return ()
+    if not backing.defers_confirms:
+        return (SETTLED,) * len(envelopes)
+    if backing.defers_transient:
+        return (PENDING,) * len(envelopes)
+    return [PENDING if envelope.persistent else SETTLED for envelope in envelopes]

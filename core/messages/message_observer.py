@@ -34,7 +34,39 @@ class TracedQueue(Protocol):
 
 class MessageObserver:
     """Is told what becomes of messages, and does nothing with it: each observer overrides what it
-    is for. Messages that are handed in stay as they are."""
+    is for. Messages that are handed in stay as they are.
+
+    One that `takes_batches` leaves publishes and deliveries gathered as they are, and is told of
+    many of them in one call: `published_many`, `sent_many`, `handed_over_many`. Others are told of
+    each.
+    """
+
+    @property
+    def takes_batches(self) -> bool:
+        return False
+
+    def published_many(
+        self,
+        publisher: TracedClient,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        queues: Sequence[TracedQueue],
+    ) -> None:
+        """`published`, of each of these."""
+
+    def sent_many(
+        self,
+        queue: TracedQueue,
+        recipient: TracedClient,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+    ) -> None:
+        """`delivered` for the first time and without an acknowledgement to come, of each."""
+
+    def handed_over_many(
+        self, queue: TracedQueue, recipient: TracedClient, messages: Sequence[Message]
+    ) -> None:
+        """`delivered`, to be acknowledged, of each of these."""
 
     def published(
         self,
@@ -53,6 +85,9 @@ class MessageObserver:
 
     def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
         """The queue does not take it: it is full, or has too few copies."""
+
+    def duplicate(self, queue: TracedQueue, envelope: Envelope) -> None:
+        """The queue has taken a message with this id before, and drops this one."""
 
     def delivered(
         self,
@@ -114,6 +149,36 @@ class Observers(MessageObserver):
         """Tell these from now on, in place of those before."""
         self._observers = tuple([one for one in observers if one is not None])
 
+    @property
+    def takes_batches(self) -> bool:
+        return all(observer.takes_batches for observer in self._observers)
+
+    def published_many(
+        self,
+        publisher: TracedClient,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        queues: Sequence[TracedQueue],
+    ) -> None:
+        for observer in self._observers:
+            observer.published_many(publisher, envelopes, bodies, queues)
+
+    def sent_many(
+        self,
+        queue: TracedQueue,
+        recipient: TracedClient,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+    ) -> None:
+        for observer in self._observers:
+            observer.sent_many(queue, recipient, envelopes, bodies)
+
+    def handed_over_many(
+        self, queue: TracedQueue, recipient: TracedClient, messages: Sequence[Message]
+    ) -> None:
+        for observer in self._observers:
+            observer.handed_over_many(queue, recipient, messages)
+
     def published(
         self,
         publisher: TracedClient,
@@ -135,6 +200,10 @@ class Observers(MessageObserver):
     def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
         for observer in self._observers:
             observer.refused(queue, envelope)
+
+    def duplicate(self, queue: TracedQueue, envelope: Envelope) -> None:
+        for observer in self._observers:
+            observer.duplicate(queue, envelope)
 
     def delivered(
         self,

@@ -150,7 +150,7 @@ class DeduplicatingQueue(Queue):
         if message_id in self._window:
             if DEATHS in self._codec.headers(envelope.header):
                 return self._keep(envelope, body, confirms, publish_seq, again)
-            return self._drop(message_id, confirms, publish_seq)
+            return self._drop(envelope, message_id, confirms, publish_seq)
         self._last_number += 1
         number = self._last_number
         answer = self._keep(envelope, body, self, number, again)
@@ -181,10 +181,16 @@ class DeduplicatingQueue(Queue):
         return publish(envelope, body, confirms, publish_seq)
 
     def _drop(
-        self, message_id: bytes, confirms: PublishConfirms | None, publish_seq: int
+        self,
+        envelope: Envelope,
+        message_id: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
     ) -> Settlement:
         self.duplicates += 1
         self._turned_away += 1
+        if self._trace is not None:
+            self._trace.duplicate(self, envelope)
         unsafe = self._unsafe_ids.get(message_id)
         if unsafe is None or confirms is None:
             return SETTLED

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, cast
 
-from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
+from warren.core.backing.backing_queue import BackingQueue, MirroredLevel, answers_of
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.errors import AccessRefused, PreconditionFailed, ResourceLocked, no_queue
 from warren.core.field import Table
@@ -87,6 +87,7 @@ class Queue:
         "_rules",
         "_sent_late",
         "_still",
+        "_strict",
         "_trace",
         "_turned_away",
         "_unused_timer",
@@ -186,7 +187,7 @@ class Queue:
         self._has_expiring = backing.expiring
         self._unused_timer: Timer | None = None
         self._resume_scheduled = False
-        self._rules = False
+        self._rules = self._strict = False
         self._take_settings(settings)
         if self._has_expiring:
             self._arm_expiry()
@@ -228,7 +229,7 @@ class Queue:
     @property
     def one_by_one(self) -> bool:
         """Whether `publish_many` is not for it: there are rules."""
-        return self._rules
+        return self._strict
 
     # Publishing
 
@@ -282,7 +283,7 @@ class Queue:
         count = len(bodies)
         if not ready or backing.length:
             backing.publish_many(envelopes, bodies, confirms, first_seq)
-            return self._answers(envelopes, confirms)
+            return answers_of(backing, envelopes, confirms)
         if len(ready) > 1:
             each = zip(envelopes, bodies, range(first_seq, first_seq + count), strict=True)
             answers = [self.publish(envelope, body, confirms, seq) for envelope, body, seq in each]
@@ -290,6 +291,8 @@ class Queue:
         consumer = ready[0]
         if consumer.no_ack:
             consumer.send_many(envelopes, bodies)
+            if self._trace is not None:
+                self._trace.sent_many(self, consumer.traced_as(), envelopes, bodies)
             return () if confirms is None else (SETTLED,) * count
         # One at least, or this would never end.
         room = max(1, consumer.capacity())
@@ -301,20 +304,9 @@ class Queue:
         messages = backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
         self.unacked += count
         consumer.take_many(messages)
-        return self._answers(envelopes, confirms)
-
-    def _answers(
-        self, envelopes: Sequence[Envelope], confirms: PublishConfirms | None
-    ) -> Sequence[Settlement]:
-        """What the backing queue answers to these publishes."""
-        if confirms is None:
-            return ()
-        backing = self.backing
-        if not backing.defers_confirms:
-            return (SETTLED,) * len(envelopes)
-        if backing.defers_transient:
-            return (PENDING,) * len(envelopes)
-        return [PENDING if envelope.persistent else SETTLED for envelope in envelopes]
+        if self._trace is not None:
+            self._trace.handed_over_many(self, consumer.traced_as(), messages)
+        return answers_of(backing, envelopes, confirms)
 
     def publish_again(
         self,
@@ -477,7 +469,7 @@ class Queue:
                 self._resume_soon()
                 return
             consumer = ready[0]
-            if len(ready) == 1 and not (self._rules or self._has_expiring or consumer.no_ack):
+            if len(ready) == 1 and not (self._strict or self._has_expiring or consumer.no_ack):
                 taken = self._hand_over_many(consumer, messages_left)
                 if not taken or not backing.length:
                     return
@@ -1017,16 +1009,18 @@ class Queue:
 
     def _find_rules(self) -> None:
         settings = self.settings
-        self._rules = (
+        # What a queue has to do for each message by itself.
+        self._strict = (
             settings.message_ttl_ms is not None
             or settings.max_length is not None
             or settings.max_length_bytes is not None
             or self._redelivery is not None
-            or self._trace is not None
+            or (self._trace is not None and not self._trace.takes_batches)
             or self._held is not None
             or self._still > 0
             or self.lacks_copies
         )
+        self._rules = self._strict or self._trace is not None
 
     def _unused(self) -> None:
         self._unused_timer = None
@@ -1099,6 +1093,8 @@ class Queue:
         messages = backing.fetch_many(min(limit, by_size, consumer.capacity()))
         self.unacked += len(messages)
         consumer.take_many(messages)
+        if self._trace is not None:
+            self._trace.handed_over_many(self, consumer.traced_as(), messages)
         if by_size < limit:
             return max(len(messages), limit * len(messages) // by_size)
         return len(messages)

@@ -57,7 +57,7 @@ class QuorumQueue(Queue):
     @property
     def one_by_one(self) -> bool:
         # Its own level confirms nothing while something is published.
-        return self._rules or (self.backing is not self.level and self.backing.defers_transient)
+        return self._strict or (self.backing is not self.level and self.backing.defers_transient)
 
     @property
     def set_aside(self) -> tuple[int, int]:

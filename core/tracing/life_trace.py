@@ -102,6 +102,51 @@ class LifeTrace(MessageObserver):
         record.traceparent, record.tracestate = context
         self._tracer.add(record)
 
+    @property
+    def takes_batches(self) -> bool:
+        # A filter may take a millisecond for a message, after which it is looked at the turn.
+        return not any(rule.filters for rule in self._rules)
+
+    def published_many(
+        self,
+        publisher: TracedClient,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        queues: Sequence[TracedQueue],
+    ) -> None:
+        self._tracer.turns.spend(LOOK_US * len(bodies))
+        names = [queue.name for queue in queues]
+        user, vhost = publisher.user, self._vhost
+        rules = [rule for rule in self._rules if rule.may_select_from(user, names)]
+        name_of, is_followed = self._codec.message_name, self._tracer.is_followed
+        for envelope, body in zip(envelopes, bodies, strict=True):
+            name = name_of(envelope.header)
+            if (
+                name is None
+                or is_followed(vhost, name)
+                or any([rule.is_its_turn(name) for rule in rules])
+            ):
+                # It may be one of few: all about it is asked there.
+                self.published(publisher, envelope, body, queues)
+
+    def sent_many(
+        self,
+        queue: TracedQueue,
+        recipient: TracedClient,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+    ) -> None:
+        for at in self._followed_among(envelopes):
+            self.delivered(queue, recipient, envelopes[at], bodies[at], False, True)
+
+    def handed_over_many(
+        self, queue: TracedQueue, recipient: TracedClient, messages: Sequence[Message]
+    ) -> None:
+        for at in self._followed_among([message.envelope for message in messages]):
+            message = messages[at]
+            envelope, body = message.envelope, message.body
+            self.delivered(queue, recipient, envelope, body, message.redelivered, False)
+
     def unroutable(self, envelope: Envelope, returned: bool) -> None:
         name = self._followed(envelope)
         if name is not None:
@@ -126,6 +171,9 @@ class LifeTrace(MessageObserver):
 
     def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
         self._note(TraceEvent.REFUSED, queue, (envelope,))
+
+    def duplicate(self, queue: TracedQueue, envelope: Envelope) -> None:
+        self._note(TraceEvent.DUPLICATE, queue, (envelope,))
 
     def delivered(
         self,
@@ -155,7 +203,7 @@ class LifeTrace(MessageObserver):
         self._note(TraceEvent.REQUEUED, queue, [message.envelope for message in messages])
 
     def died(self, queue: TracedQueue, envelopes: Collection[Envelope], reason: str) -> None:
-        self._note(DEATHS[reason], queue, envelopes)
+        self._note(DEATHS[reason], queue, list(envelopes))
 
     def due(self, queue: TracedQueue, messages: Collection[Message]) -> None:
         self._note(TraceEvent.DUE, queue, [message.envelope for message in messages])
@@ -197,11 +245,11 @@ class LifeTrace(MessageObserver):
             record.queues = tuple([target.name for target in targets])
             self._tracer.add(record)
 
-    def _note(self, event: TraceEvent, queue: TracedQueue, envelopes: Collection[Envelope]) -> None:
-        for envelope in envelopes:
-            name = self._followed(envelope)
-            if name is not None:
-                self._tracer.add(self._record(event, name, envelope, queue.name))
+    def _note(self, event: TraceEvent, queue: TracedQueue, envelopes: Sequence[Envelope]) -> None:
+        for at in self._followed_among(envelopes):
+            envelope = envelopes[at]
+            name = self._codec.message_name(envelope.header) or ""
+            self._tracer.add(self._record(event, name, envelope, queue.name))
 
     def _record(
         self, event: TraceEvent, name: str, envelope: Envelope, queue: str = ""
@@ -227,6 +275,17 @@ class LifeTrace(MessageObserver):
         """The id of a message that is followed, else None."""
         name = self._name(envelope)
         return name if name is not None and self._tracer.is_followed(self._vhost, name) else None
+
+    def _followed_among(self, envelopes: Sequence[Envelope]) -> list[int]:
+        """Which of these messages are followed, by their places: few of many."""
+        self._tracer.turns.spend(LOOK_US * len(envelopes))
+        vhost, followed = self._vhost, self._tracer.all_followed
+        name_of = self._codec.message_name
+        return [
+            at
+            for at, envelope in enumerate(envelopes)
+            if (vhost, name_of(envelope.header)) in followed
+        ]
 
     def _watch_all(self, queues: Sequence[TracedQueue]) -> None:
         for queue in queues:

@@ -16,6 +16,7 @@ class TraceEvent(StrEnum):
     ARRIVED = "arrived"
     MIRRORED = "mirrored"
     REFUSED = "refused"
+    DUPLICATE = "duplicate"
     DELIVERED = "delivered"
     ACKNOWLEDGED = "acknowledged"
     REQUEUED = "requeued"

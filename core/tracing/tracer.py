@@ -65,7 +65,7 @@ class Tracer:
         self._passed_over = 0
         self._lost = 0
         # By virtual host and id, the oldest first.
-        self._followed: dict[tuple[str, str], None] = {}
+        self.all_followed: dict[tuple[str, str | None], None] = {}
         self._budget = BURST
         self._budget_at = clock.now()
         self._pending: list[TraceRecord] = []
@@ -74,7 +74,7 @@ class Tracer:
     def counts(self) -> TraceCounts:
         return TraceCounts(
             self._recorded,
-            len(self._followed),
+            len(self.all_followed),
             self._passed_over,
             self.nameless,
             self._lost,
@@ -84,7 +84,7 @@ class Tracer:
     # What is followed
 
     def is_followed(self, vhost: str, name: str) -> bool:
-        return (vhost, name) in self._followed
+        return (vhost, name) in self.all_followed
 
     def follow(self, vhost: str, name: str) -> bool:
         """Follow a message from now on, unless there are too many. Other nodes are told."""
@@ -101,7 +101,7 @@ class Tracer:
 
     def follow_too(self, vhost: str, name: str) -> None:
         """Follow a message that another node follows, or that was followed before a restart."""
-        followed = self._followed
+        followed = self.all_followed
         followed[vhost, name] = None
         if len(followed) > FOLLOWED_MAX:
             del followed[next(iter(followed))]
@@ -109,8 +109,8 @@ class Tracer:
     def followed(self, vhost: str, count: int) -> list[str]:
         """The ids of messages of a virtual host that are followed, the newest first."""
         found: list[str] = []
-        for its_vhost, name in reversed(self._followed):
-            if its_vhost == vhost:
+        for its_vhost, name in reversed(self.all_followed):
+            if its_vhost == vhost and name is not None:
                 found.append(name)
                 if len(found) == count:
                     break

@@ -66,7 +66,7 @@ class DelayQueue(Queue):
 
     def _find_rules(self) -> None:
         # Every message has a time of its own.
-        self._rules = True
+        self._rules = self._strict = True
 
     def _time_to_live_ms(self, envelope: Envelope) -> int | None:
         # One without a delay is due now; it comes here only where the exchange was another before.

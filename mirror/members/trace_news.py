@@ -9,6 +9,9 @@ from warren.mirror.messages.post import Post
 
 FOLLOW = "trace.follow"
 
+TELL_US = 20
+"""What it costs to tell another node, as `core/scheduling/turns.py` counts it."""
+
 
 class TraceNews:
     """What this node tells the others, and what it is told."""
@@ -23,6 +26,7 @@ class TraceNews:
     def _tell(self, vhost: str, name: str) -> None:
         """At once: it goes before the message itself, which may go the same way in a moment."""
         for node in self._post.peers():
+            self._tracer.turns.spend(TELL_US)
             self._calls.ask(node, FOLLOW, vhost, name)
 
     async def _told(self, _node: str, vhost: str, name: str) -> None:

@@ -192,9 +192,10 @@ class RemoteClient:
     def _publish_together(self, entries: list[CarriedMessage]) -> None:
         """Publish what may be published in one call."""
         queue = self.queue
-        if queue.observer is not None:
+        observer = queue.observer
+        if observer is not None:
             for entry in entries:
-                queue.observer.arrived(queue, entry.envelope, self._node)
+                observer.arrived(queue, entry.envelope, self._node)
         flags, first, _, _ = entries[0]
         confirms = self if flags & CONFIRM else None
         if (

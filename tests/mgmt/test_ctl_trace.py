@@ -307,3 +307,20 @@ def test_id_may_be_any_text(ctl_node: CtlNode, channel: BlockingChannel, name: s
         publish(channel, "ids", name)
         channel.queue_purge("ids")
         assert events(ctl_node, name) == ["published", "purged ids"]
+
+
+def test_duplicate_is_told_and_changes_nothing(ctl_node: CtlNode, channel: BlockingChannel) -> None:
+    channel.queue_declare("once", arguments={"x-message-deduplication-window": 10})
+    with rule(ctl_node):
+        publish(channel, "once", "m15")
+        channel.basic_ack(got(channel, "once"))
+        publish(channel, "once", "m15")
+        channel.basic_qos()
+        assert events(ctl_node, "m15") == [
+            "published",
+            "delivered once",
+            "acknowledged once",
+            "published",
+            "duplicate once",
+        ]
+        assert life(ctl_node, "m15")["queues"] == {"once": "acknowledged"}

@@ -36,6 +36,10 @@ def receiver() -> Iterator[OtlpReceiver]:
     receiver.close()
 
 
+def counts(node: CtlNode) -> dict[str, int]:
+    return dict(node("trace_status", "--formatter", "json").json["nodes"][node.name])
+
+
 def test_spans_of_a_message_reach_a_receiver(receiver: OtlpReceiver, tmp_path: Path) -> None:
     config = tmp_path / "warren.conf"
     lines = (
@@ -74,8 +78,9 @@ def test_spans_of_a_message_reach_a_receiver(receiver: OtlpReceiver, tmp_path: P
         assert attributes(settled)["messaging.message.id"] == "m"
         assert receiver.resource()["service.name"] == "shop-broker"
         assert receiver.resource()["service.instance.id"] == node.name
-        counts = node("trace_status", "--formatter", "json").json["nodes"][node.name]
-        assert (counts["spans_exported"], counts["spans_dropped"]) == (2, 0)
+        # The receiver has them before the node has heard so.
+        wait_until(lambda: counts(node)["spans_exported"] == 2)
+        assert counts(node)["spans_dropped"] == 0
     finally:
         node.end()
 

@@ -96,6 +96,18 @@ def test_message_that_expires_has_failed() -> None:
     assert maker.made[0].attributes["error.type"] == "expired"
 
 
+def test_duplicate_makes_no_span_and_does_not_shorten_one() -> None:
+    maker = Maker()
+    maker.publish("q")
+    maker.publish("q")
+    maker.record(TraceEvent.DUPLICATE, "q")
+    maker.record(TraceEvent.DELIVERED, "q", no_ack=True)
+    maker.publish("q")
+    maker.record(TraceEvent.DUPLICATE, "q")
+    maker.record(TraceEvent.DELIVERED, "q", no_ack=True)
+    assert [shape(span) for span in maker.made] == [("queue q", 1, 4, "")]
+
+
 def test_queue_that_is_emptied_ends_no_span() -> None:
     maker = Maker()
     maker.publish("q", "other")

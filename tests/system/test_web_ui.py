@@ -441,7 +441,7 @@ def test_the_life_of_a_message_is_recorded_found_and_shown(
     ui.picture("trace")
     page.get_by_label("Message id").fill("order 7/8")
     page.get_by_role("button", name="Show", exact=True).click()
-    expect(ui.heading("Message order 7/8")).to_be_visible()
+    expect(ui.heading("Message order 7/8 in virtual host /")).to_be_visible()
     happened = page.get_by_role("region", name="Records of the message").locator("tbody tr")
     expect(happened).to_have_count(3)
     for row, text in enumerate(("published", "delivered", "acknowledged")):
