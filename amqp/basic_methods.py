@@ -16,7 +16,7 @@ from warren.core.field import Table
 from warren.core.message import Message
 from warren.core.queue import Queue
 from warren.core.queue_arguments import PRIORITY, check_consumer
-from warren.core.queue_type import QUORUM
+from warren.core.queue_type import CLASSIC, STREAM
 from warren.core.reply_to import REPLY_TO_NAME
 from warren.core.waiting import Waiting
 
@@ -51,9 +51,13 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     arguments: Any = method.arguments
     kind = queue.settings.type
     check_consumer(name, channel.vhost.name, kind, arguments)
-    if channel.limit and kind is QUORUM:
-        described = f"queue '{name}' in vhost '{channel.vhost.name}'"
+    described = f"queue '{name}' in vhost '{channel.vhost.name}'"
+    if kind is STREAM and not channel.prefetch:
+        raise PreconditionFailed(f"consumer prefetch count is not set for '{described}'")
+    if channel.limit and kind is not CLASSIC:
         raise Unsupported(f"{described} does not support global qos")
+    if kind is STREAM and method.no_ack:
+        raise Unsupported(f"automatic acknowledgement not supported by stream queues {described}")
     consumer = ChannelConsumer(
         channel,
         queue,
@@ -145,6 +149,7 @@ def reject(channel: Channel, method: commands.Basic.Reject) -> None:
 
 def recover(channel: Channel, method: commands.Basic.Recover) -> Waiting[None] | None:
     _check_recover(method.requeue)
+    channel.check_returnable(channel.unacked, "basic.recover")
     # RabbitMQ answers first, and redelivers then.
     channel.reply(make(commands.Basic.RecoverOk))
     return channel.requeue_all()
@@ -152,6 +157,7 @@ def recover(channel: Channel, method: commands.Basic.Recover) -> Waiting[None] |
 
 def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> Waiting[None] | None:
     _check_recover(method.requeue)
+    channel.check_returnable(channel.unacked, "basic.recover")
     return channel.requeue_all()
 
 

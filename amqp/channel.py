@@ -42,12 +42,13 @@ from warren.core.access import Kind, Permission
 from warren.core.audit import audit
 from warren.core.consumers import Blocked
 from warren.core.erlang_text import binary_text
-from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
+from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed, Unsupported
 from warren.core.firehose import TracedClient
 from warren.core.message import NOBODY, Envelope, Holder, Message
 from warren.core.message_stats import MessageStats
 from warren.core.ports import Timer
 from warren.core.queue import Queue
+from warren.core.queue_type import STREAM
 from warren.core.settlement import Settlement
 from warren.core.stock import Stock
 from warren.core.topology_access import Asking
@@ -114,6 +115,7 @@ class Channel:
         "_body_left",
         "_body_size",
         "_handed_out",
+        "_has_streams",
         "_header",
         "_held_cancels",
         "_limited",
@@ -184,6 +186,8 @@ class Channel:
         # The queues of which it may have messages.
         self._sources: dict[Queue, None] = {}
         self._sources_max = SOURCES_MAX
+        # Whether a stream is, or was, among them.
+        self._has_streams = False
         # Modes
         self.confirms: ChannelConfirms | None = None
         self.transaction: Transaction | None = None
@@ -499,6 +503,8 @@ class Channel:
         """
         first, last = self._judged(delivery_tag, multiple)
         tags = self._candidates(first, last)
+        if verdict is not ACK:
+            self.check_returnable(tags, "basic.nack and basic.reject")
         if len(tags) > SETTLED_AT_ONCE:
             judging = self.see_through(self._judge_many(tags, verdict))
             self.connection.go_through(judging, self, JUDGE_IDS)
@@ -510,6 +516,16 @@ class Channel:
             if len(messages) > FEW:
                 self.connection.node.turns.spend(len(messages) // SETTLED_PER_US)
             self.settle(messages, verdict)
+
+    def check_returnable(self, tags: Iterable[int], methods: str) -> None:
+        """Raise `Unsupported` if one of these messages is of a stream, which takes nothing back."""
+        if not self._has_streams:
+            return
+        for message in [self.unacked[tag] for tag in tags if tag in self.unacked]:
+            queue = message.holder.queue
+            if queue.settings.type is STREAM:
+                described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
+                raise Unsupported(f"{methods} not supported by stream queues {described}")
 
     async def _judge_many(self, tags: Sequence[int], verdict: Verdict) -> None:
         """`judge` so many messages that others must have their turn in between."""
@@ -693,6 +709,7 @@ class Channel:
         if queue in sources:
             return
         sources[queue] = None
+        self._has_streams |= queue.settings.type is STREAM
         if len(sources) > self._sources_max:
             self._sources = {source: None for source in sources if not source.deleted}
             self._sources_max = max(SOURCES_MAX, 2 * len(self._sources))

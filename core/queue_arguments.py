@@ -16,7 +16,14 @@ from typing import Any, TypeAlias
 
 from warren.core.errors import PreconditionFailed
 from warren.core.field import INTEGER_KINDS, KIND_NAMES, Field, Table, to_text
-from warren.core.queue_type import CLASSIC, QUEUE_TYPE, QUORUM, QueueType, type_of
+from warren.core.queue_type import CLASSIC, QUEUE_TYPE, QUORUM, STREAM, QueueType, type_of
+from warren.core.stream_arguments import (
+    SEGMENT_BYTES,
+    SEGMENT_BYTES_MAX,
+    STREAM_OFFSET,
+    period_s,
+    stream_offset,
+)
 from warren.core.validation import string
 
 # Ten years, RabbitMQ's longest time.
@@ -55,6 +62,27 @@ class QueueArguments:
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
+    max_age: str | None = None
+    segment_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """What a stream keeps: so many octets, for so long. Either may be None, for no limit.
+
+    What is too much goes in whole pieces of `segment_bytes`, from the front.
+    """
+
+    octets_max: int | None = None
+    age_max_s: int | None = None
+    segment_bytes: int = SEGMENT_BYTES
+
+    @property
+    def keeps_all(self) -> bool:
+        return self.octets_max is None and self.age_max_s is None
+
+
+KEEP_ALL = StreamLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +93,7 @@ class QueueSettings:
     return keeps it waiting; `dead_letter_strategy`: whether a dead letter that reaches no queue is
     kept. They are None where the queue knows no such thing.
     `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
+    `keeps`: what a stream keeps.
     """
 
     type: QueueType = CLASSIC
@@ -86,6 +115,7 @@ class QueueSettings:
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
     delays: str | None = None
+    keeps: StreamLimits = KEEP_ALL
 
     @property
     def counts_returns(self) -> bool:
@@ -136,6 +166,8 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
         dead_letter_strategy=value("x-dead-letter-strategy"),
         queue_leader_locator=value("x-queue-leader-locator"),
         quorum_initial_group_size=value("x-quorum-initial-group-size"),
+        max_age=value(MAX_AGE),
+        segment_bytes=value(SEGMENT_SIZE),
     )
 
 
@@ -161,6 +193,8 @@ def check(queue: str, vhost: str, arguments: Table) -> None:
     for name, reason_against in CHECKS[kind].items():
         field = arguments.get(name)
         reason = None if field is None else reason_against(field, arguments)
+        if reason == TOO_LARGE_A_SEGMENT:
+            raise PreconditionFailed(reason)
         if reason is not None:
             raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
     for name in OTHER_TYPES[kind]:
@@ -213,6 +247,8 @@ def check_consumer(queue: str, vhost: str, kind: QueueType, arguments: Table) ->
         reason = None if field is None else reason_against(field, arguments)
         if reason is not None:
             raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
+    if kind is STREAM:
+        stream_offset(arguments.get(STREAM_OFFSET), described)
 
 
 def check_dead_letter_exchange(queue: str, vhost: str, exchange: Field) -> None:
@@ -336,9 +372,7 @@ def _boolean(field: Field, arguments: Table) -> str | None:
 def _queue_type(field: Field, arguments: Table) -> str | None:
     if field.kind != "S":
         return _unacceptable(field)
-    if field.value == b"stream":
-        return string("unsupported queue type 'stream', streams are not offered")
-    return _one_of(b"classic", b"quorum", what="type")(field, arguments)
+    return _one_of(b"classic", b"quorum", b"stream", what="type")(field, arguments)
 
 
 def _one_of(*choices: bytes, what: str) -> Check:
@@ -386,12 +420,37 @@ def _delays(field: Field, arguments: Table) -> str | None:
     return None
 
 
+def _max_age(field: Field, arguments: Table) -> str | None:
+    if field.kind != "S":
+        return _unacceptable(field)
+    return None if period_s(to_text(field.value)) is not None else "invalid_max_age"
+
+
+def _segment_size(field: Field, arguments: Table) -> str | None:
+    if field.kind in INTEGER_KINDS and field.value > SEGMENT_BYTES_MAX:
+        return TOO_LARGE_A_SEGMENT
+    return _count(field, arguments)
+
+
 EXPLICITLY_CLASSIC = Field("S", b"classic")
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 DELIVERY_LIMIT = "x-delivery-limit"
 REDELIVERY_DELAY = "x-redelivery-delay"
 REDELIVERY_DELAYS_MAX = 100
+MAX_AGE = "x-max-age"
+SEGMENT_SIZE = "x-stream-max-segment-size-bytes"
+
+TOO_LARGE_A_SEGMENT = f"Exceeded max value for {SEGMENT_SIZE}"
+"""The whole text of this refusal, which names neither the argument nor the queue in RabbitMQ."""
+
+_LEADER_LOCATORS = _choice(
+    b"client-local",
+    b"balanced",
+    b"random",
+    b"least-leaders",
+    wrong="invalid_queue_locator_arg",
+)
 
 CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
     CLASSIC: {
@@ -428,14 +487,16 @@ CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
         "x-overflow": _overflow,
         "x-single-active-consumer": _boolean,
         "x-quorum-initial-group-size": _positive,
-        "x-queue-leader-locator": _choice(
-            b"client-local",
-            b"balanced",
-            b"random",
-            b"least-leaders",
-            wrong="invalid_queue_locator_arg",
-        ),
+        "x-queue-leader-locator": _LEADER_LOCATORS,
         DELIVERY_LIMIT: lambda field, arguments: None,
+    },
+    STREAM: {
+        QUEUE_TYPE: _queue_type,
+        "x-max-length-bytes": _count,
+        MAX_AGE: _max_age,
+        SEGMENT_SIZE: _segment_size,
+        "x-initial-cluster-size": _positive,
+        "x-queue-leader-locator": _LEADER_LOCATORS,
     },
 }
 EQUIVALENCE_ORDER: Mapping[QueueType, tuple[str, ...]] = {
@@ -465,6 +526,25 @@ OTHER_TYPES: Mapping[QueueType, tuple[str, ...]] = {
         REDELIVERY_DELAY,
         "x-stream-max-segment-size-bytes",
     ),
+    STREAM: (
+        DEAD_LETTER_EXCHANGE,
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        DELIVERY_LIMIT,
+        "x-expires",
+        "x-max-in-memory-bytes",
+        "x-max-in-memory-length",
+        "x-max-length",
+        "x-max-priority",
+        "x-message-ttl",
+        "x-overflow",
+        "x-queue-master-locator",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-quorum-initial-group-size",
+        REDELIVERY_DELAY,
+        "x-single-active-consumer",
+    ),
 }
 
 CANCEL_ON_FAILOVER = "x-cancel-on-ha-failover"
@@ -476,6 +556,7 @@ CONSUMER_CHECKS: Mapping[str, Check] = {
 }
 OTHER_CONSUMERS: Mapping[QueueType, tuple[str, ...]] = {
     CLASSIC: (),
-    QUORUM: (CANCEL_ON_FAILOVER, "x-stream-offset"),
+    QUORUM: (CANCEL_ON_FAILOVER, STREAM_OFFSET),
+    STREAM: (CANCEL_ON_FAILOVER, PRIORITY),
 }
 """Arguments of basic.consume that other types of queues know, and that are refused."""

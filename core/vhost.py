@@ -69,7 +69,7 @@ from warren.core.ports import (
 from warren.core.priority_queue import PriorityQueue
 from warren.core.queue import Queue
 from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, majority_of, with_default_type
+from warren.core.queue_type import CLASSIC, QUORUM, STREAM, majority_of, with_default_type
 from warren.core.quorum_level import LastingEnvelopes, quorum_level
 from warren.core.quorum_queue import QuorumQueue
 from warren.core.quotas import VhostQuotas
@@ -83,6 +83,8 @@ from warren.core.records import (
 from warren.core.removal import Removal
 from warren.core.reply_to import REPLY_TO_PREFIX, Replies
 from warren.core.routing import DEFAULT_EXCHANGE, Routed, route
+from warren.core.stream_log import stream_log
+from warren.core.stream_queue import StreamQueue
 from warren.core.turns import Turns
 from warren.core.waiting import Waiting, run
 
@@ -624,8 +626,10 @@ class VirtualHost:
 
     def _count_past_queue(self, queue: Queue) -> None:
         """What passed through a queue that is going still counts as of its type."""
-        if queue.is_here and queue.settings.type is QUORUM:
-            self._counts.past_quorum = self._counts.past_quorum.plus(queue.stats())
+        kind = queue.settings.type
+        if queue.is_here and kind is not CLASSIC:
+            past = self._counts.past_of_type
+            past[kind] = past.get(kind, NOTHING).plus(queue.stats())
 
     def connection_ended(self, received_octets: int, sent_octets: int) -> None:
         """A connection to the virtual host is gone; what passed through it still counts."""
@@ -860,6 +864,7 @@ class VirtualHost:
         # An exclusive queue that nobody here declares is one of a node that was here before.
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
         storage_id = self._placement.storage_id(record)
+        backing: BackingQueue
         spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
         if settings.type is QUORUM:
             level = quorum_level(self._new_backing_queue(spec), self._lasting)
@@ -875,6 +880,20 @@ class VirtualHost:
                 level=level,
                 codec=self.codec,
             )
+        if settings.type is STREAM:
+            backing = self._new_backing_queue(spec)
+            return StreamQueue(
+                self,
+                name,
+                durable=record.durable,
+                auto_delete=record.auto_delete,
+                exclusive_owner=owner,
+                arguments=arguments,
+                settings=settings,
+                queue_id=record.queue_id,
+                log=stream_log(backing, self.clock.call_soon, self.clock.wall_time),
+                codec=self.codec,
+            )
         if settings.delays is not None:
             return DelayQueue(
                 self,
@@ -888,7 +907,6 @@ class VirtualHost:
                 queue_id=record.queue_id,
                 codec=self.codec,
             )
-        backing: BackingQueue
         if settings.max_priority is None:
             backing = self._new_backing_queue(spec)
         else:

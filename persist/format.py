@@ -299,6 +299,17 @@ def record_head(
     return length.to_bytes(4, "little") + crc.to_bytes(4, "little") + tail
 
 
+def arrived_us(head: bytes) -> int:
+    """When the message arrived of whose record this is the fixed part, which is not checked.
+
+    Raises `Damaged` for one that is too short.
+    """
+    if len(head) < RECORD_BYTES:
+        raise Damaged(f"{len(head)} octets of a record's {RECORD_BYTES}")
+    arrived: int = RECORD.unpack_from(head)[-1]
+    return arrived
+
+
 def decode_record(data: bytes, at: int, length: int) -> Record:
     """The record of that length. Raises `Damaged`."""
     if length < RECORD_BYTES or at + length > len(data):

@@ -15,6 +15,7 @@ import logging
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
@@ -25,6 +26,7 @@ from warren.core.message import Envelope, Message
 from warren.core.ports import Commit
 from warren.core.queue_store import Batch, Recovered
 from warren.core.settlement import PublishConfirms
+from warren.core.stream_store import Walked
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     COUNT_MAX,
@@ -42,6 +44,7 @@ from warren.persist.format import (
     TRANSIENT,
     Damaged,
     Reference,
+    arrived_us,
     decode_envelope,
     decode_record,
     encode_envelope,
@@ -83,6 +86,9 @@ ENQUEUE_BYTES = RECORD_BYTES + 24
 
 PIECE = 2048
 """Entries that go before others have their turn, where there are many: two milliseconds at most."""
+
+LOADED_MAX = 32
+"""Segments of a stream that its readers have in memory, of some 400 KB each."""
 
 MARK_BYTES_MIN = 1024
 """What a message counts for at least where batches are cut: small ones take their time, too."""
@@ -192,6 +198,8 @@ class QueueIndex:
         self._cursor = 0
         # Whether messages are read in another order than that of their positions.
         self._any_order = False
+        # Segments that readers of a stream brought to memory, the one used last at the end.
+        self._loaded: dict[int, None] | None = None
         self._had_files = False
         self._lost_with_index = (0, 0)
         self._ended = False
@@ -751,6 +759,17 @@ class QueueIndex:
             messages.sort(key=lambda message: message.position)
         return Batch(messages, beyond, lost, lost_bytes)
 
+    def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
+        """`read` what is on disk already."""
+        self._cursor = start >> SHIFT
+        self._keep_few(self._cursor)
+        entries, complete = self._entries(start, end, count_max, bytes_max)
+        messages, lost, lost_bytes = self._read_entries(entries)
+        with_index, with_index_bytes = self._lost_with_index
+        self._lost_with_index = (0, 0)
+        beyond = end if complete else entries[-1].position + 1
+        return Batch(messages, beyond, lost + with_index, lost_bytes + with_index_bytes)
+
     def read_body(self, message: Message) -> bytes | None:
         noted = self._unwritten.get(message.position)
         if noted is not None:
@@ -782,6 +801,67 @@ class QueueIndex:
             base = segment.start
             for at in columns.live(0, SEGMENT_ENTRIES):
                 yield base + at, node_time(columns.expires[at])
+
+    # Streams
+
+    def end_of_sequence(self) -> int:
+        if not self._numbers:
+            return 0
+        last = self.segments[self._numbers[-1]]
+        return last.start + last.written
+
+    def few_in_memory(self) -> None:
+        self._loaded = {}
+
+    def walk(self, start: int, end: int, enough: int) -> Walked:
+        """One segment at most, of which the totals are enough where all of it counts."""
+        segment = self.segments.get(start >> SHIFT)
+        base = start & ~_MASK
+        beyond = min(end, base + SEGMENT_ENTRIES)
+        if segment is None:
+            return Walked(beyond, 0, 0, 0)
+        is_whole = start == base and beyond == base + SEGMENT_ENTRIES
+        if is_whole and segment.columns is None and not segment.has_shared:
+            octets = sum([octets for _, octets in segment.by_file.values()])
+            if octets <= enough:
+                return Walked(beyond, octets, segment.live, segment.live_bytes)
+        columns = self._columns(segment)
+        first, last = start - base, beyond - base
+        lengths = columns.lengths[first:last]
+        octets = sum(lengths)
+        if octets > enough:
+            totals = accumulate(lengths)
+            count, octets = next((n, one) for n, one in enumerate(totals, 1) if one >= enough)
+            last = first + count
+        live = last - first - columns.places[first:last].count(0)
+        return Walked(base + last, octets, live, sum(columns.sizes[first:last]))
+
+    def arrived_at(self, position: int) -> float | None:
+        entry = self._find(position)
+        if entry is None:
+            return None
+        try:
+            head = self._surroundings.store_of(entry.place).read(entry.place, RECORD_BYTES)
+            return arrived_us(head) / 1e6
+        except (Damaged, OSError):
+            # Whoever reads the message hears of it.
+            return None
+
+    def _keep_few(self, number: int) -> None:
+        """A segment is used: let another one leave memory where there are many."""
+        loaded = self._loaded
+        if loaded is None:
+            return
+        loaded.pop(number, None)
+        loaded[number] = None
+        if len(loaded) <= LOADED_MAX:
+            return
+        oldest = next(iter(loaded))
+        del loaded[oldest]
+        other = self.segments.get(oldest)
+        if other is not None and other.columns is not None and not other.dirty:
+            if oldest < self._numbers[-1]:
+                other.unload()
 
     def _nothing_expires(self, number: int) -> bool:
         """Whether that can be said of the segment, without bringing it to memory."""
@@ -1024,6 +1104,7 @@ class QueueIndex:
         segment.columns = columns
         usage, live, live_bytes = segment.by_file, segment.live, segment.live_bytes
         segment.sum_up()
+        self._keep_few(segment.number)
         if segment.live != live:
             log_event(
                 log,

@@ -11,6 +11,7 @@ import msgspec
 
 from warren.core.errors import AccessRefused, BrokerError
 from warren.core.queue import Queue
+from warren.core.queue_type import STREAM
 from warren.core.vhost import VirtualHost
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.looking import SHOWN_BYTES, message_rows
@@ -103,6 +104,8 @@ async def _asked_of_leader(
 def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
     """Raise `ApiError` unless the caller may do that, and what the plan names is there."""
     request.check(vhost.name, "queue", queue.name, "read")
+    if queue.settings.type is STREAM and plan.action is not Action.COPY:
+        raise BadRequest(f"messages stay in a stream: from '{queue.name}' they can be copied")
     if plan.action is Action.REQUEUE:
         request.check(vhost.name, "queue", queue.name, "write")
     if plan.to_queue is not None:

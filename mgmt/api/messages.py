@@ -14,7 +14,7 @@ from warren.amqp.consumer import short_string
 from warren.amqp.errors import REPLIES, FrameError, reply_to
 from warren.amqp.properties import MalformedProperties, encode_properties
 from warren.amqp.publishing import PublishRoutes
-from warren.core.errors import BrokerError, ConnectionFault
+from warren.core.errors import BrokerError, ConnectionFault, Unsupported
 from warren.core.field import from_json, to_json
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
@@ -214,7 +214,10 @@ async def get(request: ApiRequest) -> Any:
     async def fetch() -> Message | None:
         if queue.deleted:
             return None
-        message, _, at = await through(queue.get_one(False, client))
+        try:
+            message, _, at = await through(queue.get_one(False, client))
+        except Unsupported as error:
+            raise BadRequest(f"540 {error.text}") from error
         if message is not None and at is not queue:
             # The queue has moved: what it had given before is in it again, and so is this.
             at.requeue([message], delivered=False)

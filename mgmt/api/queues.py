@@ -16,7 +16,8 @@ from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
 from warren.core.queue import Queue
-from warren.core.queue_type import QUORUM
+from warren.core.queue_type import CLASSIC, QUORUM, STREAM
+from warren.core.stream_queue import StreamQueue
 from warren.core.topology_access import check_queue
 from warren.core.vhost import VirtualHost
 from warren.mgmt import quorum_members
@@ -96,6 +97,20 @@ class QueueRows:
                 "garbage_collection": {},
                 "open_files": dict.fromkeys(self._members(queue)["members"], 0),
             }
+        if queue.settings.type is STREAM:
+            return {
+                **self.basics(listed),
+                **self._policy(listed),
+                **self._state(queue),
+                **lengths.levels(*figures.LENGTHS),
+                **self._offsets(queue),
+                "consumers": queue.consumer_total,
+                **({"message_stats": stats} if stats else {}),
+                "memory": status.memory_bytes,
+                "reductions": 0,
+                "reductions_details": {"rate": 0.0},
+                "garbage_collection": {},
+            }
         return {
             **self.basics(listed),
             **self._policy(listed),
@@ -163,10 +178,15 @@ class QueueRows:
         }
 
     def _members(self, queue: Queue) -> Row:
-        """The nodes that have a copy of a quorum queue, its leader first."""
+        """The nodes that have a copy of a quorum queue, its leader first; that which has a
+        stream."""
+        managed = self._request.managed
+        if queue.settings.type is STREAM:
+            leader = quorum_members.leader_of(managed, queue)
+            is_up = leader in quorum_members.running_nodes(managed)
+            return {"members": [leader], "online": [leader] if is_up else []}
         if queue.settings.type is not QUORUM:
             return {}
-        managed = self._request.managed
         return {
             "leader": quorum_members.leader_of(managed, queue),
             "members": quorum_members.members_of(managed, queue),
@@ -185,7 +205,7 @@ class QueueRows:
         }
         row: Row = {
             # The copies of a quorum queue are its members.
-            **(mirrors if queue.settings.type is not QUORUM else {}),
+            **(mirrors if queue.settings.type is CLASSIC else {}),
             "promoted": state.promoted,
             "promoted_at": _moment(state.promoted_at) if state.promoted_at else None,
             "mirror_lag": {mirror: lag.batches for mirror, lag in state.lag.items()},
@@ -295,6 +315,15 @@ class QueueRows:
             total = ready_bytes + unacked_bytes + dead_bytes
             row["message_bytes"] = row["message_bytes_persistent"] = total
             row["message_bytes_unacknowledged"] = unacked_bytes
+        return row
+
+    def _offsets(self, queue: Queue) -> Row:
+        """How many read a stream, all of them here, and the offsets of its first message and of the
+        next one."""
+        row: Row = {"readers": {self._node.name: queue.consumer_total}}
+        if isinstance(queue, StreamQueue):
+            row["first_offset"] = queue.log.first
+            row["next_offset"] = queue.log.committed
         return row
 
     def _where(self, queue: Queue, status: BackingQueueStatus) -> Row:

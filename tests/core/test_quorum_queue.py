@@ -20,7 +20,7 @@ from warren.amqp.properties import AmqpContentCodec, encode_properties
 from warren.core.backing_queue import BackingSpec
 from warren.core.burials import INSISTED_ON_MAX, KEPT_AGAIN_S
 from warren.core.consumers import NO_LIMIT
-from warren.core.errors import PreconditionFailed, Unsupported
+from warren.core.errors import Unsupported
 from warren.core.field import Table, long, longstr
 from warren.core.firehose import TracedClient
 from warren.core.message import Envelope, Message
@@ -293,7 +293,7 @@ class TestCounts:
         publish(queue)
         assert bodies(queue) == [b"m"]
         vhost.delete_queue(queue)
-        assert vhost._counts.past_quorum.get_no_ack == 1
+        assert vhost._counts.past_of_type[QueueType.QUORUM].get_no_ack == 1
 
     def test_an_envelope_is_shown_with_a_count_and_kept_without(self, vhost: VirtualHost) -> None:
         queue = quorum_queue(vhost, "q")
@@ -394,16 +394,6 @@ class TestLife:
         store.transact([Write(("vhost", "/"), VirtualHostRecord(default_queue_type="quorum"))])
         arguments = vhost.with_default_type({}, durable=durable, exclusive=False, auto_delete=False)
         assert arguments == ({"x-queue-type": longstr("quorum")} if durable else {})
-
-    def test_streams_are_refused_by_default_too(
-        self, store: VolatileMetadataStore, vhost: VirtualHost
-    ) -> None:
-        store.transact([Write(("vhost", "/"), VirtualHostRecord(default_queue_type="stream"))])
-        arguments = vhost.with_default_type({}, durable=True, exclusive=False, auto_delete=False)
-        with pytest.raises(PreconditionFailed):
-            vhost.declare_queue(
-                "q", durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
-            )
 
     def test_limits_of_policies_count_at_once(self, vhost: VirtualHost, clock: ManualClock) -> None:
         queue = quorum_queue(vhost, "q")
