@@ -137,7 +137,14 @@ class StreamLog:
         confirms: PublishConfirms | None,
         publish_seq: int,
     ) -> None:
-        self.publish_many((envelope,), (body,), confirms, publish_seq)
+        position = self.next_position
+        self.next_position = position + 1
+        self._published += 1
+        self.length += 1
+        self.ready_bytes += len(body)
+        if confirms is not None:
+            self._waiting[position] = (confirms, publish_seq)
+        self._store.write(Message(envelope, body, position), self, position)
 
     def publish_many(
         self,

@@ -26,8 +26,11 @@ SLICE: Final = 256
 SLICE_BYTES: Final = 1 << 20
 """Messages, and octets of bodies, that are handed over before other work gets a turn."""
 
+READ_US: Final = 15
+"""What it costs to read and hand over a message, as `core/turns.py` counts it."""
+
 SEEK_US: Final = 2000
-TRIM_US: Final = 1000
+TRIM_US: Final = 1500
 """What a look at one message costs whose place in the index is on disk, and a bit of trimming, as
 `core/turns.py` counts it."""
 
@@ -135,7 +138,7 @@ class StreamQueue(Queue):
     ) -> Settlement:
         if self._held is not None:
             return self._publish_by_rules(envelope, body, confirms, publish_seq)
-        self.log.publish_many((envelope,), (body,), confirms, publish_seq)
+        self.log.publish(envelope, body, None, confirms, publish_seq)
         return SETTLED if confirms is None else PENDING
 
     def publish_many(
@@ -200,13 +203,21 @@ class StreamQueue(Queue):
 
     async def _seek(self, consumer: Consumer, since: float) -> None:
         """Have a reader begin at the first message that arrived then or later."""
+        offset = await self.offset_at(since)
+        if self.deleted or consumer not in self._cursors:
+            return
+        self._cursors[consumer] = offset
+        if consumer.unblock(Blocked.CAUGHT_UP):
+            self._resume_soon()
+
+    async def offset_at(self, since: float) -> int:
+        """The offset of the first message that arrived then or later, in seconds since 1970; that
+        of the next message where there is none."""
         log, turns = self.log, self._vhost.turns
         low, high = log.first, log.committed
-        while low < high:
+        while low < high and not self.deleted:
             turns.spend(SEEK_US)
             await turns.pause()
-            if self.deleted or consumer not in self._cursors:
-                return
             middle = (low + high) // 2
             at = middle
             while at < high and (arrived_at := log.arrived_at(at)) is None:
@@ -215,9 +226,7 @@ class StreamQueue(Queue):
                 low = at + 1
             else:
                 high = middle
-        self._cursors[consumer] = low
-        if consumer.unblock(Blocked.CAUGHT_UP):
-            self._resume_soon()
+        return low
 
     def _without(self, gone: Collection[Consumer]) -> None:
         for consumer in gone:
@@ -226,10 +235,12 @@ class StreamQueue(Queue):
         super()._without(gone)
 
     def deliver(self) -> None:
-        """Hand each reader what comes next for it, a slice at a time."""
+        """Hand each reader what comes next for it, a slice at a time; one chunk at least, so that
+        it gets on in turns that are used up."""
         if self._held is not None or self._still:
             return
         log, cursors, ready = self.log, self._cursors, self.ring.top
+        turns = self._vhost.turns
         messages_left, bytes_left = SLICE, SLICE_BYTES
         while ready:
             if messages_left <= 0 or bytes_left <= 0:
@@ -246,11 +257,15 @@ class StreamQueue(Queue):
             messages, cursors[consumer] = log.read(position, room)
             self._hand_all(consumer, messages)
             messages_left -= max(1, len(messages))
+            turns.spend(READ_US * len(messages))
             bytes_left -= sum([message.paged_bytes for message in messages])
             if consumer.blocked:
                 ready = self.ring.top
             elif len(ready) > 1:
                 ready.rotate(-1)
+            if turns.over and ready:
+                self._resume_soon()
+                return
         log.forget_chunks()
 
     def _hand_all(self, consumer: Consumer, messages: list[Message]) -> None:

@@ -44,6 +44,10 @@ class StreamStore(Protocol):
         index in memory for each."""
         ...
 
+    def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
+        """`write_many` of one message, which other queues may have too."""
+        ...
+
     def write_many(
         self,
         messages: Sequence[Message],
@@ -110,6 +114,9 @@ class MemoryStreamStore:
 
     def few_in_memory(self) -> None:
         """All of it is in memory."""
+
+    def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
+        self.write_many((message,), confirms, (publish_seq,))
 
     def write_many(
         self,

@@ -138,11 +138,13 @@ def test_long_stream_is_read_in_slices(vhost: VirtualHost, clock: ManualClock) -
     reader = Reader(queue, "r", longstr("first"), prefetch=10 * SLICE)
     queue.add_consumer(reader)
     queue.deliver()
-    assert len(reader.offsets) == SLICE
+    assert 0 < len(reader.offsets) <= SLICE
     other = Reader(queue, "o", long(3 * SLICE - 1))
     queue.add_consumer(other)
     queue.deliver()
+    queue.deliver()
     assert other.offsets == [3 * SLICE - 1]
+    assert len(reader.offsets) < 3 * SLICE
     clock.settle()
     assert reader.offsets == list(range(3 * SLICE))
 

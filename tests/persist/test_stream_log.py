@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from manual_clock import ManualClock
-from test_storage import Node, Publisher
+from test_storage import QUEUE, Node, Publisher
 
 from warren.core.message import Envelope
 from warren.core.queue_arguments import StreamLimits
@@ -268,6 +268,19 @@ def test_removed_pieces_give_their_place_back(node: Node) -> None:
     node.checkpoint()
     node.rest(10)
     assert node.written() < before / 2
+
+
+def test_large_message_for_several_queues_is_on_disk_once(node: Node) -> None:
+    log = open_stream(node)
+    body = bytes(100_000)
+    envelope = Envelope("", "key", b"header", True, 0, None)
+    node.queues[QUEUE].publish(envelope, body, None, node.publisher, 1)
+    log.publish(envelope, body, None, node.publisher, 2)
+    node.rest()
+    assert node.written() < 1.5 * len(body)
+    assert read_all(log) == [(0, body)]
+    trim(log, StreamLimits(octets_max=0, segment_bytes=1), 0.0)
+    assert node.queues[QUEUE].fetch_many(1)[0].body == body
 
 
 def test_without_a_disk_it_is_the_same() -> None:
