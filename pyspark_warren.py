@@ -5,7 +5,7 @@ One that cannot be imported keeps Spark from finding any. So where the parts are
 """
 
 try:
-    from warren.spark_export.source import MessageStoreSource as DefaultSource
+    from warren.spark_export.source.source import MessageStoreSource as DefaultSource
 except ImportError:
     __all__: list[str] = []
 else:

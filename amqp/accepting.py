@@ -1,9 +1,9 @@
 """Accepts connections, as long as there are file descriptors for them.
 
 The loop's own servers accept whatever comes, until the process has no descriptor left for its
-files. Here a socket whose number is too high (`core/descriptors.py`) is closed at once, which the
-log says once until there was room again. When the system itself has none left, the listener pauses.
-"""
+files. Here a socket whose number is too high (`core/resources/descriptors.py`) is closed at once,
+which the log says once until there was room again. When the system itself has none left, the
+listener pauses."""
 
 from __future__ import annotations
 

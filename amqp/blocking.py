@@ -2,9 +2,8 @@
 
 Answerable for amqp_semantics.md section 1.7. A connection that publishes while a resource runs
 short is not read from any more, up to the frame that makes it wait: that frame stays unread. As
-long as the shortage is small only queues that grow make their publishers wait (`core/growth.py`),
-and the reason that the client is told names the queue.
-"""
+long as the shortage is small only queues that grow make their publishers wait
+(`core/resources/growth.py`), and the reason that the client is told names the queue."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 
 from warren.amqp.methods import make
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

@@ -36,29 +36,31 @@ from warren.amqp.settling import (
     SETTLED_AT_ONCE,
     SETTLED_PER_US,
     SETTLED_US,
+    slice_of,
+    unknown_delivery_tag,
 )
 from warren.amqp.verdict import Verdict
-from warren.core.access import Kind, Permission
-from warren.core.audit import audit
-from warren.core.consumers import Blocked
+from warren.core.access.access_control import Kind, Permission
+from warren.core.access.audit import audit
 from warren.core.erlang_text import binary_text
-from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed, Unsupported
-from warren.core.firehose import TracedClient
-from warren.core.message import NOBODY, Envelope, Holder, Message
-from warren.core.message_stats import MessageStats
+from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
+from warren.core.messages.message import NOBODY, Envelope, Holder, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.message_stats import MessageStats
+from warren.core.messages.settlement import Settlement
+from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
-from warren.core.queue import Queue
-from warren.core.queue_type import STREAM
-from warren.core.settlement import Settlement
-from warren.core.stock import Stock
-from warren.core.topology_access import Asking
-from warren.core.waiting import Event, Waiting, outliving, run
+from warren.core.queues.consumers import Blocked
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import STREAM
+from warren.core.scheduling.waiting import Event, Waiting, outliving, run
+from warren.core.vhosts.topology_access import Asking
 
 if TYPE_CHECKING:
     from warren.amqp.connection import Connection
     from warren.amqp.reply_consumer import ReplyConsumer
     from warren.amqp.transaction import Transaction
-    from warren.core.vhost import VirtualHost
+    from warren.core.vhosts.vhost import VirtualHost
 
 CONSUMER_TIMEOUT_TICK_S = 60.0
 """How often the oldest unacknowledged message is looked at (amqp_semantics.md section 5.4)."""
@@ -115,7 +117,6 @@ class Channel:
         "_body_left",
         "_body_size",
         "_handed_out",
-        "_has_streams",
         "_header",
         "_held_cancels",
         "_limited",
@@ -138,6 +139,7 @@ class Channel:
         "got",
         "got_no_ack",
         "got_nothing",
+        "has_streams",
         "header_heads",
         "last_delivery_tag",
         "last_queue",
@@ -183,11 +185,10 @@ class Channel:
         self._held_cancels: list[Method] | None = None
         # Happens when what goes on though the channel may end is over.
         self._under_way: Event | None = None
-        # The queues of which it may have messages.
+        # The queues of which it may have messages, and whether a stream was among them.
         self._sources: dict[Queue, None] = {}
         self._sources_max = SOURCES_MAX
-        # Whether a stream is, or was, among them.
-        self._has_streams = False
+        self.has_streams = False
         # Modes
         self.confirms: ChannelConfirms | None = None
         self.transaction: Transaction | None = None
@@ -380,9 +381,8 @@ class Channel:
         publish_seq = confirms.number() if confirms is not None else 0
         self.published += 1
         route.exchange.published_in += 1
-        firehose = routes.vhost.firehose
-        if firehose is not None:
-            firehose.published(self.traced_as(), envelope, body, queues)
+        if route.is_observed:
+            routes.vhost.observation.published(self.traced_as(), envelope, body, queues)
         if route.is_reply or envelope.copies:
             self._reply(route, envelope, body)
         if self.transaction is not None:
@@ -425,6 +425,7 @@ class Channel:
 
     def unroutable(self, route: Route, envelope: Envelope, body: bytes) -> None:
         """A publish that reached no queue is returned if it is mandatory."""
+        self.vhost.observation.unroutable(envelope, route.mandatory)
         if route.mandatory:
             self.returned += 1
             self._return(envelope, body)
@@ -503,8 +504,6 @@ class Channel:
         """
         first, last = self._judged(delivery_tag, multiple)
         tags = self._candidates(first, last)
-        if verdict is not ACK:
-            self.check_returnable(tags, "basic.nack and basic.reject")
         if len(tags) > SETTLED_AT_ONCE:
             judging = self.see_through(self._judge_many(tags, verdict))
             self.connection.go_through(judging, self, JUDGE_IDS)
@@ -517,23 +516,13 @@ class Channel:
                 self.connection.node.turns.spend(len(messages) // SETTLED_PER_US)
             self.settle(messages, verdict)
 
-    def check_returnable(self, tags: Iterable[int], methods: str) -> None:
-        """Raise `Unsupported` if one of these messages is of a stream, which takes nothing back."""
-        if not self._has_streams:
-            return
-        for message in [self.unacked[tag] for tag in tags if tag in self.unacked]:
-            queue = message.holder.queue
-            if queue.settings.type is STREAM:
-                described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
-                raise Unsupported(f"{methods} not supported by stream queues {described}")
-
     async def _judge_many(self, tags: Sequence[int], verdict: Verdict) -> None:
         """`judge` so many messages that others must have their turn in between."""
         turns = self.connection.node.turns
         for at in range(0, len(tags), SETTLED_AT_ONCE):
             await turns.pause()
             turns.spend(SETTLED_AT_ONCE * SETTLED_US)
-            taken = self._take(_slice(tags, at))
+            taken = self._take(slice_of(tags, at))
             if self.transaction is not None:
                 self.transaction.judge(taken, verdict)
             else:
@@ -660,7 +649,7 @@ class Channel:
             queue.pause_delivery()
         for at in range(0, len(tags), SETTLED_AT_ONCE):
             await turns.pause()
-            self._requeue(_slice(tags, at), verdict)
+            self._requeue(slice_of(tags, at), verdict)
             turns.spend(SETTLED_AT_ONCE * SETTLED_US)
         for queue in queues:
             queue.resume_delivery()
@@ -709,7 +698,7 @@ class Channel:
         if queue in sources:
             return
         sources[queue] = None
-        self._has_streams |= queue.settings.type is STREAM
+        self.has_streams |= queue.settings.type is STREAM
         if len(sources) > self._sources_max:
             self._sources = {source: None for source in sources if not source.deleted}
             self._sources_max = max(SOURCES_MAX, 2 * len(self._sources))
@@ -860,7 +849,7 @@ class Channel:
             self.reply(method)
 
     def traced_as(self) -> TracedClient:
-        """Who this is to the firehose."""
+        """Who this is to observers."""
         connection = self.connection
         return TracedClient(connection.peer.name, self.number, connection.user_name)
 
@@ -904,11 +893,3 @@ class Channel:
         # Both know the channel; without them it is in no cycle.
         self.confirms = None
         self.transaction = None
-
-
-def _slice(tags: Sequence[int], start: int) -> Sequence[int]:
-    return tags[start : start + SETTLED_AT_ONCE]
-
-
-def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
-    return PreconditionFailed(f"unknown delivery tag {delivery_tag}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from warren.amqp.frames import END
-from warren.core.settlement import PENDING, REJECTED, Settlement
+from warren.core.messages.settlement import PENDING, REJECTED, Settlement
 
 _ACK = struct.Struct(">BHIIQB")
 _BASIC_ACK = 60 << 16 | 80

@@ -40,7 +40,6 @@ from warren.amqp.errors import (
     reply_to,
     short_text,
 )
-from warren.amqp.field_table import TableError
 from warren.amqp.frames import (
     BODY,
     FRAME_END,
@@ -50,11 +49,21 @@ from warren.amqp.frames import (
     HEARTBEAT,
     HEARTBEAT_FRAME,
     METHOD,
+    OLD_PROTOCOL_HEADER,
     OVERHEAD,
+    PROTOCOL_HEADER,
     described,
     frame,
 )
 from warren.amqp.guarded_clock import GuardedClock
+from warren.amqp.handshake import (
+    Authentication,
+    HandshakeFault,
+    agreed,
+    capabilities_of,
+    greeting,
+    mechanisms,
+)
 from warren.amqp.heartbeat import Heartbeat
 from warren.amqp.held_output import HeldOutput
 from warren.amqp.methods import (
@@ -66,11 +75,11 @@ from warren.amqp.methods import (
     encode_method,
     make,
 )
-from warren.amqp.peer import CAPABILITIES, ConnectionSettings, Peer, client_name
+from warren.amqp.peer import ConnectionSettings, Peer, client_name
 from warren.amqp.publish_stream import serve_publishes
 from warren.amqp.publishing import MALFORMED_TEXT, PublishRoutes
-from warren.amqp.state import HANDLERS, State
-from warren.core.access import LoginRefused, User
+from warren.amqp.state import HANDLERS, NEXT, State, Transition
+from warren.core.access.access_control import LoginRefused, User
 from warren.core.erlang_text import binary_text
 from warren.core.errors import (
     BrokerError,
@@ -79,21 +88,17 @@ from warren.core.errors import (
     InternalFault,
     NotAllowed,
 )
-from warren.core.field import Field, Table
+from warren.core.field import Table
 from warren.core.log_line import log_event
-from warren.core.message import Message
+from warren.core.messages.message import Message
 from warren.core.node import Node
 from warren.core.ports import Timer
-from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
-from warren.core.waiting import Waiting, at_risk
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Waiting, at_risk
+from warren.core.vhosts.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
 channel_log = logging.getLogger("warren.channel")
-
-PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-OLD_PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x09"
-"""What some old clients send for 0-9-1; RabbitMQ serves it."""
 
 FAILURE_DELAY_S = 3.0
 """How long a failed handshake or an unreadable stream stays open before the socket is cut."""
@@ -101,11 +106,8 @@ FAILURE_DELAY_S = 3.0
 CLOSE_TIMEOUT_S = 30.0
 """The longest a peer may take to finish a close handshake."""
 
-FROM_WITHIN = ("EXTERNAL",)
-"""The login mechanism of who connects from within the node and is admitted already."""
-
 METHOD_US = 30
-"""What a method costs, as `core/turns.py` counts it; what it changes comes on top."""
+"""What a method costs, as `core/scheduling/turns.py` counts it; what it changes comes on top."""
 
 METHODS_A_TURN = 100
 """Methods, publishes that come whole not counted, after which others have their turn; some
@@ -150,6 +152,7 @@ class Connection:
     """The state machine of one AMQP 0-9-1 peer."""
 
     __slots__ = (
+        "_authentication",
         "_beat_due",
         "_buffer",
         "_closing_channels",
@@ -159,7 +162,6 @@ class Connection:
         "_frame_size_max",
         "_held",
         "_pauses",
-        "_sasl",
         "_shell",
         "_waiting",
         "blocking",
@@ -221,7 +223,7 @@ class Connection:
         self._frame_size_max = FRAME_MIN_SIZE
         self._pauses: set[str] = set()
         self._waiting: Waiting[None] | None = None
-        self._sasl: sasl.Exchange | None = None
+        self._authentication: Authentication | None = None
         # Writing
         self.output: list[bytes] = []
         self.flush_requested = False
@@ -563,7 +565,7 @@ class Connection:
 
     def _close(self, error: BrokerError, ids: tuple[int, int]) -> None:
         self._end_channels()
-        self.state = State.CLOSING
+        self._enter(Transition.CLOSE)
         code, text = reply_to(error)
         level = logging.INFO if isinstance(error, ConnectionForced) else logging.WARNING
         self._note(log, level, "connection_closed", by="broker", code=code, reason=text)
@@ -580,7 +582,7 @@ class Connection:
         self._unpause()
         fatal = isinstance(error, FatalFrameError)
         if fatal:
-            self.state = State.FAILED
+            self._enter(Transition.FAIL)
         self._cut_after(FAILURE_DELAY_S if fatal else self._close_timeout())
 
     def _fail(self, reason: str) -> None:
@@ -593,7 +595,7 @@ class Connection:
     def _fall_silent(self) -> None:
         """Say nothing more, and cut the socket after a delay."""
         if self.state is not State.FAILED:
-            self.state = State.FAILED
+            self._enter(Transition.FAIL)
             self._cut_after(FAILURE_DELAY_S)
 
     def _close_timeout(self) -> float:
@@ -606,7 +608,7 @@ class Connection:
     def _handshake_timed_out(self) -> None:
         state = self.state.name.lower()
         self._note(log, logging.WARNING, "handshake_timed_out", state=state)
-        self.state = State.FAILED
+        self._enter(Transition.FAIL)
         self._abort()
 
     def _abort(self) -> None:
@@ -619,38 +621,14 @@ class Connection:
         if header not in (PROTOCOL_HEADER, OLD_PROTOCOL_HEADER):
             self.output.append(PROTOCOL_HEADER)
             self._note(log, logging.WARNING, "protocol_refused", header=header.hex())
-            self.state = State.FAILED
+            self._enter(Transition.FAIL)
             self._shell.close()
             return False
         self._note(log, logging.INFO, "connection_accepted", tls=self.peer.tls)
-        self.state = State.AWAITING_START_OK
-        offered = self._mechanisms()
-        greeting = self.node.greetings.get(offered)
-        if greeting is None:
-            greeting = self.node.greetings[offered] = frame(METHOD, 0, self._start(offered))
-        self.output.append(greeting)
+        self._enter(Transition.GREET)
+        self.output.append(greeting(self.node, mechanisms(self.settings, self.peer)))
         self.request_flush()
         return True
-
-    def _mechanisms(self) -> tuple[str, ...]:
-        if self.peer.admitted is not None:
-            return FROM_WITHIN
-        return sasl.offered(self.settings.mechanisms, self.peer.tls)
-
-    def _start(self, offered: tuple[str, ...]) -> bytes:
-        """The payload of connection.start."""
-        flags: Table = {name: Field("t", True) for name in CAPABILITIES}
-        properties = {**self.node.server_properties(), "capabilities": Field("F", flags)}
-        return encode_method(
-            make(
-                commands.Connection.Start,
-                version_major=0,
-                version_minor=9,
-                server_properties=dict(sorted(properties.items())),
-                mechanisms=" ".join(offered),
-                locales="en_US",
-            )
-        )
 
     def _connection_method(self, payload: bytes) -> None:
         try:
@@ -664,7 +642,10 @@ class Connection:
         name = HANDLERS.get((self.state, type(method)))
         if name is not None:
             handle: Callable[[Any], None] = getattr(self, f"_{name}")
-            handle(method)
+            try:
+                handle(method)
+            except HandshakeFault as fault:
+                self._fail(str(fault))
         elif self.state is State.RUNNING:
             raise ChannelError("unexpected method in connection state running")
         elif self.state is not State.CLOSING:
@@ -672,41 +653,30 @@ class Connection:
 
     def _start_ok(self, method: commands.Connection.StartOk) -> None:
         self.client_properties = _as_table(method.client_properties)
-        capabilities = self.client_properties.get("capabilities")
-        if capabilities is not None and capabilities.kind == "F":
-            self.capabilities = frozenset(
-                name for name, flag in capabilities.value.items() if flag == Field("t", True)
-            )
-        mechanism = method.mechanism
-        if mechanism not in self._mechanisms():
-            self._fail(f"mechanism {mechanism} is not offered")
-            return
-        self.mechanism = mechanism
-        self._sasl = sasl.Exchange(mechanism)
-        self._authenticate(method.response)
+        self.capabilities = capabilities_of(self.client_properties)
+        self._authentication = Authentication(method.mechanism, self.node, self.settings, self.peer)
+        self.mechanism = method.mechanism
+        self._authenticate(self._authentication, method.response)
 
     def _secure_ok(self, method: commands.Connection.SecureOk) -> None:
-        self._authenticate(method.response)
+        assert self._authentication is not None
+        self._authenticate(self._authentication, method.response)
 
-    def _authenticate(self, response: Any) -> None:
-        assert self._sasl is not None
+    def _authenticate(self, authentication: Authentication, response: Any) -> None:
         try:
-            step = self._sasl.respond(response, self.peer.certificate_name)
-            if isinstance(step, sasl.Challenge):
-                self.state = State.AWAITING_SECURE_OK
-                self.send(0, make(commands.Connection.Secure, challenge=step.octets))
-                return
-            self.user = self.peer.admitted or self.node.log_in(
-                step.user, step.password, self.peer.host, self.peer.loopback
-            )
-        except (sasl.SyntaxFault, TableError):
-            self._fail(f"not a response of {self._sasl.mechanism}")
-            return
+            answer = authentication.respond(response)
         except LoginRefused as refusal:
             self.node.login_refused(self.peer.name, refusal)
-            self._login_refused()
+            if "authentication_failure_close" in self.capabilities:
+                self.send(0, authentication.refusal())
+            self._fall_silent()
             return
-        self.state = State.AWAITING_TUNE_OK
+        if isinstance(answer, sasl.Challenge):
+            self._enter(Transition.CHALLENGE)
+            self.send(0, make(commands.Connection.Secure, challenge=answer.octets))
+            return
+        self.user = answer
+        self._enter(Transition.LOG_IN)
         self.send(
             0,
             make(
@@ -717,40 +687,10 @@ class Connection:
             ),
         )
 
-    def _login_refused(self) -> None:
-        assert self._sasl is not None
-        if "authentication_failure_close" in self.capabilities:
-            self.send(
-                0,
-                make(
-                    commands.Connection.Close,
-                    reply_code=403,
-                    reply_text=(
-                        "ACCESS_REFUSED - Login was refused using authentication mechanism "
-                        f"{self._sasl.mechanism}. For details see the broker logfile."
-                    ),
-                    class_id=0,
-                    method_id=0,
-                ),
-            )
-        self._fall_silent()
-
     def _tune_ok(self, method: commands.Connection.TuneOk) -> None:
-        settings = self.settings
-        frame_max: int = method.frame_max
-        channel_max: int = method.channel_max
-        frame_max_ok = frame_max >= FRAME_MIN_SIZE or frame_max == 0
-        if settings.frame_max:
-            frame_max_ok = FRAME_MIN_SIZE <= frame_max <= settings.frame_max
-        channel_max_ok = not settings.channel_max or 0 < channel_max <= settings.channel_max
-        if not (frame_max_ok and channel_max_ok):
-            self._fail(f"tune-ok with frame_max {frame_max} and channel_max {channel_max}")
-            return
-        self.frame_max = frame_max or 1 << 32
+        self.channel_max, self.frame_max, self.heartbeat_s = agreed(self.settings, method)
         self._frame_size_max = self.frame_max
-        self.channel_max = channel_max
-        self.heartbeat_s = method.heartbeat
-        self.state = State.AWAITING_OPEN
+        self._enter(Transition.TUNE)
         self.heartbeat.start(self.heartbeat_s)
 
     def _open(self, method: commands.Connection.Open) -> None:
@@ -760,19 +700,19 @@ class Connection:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        self.state = State.RUNNING
+        self._enter(Transition.OPEN)
         self.send(0, make(commands.Connection.OpenOk))
         self._note(log, logging.INFO, "connection_opened", tls=self.peer.tls)
 
     def _close_by_client(self, _: commands.Connection.Close) -> None:
         self._end_channels()
-        self.state = State.CLOSED
+        self._enter(Transition.CLOSE_BY_CLIENT)
         self._note(log, logging.INFO, "connection_closed", by="client")
         self.send(0, make(commands.Connection.CloseOk))
         self._cut_after(self._close_timeout())
 
     def _close_ok(self, _: commands.Connection.CloseOk) -> None:
-        self.state = State.CLOSED
+        self._enter(Transition.CLOSE_OK)
         self._stop_timers()
         self._shell.close()
 
@@ -782,6 +722,9 @@ class Connection:
     def _update_secret(self, _: commands.Connection.UpdateSecret) -> None:
         # Only backends with expiring tokens look at the secret, and this broker has none.
         self.send(0, make(commands.Connection.UpdateSecretOk))
+
+    def _enter(self, transition: Transition) -> None:
+        self.state = NEXT[self.state, transition]
 
     # Ending
 
@@ -799,7 +742,7 @@ class Connection:
         self._held.drop()
         self.routes = None
         self._buffer = b""
-        self.state = State.CLOSED
+        self._enter(Transition.LOSE)
 
     def _end_channels(self) -> None:
         """End all channels, then what belonged to this connection alone."""
@@ -832,7 +775,7 @@ class Connection:
 
     def _give_up(self) -> None:
         self.node.heartbeat_missed(self.peer.name, self.heartbeat_s)
-        self.state = State.FAILED
+        self._enter(Transition.FAIL)
         self._abort()
 
     def _note(
@@ -933,7 +876,8 @@ class Connection:
         self.resume("turn")
 
     def wait_for_turn(self) -> None:
-        """The turn is over (`core/turns.py`): read on when it is this connection's again."""
+        """The turn is over (`core/scheduling/turns.py`): read on when it is this connection's
+        again."""
         if not self._pauses:
             self.pause("work")
             self.node.turns.soon_for_client(self.clock.guarded(self._go_on_working))

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
-from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table
-from warren.core.firehose import TracedClient
-from warren.core.message import Envelope, Message
-from warren.core.queue import Queue
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.queue import Queue
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

@@ -8,10 +8,10 @@ from pamqp import commands
 
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
-from warren.core.binding import Binding
 from warren.core.errors import AccessRefused
-from warren.core.topology_access import check_binding, check_exchange, refuse_default
-from warren.core.waiting import decided, outliving, taken
+from warren.core.exchanges.binding import Binding
+from warren.core.scheduling.waiting import decided, outliving, taken
+from warren.core.vhosts.topology_access import check_binding, check_exchange, refuse_default
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

@@ -13,6 +13,10 @@ from typing import cast
 
 from warren.core.erlang_text import binary_text
 
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+OLD_PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x09"
+"""What some old clients send for 0-9-1; RabbitMQ serves it."""
+
 METHOD = 1
 HEADER = 2
 BODY = 3

@@ -12,7 +12,7 @@ from warren.amqp import exchange_methods as exchange
 from warren.amqp import mode_methods as mode
 from warren.amqp import queue_methods as queue
 from warren.amqp.methods import AccessRequest, Method
-from warren.core.waiting import Waiting
+from warren.core.scheduling.waiting import Waiting
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

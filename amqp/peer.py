@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from warren.amqp.tls_session import TlsSession
-from warren.core.access import User
+from warren.core.access.access_control import User
 from warren.core.field import Table, to_text
 
 CAPABILITIES = (

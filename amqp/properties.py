@@ -112,6 +112,12 @@ _AFTER_DELIVERY_MODE = 0x0FFC
 _AFTER_TIMESTAMP = 0x003C
 _AFTER_EXPIRATION = 0x00FC
 
+_TRACEPARENT = b"\x0btraceparent"
+"""The name as it stands in a table."""
+
+CONTEXT_MAX = 512
+"""Octets of a header of a trace context: `tracestate` may have so many, `traceparent` has 55."""
+
 _FLAGS_AT = 12
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
@@ -300,6 +306,52 @@ def property_bytes(header: bytes, name: str) -> bytes | None:
     return header[start + 1 : end] if wire_type == "shortstr" else header[start:end]
 
 
+def identity(header: bytes) -> bytes | None:
+    """The octets of `message_id`, or else of `correlation_id`; None of a header that has neither,
+    or is malformed. This runs for each message of a queue in which lives are recorded."""
+    try:
+        (flags,) = _SHORT.unpack_from(header, _FLAGS_AT)
+        if flags & _CONTINUED or not flags & (_MESSAGE_ID | _CORRELATION_ID):
+            return None if not flags & _CONTINUED else _identity_of_many_flags(header)
+        offset = _FLAGS_AT + 2
+        if flags & _CONTENT_TYPE:
+            offset += 1 + header[offset]
+        if flags & _CONTENT_ENCODING:
+            offset += 1 + header[offset]
+        if flags & _HEADERS:
+            offset += 4 + _LONG.unpack_from(header, offset)[0]
+        if flags & _DELIVERY_MODE:
+            offset += 1
+        if flags & _PRIORITY:
+            offset += 1
+        found = None
+        if flags & _CORRELATION_ID:
+            start = offset + 1
+            offset = start + header[offset]
+            found = header[start:offset]
+        if flags & _MESSAGE_ID:
+            if flags & _REPLY_TO:
+                offset += 1 + header[offset]
+            if flags & _EXPIRATION:
+                offset += 1 + header[offset]
+            start = offset + 1
+            found = header[start : start + header[offset]] or found
+    except (IndexError, struct.error):
+        return None
+    return found or None
+
+
+def _identity_of_many_flags(header: bytes) -> bytes | None:
+    for name in ("message_id", "correlation_id"):
+        try:
+            found = property_bytes(header, name)
+        except MalformedProperties:
+            return None
+        if found:
+            return found
+    return None
+
+
 def replace(
     header: bytes,
     *,
@@ -409,8 +461,30 @@ class AmqpContentCodec:
     def with_headers(self, header: bytes, headers: Table) -> bytes:
         return replace(header, headers=headers)
 
+    def message_name(self, header: bytes) -> str | None:
+        octets = identity(header)
+        if octets is None:
+            return self.trace_context(header)[0] or None
+        return octets.decode("utf-8", "replace")
+
+    def trace_context(self, header: bytes) -> tuple[str, str]:
+        # Most messages have none, and their headers need not be decoded.
+        if header.find(_TRACEPARENT) < 0:
+            return "", ""
+        table = self.headers(header)
+        return _context_text(table, "traceparent"), _context_text(table, "tracestate")
+
     def is_persistent(self, header: bytes) -> bool:
         return property_bytes(header, "delivery_mode") == b"\x02"
+
+
+def _context_text(table: Table, name: str) -> str:
+    """A header of a trace context, if it is a text and no longer than it may be."""
+    field = table.get(name)
+    if field is None or field.kind != "S" or len(field.value) > CONTEXT_MAX:
+        return ""
+    text = field.value.decode("ascii", "ignore")
+    return text if len(text) == len(field.value) else ""
 
 
 def _as_field(wire_type: str, name: str, header: bytes) -> Field:

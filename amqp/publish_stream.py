@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
 from warren.amqp.properties import PERSISTENT, PRIORITY, UNUSUAL, ordinary
 from warren.amqp.publishing import QUEUE_US, QUEUES_AT_ONCE, Route
+from warren.core.access.quotas import VhostQuotas
 from warren.core.errors import BrokerError
-from warren.core.message import Envelope
-from warren.core.quotas import VhostQuotas
-from warren.core.stock import Stock
+from warren.core.messages.message import Envelope
+from warren.core.messages.stock import Stock
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -82,7 +82,7 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
     """
     routes = connection.routes
     assert routes is not None
-    if connection.node.alarms.raised or routes.vhost.firehose is not None:
+    if connection.node.alarms.raised:
         return pos
     known = routes.known()
     quotas = routes.vhost.quotas
@@ -227,7 +227,12 @@ def _recognise(
         except BrokerError:
             # It is raised once more where it is answered.
             return None
-    if not route.queues or route.is_reply or len(route.queues) > QUEUES_AT_ONCE:
+    if (
+        not route.queues
+        or route.is_reply
+        or route.is_observed
+        or len(route.queues) > QUEUES_AT_ONCE
+    ):
         return None
     return method, channel, route
 

@@ -19,23 +19,23 @@ from warren.amqp.confirms import ChannelConfirms
 from warren.amqp.errors import FrameError
 from warren.amqp.frames import HEAD
 from warren.amqp.names import clean_name
-from warren.core.access import User
-from warren.core.dead_letter import carbon_copies
+from warren.core.access.access_control import User
 from warren.core.erlang_text import binary_text
 from warren.core.errors import AccessRefused, PreconditionFailed, Unsupported
-from warren.core.exchange import Exchange, TopicExchange
+from warren.core.exchanges.exchange import Exchange, TopicExchange
 from warren.core.field import KIND_NAMES, to_text
-from warren.core.message import Envelope
-from warren.core.node import Node
-from warren.core.pattern_targets import PatternTargets
-from warren.core.queue import Queue
-from warren.core.reply_to import REPLY_TO, REPLY_TO_PREFIX
-from warren.core.settlement import (
+from warren.core.messages.message import Envelope
+from warren.core.messages.settlement import (
     PENDING,
     REJECTED,
     SETTLED,
 )
-from warren.core.vhost import VirtualHost
+from warren.core.node import Node
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.dead_letter import carbon_copies
+from warren.core.vhosts.pattern_targets import PatternTargets
+from warren.core.vhosts.reply_to import REPLY_TO, REPLY_TO_PREFIX
+from warren.core.vhosts.vhost import VirtualHost
 
 ROUTES_MAX = 4096
 """Routes kept per connection; a publisher of more distinct routing keys starts anew."""
@@ -44,7 +44,7 @@ SOURCES_MAX = 256
 """The same of exchanges."""
 
 QUEUE_US = 2
-"""What each queue costs that a message is published to, as `core/turns.py` counts it."""
+"""What each queue costs that a message is published to, as `core/scheduling/turns.py` counts it."""
 
 QUEUES_AT_ONCE = 200
 """A message for more queues is published in turns."""
@@ -66,7 +66,8 @@ class Route(Struct, frozen=True, eq=False):
 
     `queues` is None when more than the routing key decides, and every message is routed for
     itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `address` is what stands in
-    methods for exchange and routing key.
+    methods for exchange and routing key. `is_observed`: somebody may want to hear of what goes this
+    way.
     """
 
     exchange: Exchange
@@ -76,6 +77,7 @@ class Route(Struct, frozen=True, eq=False):
     queues: tuple[Queue, ...] | None
     is_reply: bool
     address: bytes
+    is_observed: bool
 
 
 class _Source(Struct, frozen=True, eq=False):
@@ -95,7 +97,16 @@ class _Source(Struct, frozen=True, eq=False):
 class PublishRoutes:
     """The routes of one connection, by the octets of whole method frames."""
 
-    __slots__ = ("_generation", "_node", "_routes", "_sources", "_topology", "_user", "vhost")
+    __slots__ = (
+        "_generation",
+        "_node",
+        "_observed",
+        "_routes",
+        "_sources",
+        "_topology",
+        "_user",
+        "vhost",
+    )
 
     def __init__(self, node: Node, vhost: VirtualHost, user: User) -> None:
         self._node = node
@@ -105,12 +116,15 @@ class PublishRoutes:
         self._generation = vhost.topology.generation
         self._routes: dict[bytes, Route] = {}
         self._sources: dict[bytes, _Source] = {}
+        # By the queues of a route, whether somebody wants to hear of it.
+        self._observed: dict[tuple[Queue, ...] | None, bool] = {}
 
     def known(self) -> Mapping[bytes, Route]:
         """The routes that are good until the topology changes."""
         if self._generation != self._topology.generation:
             self._routes.clear()
             self._sources.clear()
+            self._observed.clear()
             self._generation = self._topology.generation
         return self._routes
 
@@ -126,6 +140,7 @@ class PublishRoutes:
         route = self.route_of(method[ARGUMENTS_AT:-1])
         if len(self._routes) >= ROUTES_MAX:
             self._routes.clear()
+            self._observed.clear()
         self._routes[method] = route
         return route
 
@@ -176,7 +191,17 @@ class PublishRoutes:
         # Behind the reserved short, before the bits.
         address = arguments[2:end] if source.clean else b""
         mandatory = bool(bits & _MANDATORY)
-        return Route(exchange, name, routing_key, mandatory, queues, is_reply, address)
+        is_observed = self.vhost.observation.is_needed and self._is_observed(queues)
+        return Route(exchange, name, routing_key, mandatory, queues, is_reply, address, is_observed)
+
+    def _is_observed(self, queues: tuple[Queue, ...] | None) -> bool:
+        """Whether somebody may want to hear of what goes to these queues."""
+        known = self._observed.get(queues)
+        if known is None:
+            known = self._observed[queues] = self.vhost.observation.observes(
+                self._user.name, queues
+            )
+        return known
 
     def _source(self, octets: bytes) -> _Source:
         """The exchange of that name, with what may be said of all publishes to it."""

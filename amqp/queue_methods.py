@@ -8,13 +8,13 @@ from pamqp import commands
 
 from warren.amqp.methods import make
 from warren.amqp.names import checked_new_name, clean_name
-from warren.core.binding import Binding
 from warren.core.errors import NotFound, no_queue
-from warren.core.queue import Queue
-from warren.core.queue_arguments import check_named_by_client
-from warren.core.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
-from warren.core.topology_access import check_binding, check_queue
-from warren.core.waiting import decided, outliving, taken
+from warren.core.exchanges.binding import Binding
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import check_named_by_client
+from warren.core.scheduling.waiting import decided, outliving, taken
+from warren.core.vhosts.reply_to import REPLY_TO_NAME, REPLY_TO_PREFIX
+from warren.core.vhosts.topology_access import check_binding, check_queue
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

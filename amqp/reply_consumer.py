@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pamqp import commands
 
 from warren.amqp.methods import make
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel

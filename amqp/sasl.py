@@ -1,8 +1,7 @@
 """SASL mechanisms (amqp_semantics.md section 1.3): from a response to a user name and password.
 
-Whether they are right is `core/access.py`'s to say. A response that does not have the form of its
-mechanism is a `SyntaxFault`, which the client never hears of.
-"""
+Whether they are right is `core/access/access_control.py`'s to say. A response that does not have
+the form of its mechanism is a `SyntaxFault`, which the client never hears of."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.proxy_preface import ProxyReader, read_preface
 from warren.amqp.state import BEFORE_RUNNING
 from warren.amqp.tls_session import TlsSession, tls_session
-from warren.core.access import User
+from warren.core.access.access_control import User
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
 

@@ -16,12 +16,11 @@ from typing import cast
 from pamqp import commands
 
 from warren.amqp.accepting import Acceptor
-from warren.amqp.frames import HEAD, METHOD, OVERHEAD, frame
+from warren.amqp.frames import HEAD, METHOD, OVERHEAD, PROTOCOL_HEADER, frame
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.peer import ConnectionSettings
 from warren.core.field import Table
 
-PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 CONNECTION_FORCED = 320
 
 START_OK = b"\0\x0a\0\x0b"

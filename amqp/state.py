@@ -32,6 +32,39 @@ class State(Enum):
     FAILED = auto()
 
 
+class Transition(Enum):
+    """What happens to a connection, as far as it changes its state."""
+
+    GREET = auto()
+    CHALLENGE = auto()
+    LOG_IN = auto()
+    TUNE = auto()
+    OPEN = auto()
+    CLOSE = auto()
+    CLOSE_OK = auto()
+    CLOSE_BY_CLIENT = auto()
+    FAIL = auto()
+    LOSE = auto()
+    """The socket is gone."""
+
+
+NEXT: Mapping[tuple[State, Transition], State] = {
+    (State.AWAITING_HEADER, Transition.GREET): State.AWAITING_START_OK,
+    (State.AWAITING_START_OK, Transition.CHALLENGE): State.AWAITING_SECURE_OK,
+    (State.AWAITING_START_OK, Transition.LOG_IN): State.AWAITING_TUNE_OK,
+    (State.AWAITING_SECURE_OK, Transition.CHALLENGE): State.AWAITING_SECURE_OK,
+    (State.AWAITING_SECURE_OK, Transition.LOG_IN): State.AWAITING_TUNE_OK,
+    (State.AWAITING_TUNE_OK, Transition.TUNE): State.AWAITING_OPEN,
+    (State.AWAITING_OPEN, Transition.OPEN): State.RUNNING,
+    (State.AWAITING_OPEN, Transition.CLOSE): State.CLOSING,
+    (State.RUNNING, Transition.CLOSE): State.CLOSING,
+    (State.RUNNING, Transition.CLOSE_BY_CLIENT): State.CLOSED,
+    (State.CLOSING, Transition.CLOSE_OK): State.CLOSED,
+    **{(state, Transition.FAIL): State.FAILED for state in State},
+    **{(state, Transition.LOSE): State.CLOSED for state in State},
+}
+"""The state after each step; a step that is not here is a fault of the broker."""
+
 BEFORE_RUNNING = frozenset(State) - {State.RUNNING, State.CLOSING, State.CLOSED}
 
 HANDLERS: Mapping[tuple[State, type[object]], str] = {

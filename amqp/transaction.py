@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from warren.amqp.publishing import QUEUE_US, Route
 from warren.amqp.settling import SETTLED_AT_ONCE, SETTLED_US
 from warren.core.errors import PreconditionFailed
-from warren.core.message import Envelope, Message
-from warren.core.queue import Queue
-from warren.core.settlement import PENDING, REJECTED
-from warren.core.stock import NOTHING, Stock
-from warren.core.waiting import Until
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.messages.stock import NOTHING, Stock
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Until
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
     from warren.amqp.verdict import Verdict
 
 PUBLISH_US = 3
-"""What handing over a publish costs besides its queues, as `core/turns.py` counts it."""
+"""What handing over a publish costs besides its queues, as `core/scheduling/turns.py` counts it."""
 
 
 class Transaction:

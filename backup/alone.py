@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from warren.core.definitions.records import ExchangeRecord, QueueRecord
 from warren.core.ports import Stored
-from warren.core.records import ExchangeRecord, QueueRecord
 from warren.persist.cluster_file import FILE, KnownCluster, read_known_cluster
 from warren.persist.data_directory import create_directory, sync_directory
 from warren.persist.definitions_copy import read_definitions, read_deleted_queues

@@ -70,17 +70,17 @@ class Backup(msgspec.Struct, frozen=True):
         return sum([file.size for file in self.files])
 
 
-class Progress(msgspec.Struct):
+class ArchiveProgress(msgspec.Struct):
     """How far a backup or a restore is, in octets."""
 
     done: int
     total: int
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[ArchiveProgress], None]
 
 
-def silent(_: Progress) -> None:
+def silent(_: ArchiveProgress) -> None:
     """For those who do not want to know."""
 
 
@@ -163,7 +163,7 @@ class Archive:
     def verify(self, backup: Backup, tell: Tell = silent) -> list[str]:
         """Read everything; returns what is wrong, a line each."""
         wrong = []
-        progress = Progress(0, backup.size)
+        progress = ArchiveProgress(0, backup.size)
         for file in backup.files:
             name = content_name(file.sha256)
             try:
@@ -203,7 +203,7 @@ class Archive:
             self._expect_node(node_id)
             created_at = now()
             known = self._known()
-            progress = Progress(0, sum([file.size for file in files]))
+            progress = ArchiveProgress(0, sum([file.size for file in files]))
             stored, new_bytes = [], 0
             for file in files:
                 one, is_new = self._store(file, known)

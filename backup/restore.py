@@ -12,8 +12,8 @@ from pathlib import Path
 from warren.backup.alone import make_alone
 from warren.backup.archive import (
     Archive,
+    ArchiveProgress,
     Backup,
-    Progress,
     StoredFile,
     Tell,
     silent,
@@ -44,7 +44,7 @@ def restore(
     if target.exists() and (not target.is_dir() or set(os.listdir(target)) - NOT_OURS_BUT_HARMLESS):
         raise BackupRefused(f"{target} is not empty")
     create_directory(target)
-    progress = Progress(0, backup.size)
+    progress = ArchiveProgress(0, backup.size)
 
     def put(file: StoredFile) -> None:
         _put(archive, file, target)

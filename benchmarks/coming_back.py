@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "system"))
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
-from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
+from running_cluster import ClusterProcess, RunningCluster, publish, wait_until  # noqa: E402
 
 QUEUE = "ha.back"
 PATIENCE_S = 600.0

@@ -1,7 +1,9 @@
 """The message path without sockets: microseconds per message inside the broker's state machines.
 
     python -P benchmarks/path.py
+    python -P benchmarks/path.py '{"one-in": 1000}'
 
+The second records the lives of messages that this rule selects (docs/tracing.md).
 One publisher and one consumer on a node in memory; the best of several rounds. What the kernel and
 the event loop cost comes on top. Useful before and after a change of the hot path.
 """
@@ -9,22 +11,25 @@ the event loop cost comes on top. Useful before and after a change of the hot pa
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import struct
+import sys
 import time
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 from warren.amqp.connection import Connection
 from warren.amqp.frames import BODY, HEADER, METHOD, frame
 from warren.amqp.peer import ConnectionSettings, Peer
 from warren.amqp.properties import AmqpContentCodec
 from warren.clock import LoopClock
-from warren.core.access import AccessControl, create_defaults
-from warren.core.alarms import Alarms
-from warren.core.memory_queue import MemoryQueue
+from warren.core.access.access_control import AccessControl, create_defaults
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.node import Node, default_server_properties
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.resources.alarms import Alarms
 from warren.mgmt.server_command import collect_rarely
 
 MESSAGES = 6000
@@ -52,12 +57,12 @@ class NoSocket:
     def abort(self) -> None: ...
 
 
-def node() -> Node:
+def node(loop: asyncio.AbstractEventLoop, rule: Mapping[str, Any] | None) -> Node:
     store = VolatileMetadataStore()
     create_defaults(store, random_bytes=os.urandom)
-    return Node(
+    made = Node(
         "warren@bench",
-        clock=LoopClock(asyncio.new_event_loop()),
+        clock=LoopClock(loop),
         codec=AmqpContentCodec(),
         metadata=store,
         access=AccessControl(store, random_bytes=os.urandom),
@@ -67,6 +72,9 @@ def node() -> Node:
         new_backing_queue=lambda spec: MemoryQueue(),
         server_properties=default_server_properties("0", "bench"),
     )
+    if rule is not None:
+        made.parameters.set("trace", "/", "rule", rule)
+    return made
 
 
 def short(text: str) -> bytes:
@@ -151,9 +159,18 @@ def publishes(kind: str) -> bytes:
     return b"".join(parts)
 
 
-def measure(kind: str, no_ack: bool, backlog: bool) -> float:
+def let_go_on(loop: asyncio.AbstractEventLoop, on: Node, published: int) -> None:
+    """What is served one by one takes more than one turn of the loop."""
+    queue = on.vhosts["/"].queues["q"]
+    while queue.published < published or on.turns.over:
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+
+
+def measure(kind: str, no_ack: bool, backlog: bool, rule: Mapping[str, Any] | None) -> float:
     """Best microseconds per message: published, delivered and, unless `no_ack`, acknowledged."""
-    on = node()
+    loop = asyncio.new_event_loop()
+    on = node(loop, rule)
     publisher, consumer = opened(on), opened(on)
     publisher.receive_data(call(50, 10, b"\0\0" + short("q") + b"\0\0\0\0\0"))
     if kind == "keys":
@@ -167,23 +184,30 @@ def measure(kind: str, no_ack: bool, backlog: bool) -> float:
     data = publishes(kind)
     best = 1e9
     delivered = 0
-    for _ in range(ROUNDS):
+    for number in range(1, ROUNDS + 1):
         started = time.process_time()
         publisher.receive_data(data)
+        let_go_on(loop, on, MESSAGES * number)
         b"".join(consumer.take_output())
         if not no_ack:
             for _ in range(50, MESSAGES + 1, 50):
                 delivered += 50
                 consumer.receive_data(call(60, 80, struct.pack(">QB", delivered, 1)))
+                let_go_on(loop, on, 0)
                 b"".join(consumer.take_output())
         best = min(best, time.process_time() - started)
+    loop.close()
     return best / MESSAGES * 1e6
 
 
 def main() -> None:
     collect_rarely()
+    rule = json.loads(sys.argv[1]) if len(sys.argv) > 1 else None
     for kind in ("ids", "tasks", "keys", "sizes", "alike"):
-        row = [measure(kind, True, False), measure(kind, False, False), measure(kind, False, True)]
+        row = [
+            measure(kind, no_ack, backlog, rule)
+            for no_ack, backlog in ((True, False), (False, False), (False, True))
+        ]
         print(
             f"{kind:12} auto-ack {row[0]:5.2f}   acked {row[1]:5.2f}   from backlog {row[2]:5.2f}"
         )

@@ -39,11 +39,11 @@ import pyarrow as pa
 from amqp_socket import AmqpSocket, method, persistent_publish
 from restart import Server
 
-from warren.spark_export.decode import decode_unit
-from warren.spark_export.filters import Interval
-from warren.spark_export.options import parse_options
-from warren.spark_export.plan import QueueSelector, plan_units
-from warren.spark_export.snapshot import Snapshot, create
+from warren.spark_export.decode.decode import decode_unit
+from warren.spark_export.snapshot.filters import Interval
+from warren.spark_export.snapshot.options import parse_options
+from warren.spark_export.snapshot.plan import QueueSelector, plan_units
+from warren.spark_export.snapshot.snapshot import Snapshot, create
 
 QUEUES = ("orders", "0123", "a=b")
 BATCH = 300

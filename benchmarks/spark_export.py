@@ -24,10 +24,11 @@ from amqp_socket import AmqpSocket, disk_bytes, persistent_publish
 from local_spark import Cost, cost_of, least, new_spark
 from restart import Server
 
-from warren.spark_export import export, read_export, register
-from warren.spark_export.options import parse_options
-from warren.spark_export.plan import QueueSelector
-from warren.spark_export.snapshot import Snapshot, create
+from warren.spark_export import read_export, register
+from warren.spark_export.export import export
+from warren.spark_export.snapshot.options import parse_options
+from warren.spark_export.snapshot.plan import QueueSelector
+from warren.spark_export.snapshot.snapshot import Snapshot, create
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -67,9 +67,9 @@ def job(spark: SparkSession, store: Path, url: str, archive: Path | None) -> dic
 
 def _export(spark: SparkSession, store: Path, archive: Path) -> dict[str, Any]:
     from warren.spark_export import read_export
-    from warren.spark_export.export import Wish, run
-    from warren.spark_export.options import ReadOptions
-    from warren.spark_export.plan import QueueSelector
+    from warren.spark_export.export.export import Wish, run
+    from warren.spark_export.snapshot.options import ReadOptions
+    from warren.spark_export.snapshot.plan import QueueSelector
 
     archive.mkdir()
     # Small, so that there is something for each executor.

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import DataSource
 
 from warren.amqp.properties import encode_properties
 from warren.core.field import Field
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 from warren.persist.format import (
     BATCH_HEADER_BYTES,
     PERSISTENT,
@@ -45,12 +45,10 @@ from warren.persist.format import (
     record_head,
 )
 from warren.persist.log_writer import file_name
-from warren.spark_export.decode import decode_unit
-from warren.spark_export.options import parse_options
-from warren.spark_export.partition import UnitPartition
-from warren.spark_export.schema import all_columns, arrow_schema, spark_schema
-from warren.spark_export.source import BatchReader
-from warren.spark_export.unit import (
+from warren.spark_export.decode.decode import decode_unit
+from warren.spark_export.decode.schema import all_columns, arrow_schema, spark_schema
+from warren.spark_export.snapshot.options import parse_options
+from warren.spark_export.snapshot.unit import (
     ENTRY,
     LOG_DIRECTORY,
     QUEUES_DIRECTORY,
@@ -58,6 +56,8 @@ from warren.spark_export.unit import (
     Unit,
     entries_path,
 )
+from warren.spark_export.source.partition import UnitPartition
+from warren.spark_export.source.source import BatchReader
 
 FILE_BYTES = 16 << 20
 BATCH_RECORDS = 500

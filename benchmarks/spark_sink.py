@@ -34,12 +34,12 @@ from pyspark.sql.datasource import (  # noqa: E402
     WriterCommitMessage,
 )
 
-from warren.spark_export.amqp_publisher import AmqpPublisher  # noqa: E402
-from warren.spark_export.encoded_rows import EncodedRows  # noqa: E402
-from warren.spark_export.publish_frames import FrameEncoder  # noqa: E402
-from warren.spark_export.sink import MessageWriter, Published, batch_writer  # noqa: E402
-from warren.spark_export.sink_columns import SinkColumns  # noqa: E402
-from warren.spark_export.sink_options import SinkOptions  # noqa: E402
+from warren.spark_export.sink.amqp_publisher import AmqpPublisher  # noqa: E402
+from warren.spark_export.sink.encoded_rows import EncodedRows  # noqa: E402
+from warren.spark_export.sink.publish_frames import FrameEncoder  # noqa: E402
+from warren.spark_export.sink.sink import MessageWriter, Published, batch_writer  # noqa: E402
+from warren.spark_export.sink.sink_columns import SinkColumns  # noqa: E402
+from warren.spark_export.sink.sink_options import SinkOptions  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,33 +10,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
-from warren.core.access import AccessControl, LoginRefused, User
-from warren.core.alarms import Alarms
-from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.access.access_control import AccessControl, LoginRefused, User
+from warren.core.access.limits import COMPONENT as LIMITS_COMPONENT
+from warren.core.access.limits import VhostLimits, check_user_channel, check_user_connection
+from warren.core.access.login_throttle import LoginThrottle, LoginThrottled
+from warren.core.access.quotas import Quotas
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.definitions.records import GlobalParameterRecord, UserRecord, VirtualHostRecord
+from warren.core.definitions.validation import ValidationFailed
 from warren.core.errors import NotAllowed
 from warren.core.field import Table, longstr
-from warren.core.firehose import Firehose
-from warren.core.growth import Growth
-from warren.core.limits import COMPONENT as LIMITS_COMPONENT
-from warren.core.limits import VhostLimits, check_user_channel, check_user_connection
-from warren.core.local_queues import LocalQueues
 from warren.core.log_line import log_event
-from warren.core.login_throttle import LoginThrottle, LoginThrottled
-from warren.core.message import Message
-from warren.core.node_counts import AMQP, LoginCounts, NodeCounts
-from warren.core.parameters import CLUSTER_NAME, GlobalParameters, Parameters
-from warren.core.placement import OneNode, Placement
-from warren.core.policy import Policies
+from warren.core.messages.firehose import Firehose
+from warren.core.messages.message import Message
+from warren.core.policies.parameters import CLUSTER_NAME, GlobalParameters, Parameters
+from warren.core.policies.policy import Policies
 from warren.core.ports import Clock, Commit, ContentCodec, Key, MetadataStore, Write
-from warren.core.queue import Queue
-from warren.core.quotas import Quotas
-from warren.core.records import GlobalParameterRecord, UserRecord, VirtualHostRecord
-from warren.core.reply_to import Replies
-from warren.core.turns import Turns
-from warren.core.vhost import VirtualHost
-from warren.core.waiting import taken
+from warren.core.queues.local_queues import LocalQueues
+from warren.core.queues.placement import OneNode, Placement
+from warren.core.queues.queue import Queue
+from warren.core.resources.alarms import Alarms
+from warren.core.resources.growth import Growth
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import taken
+from warren.core.tracing.life_trace import LifeTrace
+from warren.core.tracing.trace_rules import COMPONENT as TRACE
+from warren.core.tracing.trace_rules import RULES_MAX, parse
+from warren.core.tracing.trace_rules import check as check_rule
+from warren.core.tracing.trace_store import Traced
+from warren.core.tracing.tracer import Tracer
+from warren.core.vhosts.node_counts import AMQP, LoginCounts, NodeCounts
+from warren.core.vhosts.reply_to import Replies
+from warren.core.vhosts.vhost import VirtualHost
 
 log = logging.getLogger("warren.connection")
 vhost_log = logging.getLogger("warren.vhost")
@@ -103,6 +110,7 @@ class Node:
         self.vhost_limits = VhostLimits(metadata)
         self.parameters = Parameters(metadata, self.vhost_limits, self.policies, name)
         self.global_parameters = GlobalParameters(metadata)
+        self.tracer = Tracer(name, clock, self.turns, codec)
         self.vhosts: dict[str, VirtualHost] = {}
         self.local_queues = LocalQueues()
         self._placement = placement or OneNode()
@@ -123,20 +131,27 @@ class Node:
         self._new_backing_queue = new_backing_queue
         self._server_properties = server_properties
         self.quotas = Quotas(clock, self._queues_of, lambda: self.vhosts)
-        for name, user in access.users():
-            self.quotas.set_user_limits(name, user.limits)
+        self._keep_user_limits()
         for stored in metadata.records(("vhost",)):
             self._start_vhost(stored.key[1])
         self._stop_watching = metadata.watch(("vhost",), self._vhost_changed)
         metadata.watch(("global_parameter",), lambda key, record: self.greetings.clear())
-        metadata.watch(("user",), self._user_changed)
-        for kind in ("permission", "topic_permission"):
-            metadata.watch((kind,), self._permission_changed)
+        self._follow_access()
         self.policies.watch(self._policies_changed)
         alarms.subscribe(self._alarms_changed)
         self.growth = Growth(alarms, clock)
         self.growth.watch(self._growth_changed)
         metadata.watch(("parameter", LIMITS_COMPONENT), self._vhost_limits_changed)
+        self._follow_trace_rules()
+
+    def _follow_access(self) -> None:
+        self.metadata.watch(("user",), self._user_changed)
+        for kind in ("permission", "topic_permission"):
+            self.metadata.watch((kind,), self._permission_changed)
+
+    def _keep_user_limits(self) -> None:
+        for name, user in self.access.users():
+            self.quotas.set_user_limits(name, user.limits)
 
     # Virtual hosts
 
@@ -187,7 +202,48 @@ class Node:
     def trace(self, vhost: str, on: bool) -> None:
         """Start or stop the firehose of a virtual host."""
         traced = self.vhosts[vhost]
-        traced.trace_with(Firehose(traced, self.name, self.codec) if on else None)
+        traced.observation.trace_with(Firehose(traced, self.name, self.codec) if on else None)
+
+    # Lives of messages
+
+    def _follow_trace_rules(self) -> None:
+        self.parameters.register(TRACE, self._check_trace_rule)
+        self.metadata.watch(("parameter", TRACE), self._trace_rules_changed)
+
+    def _check_trace_rule(self, vhost: str, name: str, value: Any, _user: User | None) -> None:
+        """Raises `ValidationFailed`."""
+        check_rule(name, value)
+        others = [rule for rule in self.parameters.all(TRACE, vhost) if rule.name != name]
+        if len(others) >= RULES_MAX:
+            raise ValidationFailed(f"vhost '{vhost}' has {RULES_MAX} rules already, the most")
+
+    def _trace_rules_changed(self, key: Key, _record: object | None) -> None:
+        vhost = self.vhosts.get(key[2])
+        if vhost is not None:
+            self._record_lives(vhost)
+
+    def _record_lives(self, vhost: VirtualHost) -> None:
+        """Record what the rules of the virtual host select, as they are now."""
+        rules = [parse(rule.name, rule.value) for rule in self.parameters.all(TRACE, vhost.name)]
+        life = vhost.observation.life
+        watched = life.watched if life is not None else ()
+        life = LifeTrace(vhost.name, rules, self.tracer, watched) if rules else None
+        vhost.observation.record_lives(life)
+
+    def resume_traces(self, traced: Iterable[Traced]) -> None:
+        """Go on following what was followed before a restart, oldest first."""
+        watched: dict[str, dict[str, None]] = {}
+        for one in traced:
+            if one.id:
+                self.tracer.follow_too(one.vhost, one.id)
+            names = watched.setdefault(one.vhost, {})
+            names[one.queue] = None
+            names.update(dict.fromkeys(one.queues))
+        for name, queues in watched.items():
+            vhost = self.vhosts.get(name)
+            if vhost is not None and vhost.observation.life is not None:
+                vhost.observation.life.watched |= queues.keys()
+                vhost.observation.record_lives(vhost.observation.life)
 
     def _start_vhost(self, name: str) -> None:
         vhost = VirtualHost(
@@ -207,6 +263,7 @@ class Node:
         )
         vhost.recover()
         self.vhosts[name] = vhost
+        self._record_lives(vhost)
         self._set_quotas(vhost)
 
     def _vhost_changed(self, key: Key, record: object | None) -> None:

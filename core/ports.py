@@ -65,6 +65,16 @@ class ContentCodec(Protocol):
         """A header with these headers in place of its own."""
         ...
 
+    def message_name(self, header: bytes) -> str | None:
+        """What a message is known by: its `message_id`, else its `correlation_id`, else its header
+        `traceparent`."""
+        ...
+
+    def trace_context(self, header: bytes) -> tuple[str, str]:
+        """The headers `traceparent` and `tracestate` of W3C Trace Context; empty where there is
+        none."""
+        ...
+
     def is_persistent(self, header: bytes) -> bool:
         """Whether the delivery mode is 2."""
         ...

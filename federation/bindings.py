@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from warren.core.binding import Binding
-from warren.core.federation_hops import CLUSTER_NAME, VHOST, Broker, broker_of, tables_of
+from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.federation_hops import CLUSTER_NAME, VHOST, Broker, broker_of, tables_of
 from warren.core.field import INTEGER_KINDS, Field, Table, longstr
 
 BOUND_FROM = "x-bound-from"

@@ -23,8 +23,8 @@ from pamqp import commands
 
 from warren.client.connection import ChannelFailed, Connection, ConnectionFailed, Target
 from warren.client.events import Delivered
-from warren.core.exchange import Exchange, FederationUpstreamExchange
-from warren.core.federation_hops import (
+from warren.core.exchanges.exchange import Exchange, FederationUpstreamExchange
+from warren.core.exchanges.federation_hops import (
     DOWNSTREAM_NAME,
     DOWNSTREAM_VHOST,
     MAX_HOPS,

@@ -13,9 +13,9 @@ from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Clock
 from warren.federation.exchange_session import HELPER_TYPE, PLAIN_HELPER_TYPE, HelperTypeUnknown
 from warren.federation.session import Ends, Observer
-from warren.federation.status import State, Status, Wanted
+from warren.federation.status import LinkState, Status, Wanted
 from warren.shovel.attempts import Attempts
-from warren.shovel.flow import Progress, SessionEnded
+from warren.shovel.flow import FlowProgress, SessionEnded
 from warren.shovel.uri import Uri
 
 log = logging.getLogger("warren.federation")
@@ -101,10 +101,10 @@ class Link:
 
     def running(self, uri: str) -> None:
         self.status.uri = uri
-        self.status.become(State.RUNNING, self._clock.wall_time())
+        self.status.become(LinkState.RUNNING, self._clock.wall_time())
         log_event(log, logging.INFO, "federation_link_running", **self._names(), uri=uri)
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: FlowProgress) -> None:
         status = self.status
         status.received += progress.moved
         status.pending, status.waiting_for = progress.pending, progress.waiting_for
@@ -126,12 +126,12 @@ class Link:
         return [self._target(uri) for uri in self._random.sample(uris, len(uris))]
 
     def _starts_again(self) -> None:
-        self.status.become(State.STARTING, self._clock.wall_time(), self.status.error)
+        self.status.become(LinkState.STARTING, self._clock.wall_time(), self.status.error)
 
     def _failed(self, error: Exception) -> None:
         status = self.status
         status.pending, status.waiting_for = 0, ""
-        state = State.SHUTDOWN if status.state is State.RUNNING else State.ERROR
+        state = LinkState.SHUTDOWN if status.state is LinkState.RUNNING else LinkState.ERROR
         reason = self._reason(error)
         if reason != status.error:
             # A broker that is away for a night is worth one line.

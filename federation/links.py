@@ -16,14 +16,14 @@ from random import Random
 from typing import Any, TypeAlias
 
 from warren.client.connection import Target
-from warren.core.access import User
-from warren.core.exchange import Exchange
+from warren.core.access.access_control import User
+from warren.core.exchanges.exchange import Exchange
 from warren.core.log_line import log_event, log_fault
 from warren.core.node import Node
-from warren.core.parameters import CLUSTER_NAME
-from warren.core.periodic import Periodic
+from warren.core.policies.parameters import CLUSTER_NAME
 from warren.core.ports import Clock, Key
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.periodic import Periodic
 from warren.federation import sets, upstream
 from warren.federation.exchange_session import ExchangeSession
 from warren.federation.link import Link, Session
@@ -31,7 +31,7 @@ from warren.federation.marking import EncodeTable, Marker
 from warren.federation.plan import Federated, Plan
 from warren.federation.queue_session import QueueSession
 from warren.federation.session import Observer
-from warren.federation.status import State, Wanted, row
+from warren.federation.status import LinkState, Wanted, row
 from warren.shovel.assignments import LOOK_S, Assignments, Place
 from warren.shovel.reach import ConnectWithin, Reach
 from warren.shovel.uri import Uri, parse_uri
@@ -156,7 +156,7 @@ class Links:
 
     def counts(self) -> dict[tuple[str, str], int]:
         """How many links of this node there are, by what they are for and their state."""
-        counts = {(kind, state.value): 0 for kind in ("exchange", "queue") for state in State}
+        counts = {(kind, state.value): 0 for kind in ("exchange", "queue") for state in LinkState}
         for link in self._all():
             counts[link.wanted.kind, link.status.state.value] += 1
         return counts

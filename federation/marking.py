@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from warren.client.content_header import with_properties
 from warren.client.events import Delivered
-from warren.core.federation_hops import (
+from warren.core.exchanges.federation_hops import (
     CLUSTER_NAME,
     RECEIVED_FROM,
     VHOST,

@@ -12,13 +12,13 @@ import logging
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from warren.core.definitions.records import ParameterRecord
+from warren.core.exchanges.routing import DEFAULT_EXCHANGE
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.policy import Applied, Kind
+from warren.core.policies.policy import Applied, Kind
 from warren.core.ports import Key
-from warren.core.records import ParameterRecord
-from warren.core.routing import DEFAULT_EXCHANGE
-from warren.core.vhost import VirtualHost
+from warren.core.vhosts.vhost import VirtualHost
 from warren.federation import sets, upstream
 from warren.federation.exchange_session import PURPOSE
 from warren.federation.status import Wanted

@@ -18,7 +18,7 @@ from pamqp import commands
 
 from warren.client.connection import Connection
 from warren.client.events import Delivered
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 from warren.federation.marking import Marker
 from warren.federation.session import (
     COMMANDS,
@@ -31,7 +31,7 @@ from warren.federation.session import (
     until_one_ends,
 )
 from warren.federation.status import Wanted
-from warren.shovel.flow import CHANNEL, Flow, Progress
+from warren.shovel.flow import CHANNEL, Flow, FlowProgress
 from warren.shovel.transfer import AckMode, Transfer
 
 PRIORITY: Final = -1
@@ -106,7 +106,7 @@ class QueueSession:
 
     # Asking for messages
 
-    def _progressed(self, progress: Progress) -> None:
+    def _progressed(self, progress: FlowProgress) -> None:
         self._observer.progressed(progress)
         self.look_again()
 

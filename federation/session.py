@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from pamqp import commands
 
 from warren.client.connection import ChannelFailed, Connection, Target, open_any
-from warren.core.federation_hops import Broker
+from warren.core.exchanges.federation_hops import Broker
 from warren.federation.upstream import Upstream
-from warren.shovel.flow import CHANNEL, Flow, Progress
+from warren.shovel.flow import CHANNEL, Flow, FlowProgress
 from warren.shovel.transfer import AckMode
 
 log = logging.getLogger("warren.federation")
@@ -31,7 +31,7 @@ class Observer(Protocol):
 
     def running(self, uri: str) -> None: ...
 
-    def progressed(self, progress: Progress) -> None: ...
+    def progressed(self, progress: FlowProgress) -> None: ...
 
 
 class Ends(NamedTuple):

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from warren.core.pattern import compile_pattern
-from warren.core.policy_definition import (
+from warren.core.definitions.validation import ValidationFailed, term
+from warren.core.patterns.pattern import compile_pattern
+from warren.core.policies.policy_definition import (
     FEDERATION_KEYS,
     FEDERATION_UPSTREAM,
     FEDERATION_UPSTREAM_PATTERN,
     FEDERATION_UPSTREAM_SET,
 )
-from warren.core.validation import ValidationFailed, term
 from warren.federation.upstream import OVERRIDES, problems_of
 from warren.shovel import checks
 from warren.shovel.checks import Problems

@@ -8,11 +8,11 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Any
 
-from warren.core.policy import Kind
+from warren.core.policies.policy import Kind
 from warren.federation.upstream import Upstream
 
 
-class State(Enum):
+class LinkState(Enum):
     """STARTING: the link connects. RUNNING: messages come as they are wanted. ERROR: it could not
     be set up. SHUTDOWN: it ran, and was ended. After either it is tried again."""
 
@@ -22,7 +22,7 @@ class State(Enum):
     SHUTDOWN = "shutdown"
 
 
-DOWN = frozenset({State.ERROR, State.SHUTDOWN})
+DOWN = frozenset({LinkState.ERROR, LinkState.SHUTDOWN})
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ class Status:
     """
 
     since: float
-    state: State = State.STARTING
+    state: LinkState = LinkState.STARTING
     error: str = ""
     uri: str = ""
     received: int = 0
     pending: int = 0
     waiting_for: str = ""
 
-    def become(self, state: State, now: float, error: str = "") -> None:
+    def become(self, state: LinkState, now: float, error: str = "") -> None:
         if state is not self.state:
             self.since = now
         self.state = state
@@ -100,7 +100,7 @@ def row(wanted: Wanted, node: str, status: Status) -> dict[str, Any]:
     }
     if wanted.kind == "queue":
         shown["consumer_tag"] = wanted.upstream.consumer_tag
-    if status.state is State.RUNNING:
+    if status.state is LinkState.RUNNING:
         shown["local_connection"] = wanted.connection_name
     if status.error:
         shown["error"] = status.error

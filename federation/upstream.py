@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warren.core.validation import ValidationFailed, term
+from warren.core.definitions.validation import ValidationFailed, term
 from warren.shovel import checks
 from warren.shovel.checks import Check, Problems
 from warren.shovel.transfer import AckMode

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from warren.backup.archive import Archive, Backup, Progress
+from warren.backup.archive import Archive, ArchiveProgress, Backup
 from warren.backup.errors import BackupRefused
 from warren.backup.restore import restore as restore_backup
 from warren.persist.cluster_file import FILE as CLUSTER_FILE
@@ -123,11 +123,11 @@ def refusals() -> Iterator[None]:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[Progress], None]]:
+def progress() -> Iterator[Callable[[ArchiveProgress], None]]:
     """Tells people how far it is; files and pipes are spared."""
     shown_at = time.monotonic()
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: ArchiveProgress) -> None:
         nonlocal shown_at
         now = time.monotonic()
         if sys.stderr.isatty() and now >= shown_at + TELL_EVERY_S:

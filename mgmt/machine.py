@@ -6,8 +6,8 @@ import os
 import threading
 from typing import NamedTuple
 
-from warren.core.disk_monitor import DiskMonitor
-from warren.core.memory_monitor import MemoryMonitor
+from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.memory_monitor import MemoryMonitor
 from warren.open_files import descriptors
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from warren.config import Config
-from warren.core.disk_monitor import DiskMonitor
-from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
+from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.memory_monitor import MemoryMonitor
 from warren.mgmt.machine import Machine, look, open_files
 from warren.mgmt.messages.jobs import MessageJobs
 from warren.mgmt.sorted_queues import SortedQueues
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from warren.mgmt.statistics.sampler import Statistics
     from warren.persist.storage import Storage
     from warren.shovel.shovels import Shovels
+
+
+class SpanExporter(Protocol):
+    """Counts spans since the node was started; what is `dropped` was too much, or not taken."""
+
+    @property
+    def exported(self) -> int: ...
+
+    @property
+    def dropped(self) -> int: ...
+
 
 RABBITMQ_VERSION = "3.10.8"
 """Whose behaviour this is; clients choose features by it."""
@@ -73,6 +84,9 @@ class ManagedNode:
 
     peers: Peers | None = None
     """The management of the other nodes of the cluster."""
+
+    span_exporter: SpanExporter | None = None
+    """What exports spans of messages; None where that is not configured."""
 
     snapshots: SnapshotService | None = None
     """What makes and serves snapshots; None of a node without a data directory."""

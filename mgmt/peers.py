@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 from aiohttp import web
 
-from warren.core.access import User
+from warren.core.access.access_control import User
 from warren.core.errors import BrokerError, NotFound
 from warren.core.log_line import event_line
-from warren.core.waiting import Event, Waiting
+from warren.core.scheduling.waiting import Event, Waiting
 from warren.mgmt.http.caller import Caller
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ApiError, ObjectNotFound

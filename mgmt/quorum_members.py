@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
-from warren.core.queue import Queue
-from warren.core.queue_type import QUORUM
-from warren.core.records import QueueRecord
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import QUORUM
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.waiting import through
 

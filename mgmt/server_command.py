@@ -33,7 +33,8 @@ from warren.core.log_line import log_event
 from warren.faults import NodeFailed
 from warren.log_output import LogOutput
 from warren.mgmt.node_configuration import examine_configuration, read_configuration
-from warren.node import Ending, Joined, NodeRefused, RunningNode
+from warren.node import Ending, Joined, RunningNode
+from warren.node_refused import NodeRefused
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.rabbitmq_conf import ConfigError
 from warren.service_manager import ServiceManager

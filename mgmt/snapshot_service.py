@@ -1,12 +1,12 @@
 """Snapshots for readers on other machines: who makes them, who may read them, and what they get.
 
-A process of its own makes them (`spark_export/node_service.py`), because that takes numpy and more
-than a turn of the loop. The files of a snapshot never change, so threads of the node read them, a
-piece of `PIECE_BYTES_MAX` at a time; `Pace` sees to it that all readers together stay below
+A process of its own makes them (`spark_export/snapshot/node_service.py`), because that takes numpy
+and more than a turn of the loop. The files of a snapshot never change, so threads of the node read
+them, a piece of `PIECE_BYTES_MAX` at a time; `Pace` sees to it that all readers together stay below
 `snapshot_rate`.
 
 A log file has messages of all queues. Octets that are not of the snapshot's messages are sent as
-zeroes: its extents say which are (`spark_export/served_extents.py`).
+zeroes: its extents say which are (`spark_export/snapshot/served_extents.py`).
 
 Whoever has the token of a snapshot may read it while the user it was made for may read all of its
 queues; that is looked at again every `CHECKED_S`.
@@ -340,7 +340,7 @@ class _Maker:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.end()
-        module = "warren.spark_export.node_service"
+        module = "warren.spark_export.snapshot.node_service"
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(self._data_directory)],
             stdin=subprocess.PIPE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from weakref import WeakKeyDictionary
 
-from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.vhost import VirtualHost
 
 
 class SortedQueues:

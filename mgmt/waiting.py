@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from warren.core.ports import Commit, MetadataStore
-from warren.core.waiting import Awaited, Waiting, run
+from warren.core.scheduling.waiting import Awaited, Waiting, run
 
 Answer = TypeVar("Answer")
 

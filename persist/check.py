@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-from warren.core.backing_queue import LEVELS
+from warren.core.backing.backing_queue import LEVELS
+from warren.core.backing.windowed_queue import IDS
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
-from warren.core.records import QueueRecord
+from warren.core.queues.queue_arguments import DEDUPLICATION_WINDOW
 from warren.persist.cluster_file import read_known_cluster
 from warren.persist.data_directory import NotADataDirectory, read_identity
 from warren.persist.definitions_copy import (
@@ -67,7 +69,7 @@ from warren.persist.recovery import (
 )
 from warren.persist.second_copy import FILE as COPY_FILE
 from warren.persist.second_copy import read_copy
-from warren.persist.segment import Entry, Segment, segment_name
+from warren.persist.segment import IndexEntry, Segment, segment_name
 from warren.persist.store_view import Gone, RecordReader, StoreView, read_whole
 
 PAUSES_S = (0.2, 0.5, 1.0)
@@ -168,6 +170,23 @@ def queue_names(
     return names
 
 
+def id_levels(data_directory: Path, *, pause: Callable[[float], None]) -> set[int]:
+    """The levels of queues that hold no messages but ids that the queue remembers.
+
+    What cannot be read is passed over. Raises `DataDirectoryRefused`, OSError.
+    """
+    known = read_known_cluster(data_directory)
+    node = "" if known is None else known.node
+    return {
+        stored.record.storage_id(node) + IDS
+        for stored in read_definitions(
+            data_directory, "queue", pause=pause, damaged=lambda error: None
+        )
+        if isinstance(stored.record, QueueRecord)
+        and DEDUPLICATION_WINDOW in stored.record.arguments
+    }
+
+
 def definition_id(queue_id: int) -> int:
     """The id of the queue: the levels of one with priorities count up from it.
 
@@ -189,6 +208,7 @@ class Check:
         self._node_id = b""
         self._view: StoreView
         self._names: dict[int, Key] = {}
+        self._id_levels: set[int] = set()
         self._deleted: set[int] = set()
         self._suspects: dict[tuple[object, ...], tuple[Unit, Finding]] = {}
         self._harmed_at: set[tuple[str, int]] = set()
@@ -232,7 +252,8 @@ class Check:
     def _totals(self) -> list[QueueTotals]:
         levels: dict[int, list[Segment]] = {}
         for queue_id, segments in self._view.index.queues.items():
-            levels.setdefault(definition_id(queue_id), []).extend(segments.values())
+            if queue_id not in self._id_levels:
+                levels.setdefault(definition_id(queue_id), []).extend(segments.values())
         totals = []
         for queue_id in sorted(self._names.keys() | levels.keys()):
             of_queue = levels.get(queue_id, ())
@@ -297,6 +318,7 @@ class Check:
                 self._pause,
                 lambda error: self._suspect(path, 0, str(error)),
             )
+            self._id_levels = id_levels(self._data_directory, pause=self._pause)
         except (DamagedMetadata, FileNotFoundError) as error:
             self._names = {}
             self._suspect(path, 0, f"definitions: {error}")
@@ -375,7 +397,9 @@ class Check:
         if unloaded:
             segment.unload()
 
-    def _lost(self, queue_id: int, entry: Entry, reader: RecordReader, damage: Damaged) -> None:
+    def _lost(
+        self, queue_id: int, entry: IndexEntry, reader: RecordReader, damage: Damaged
+    ) -> None:
         try:
             name, offset = reader.locate(entry.place)
         except Damaged:
@@ -528,12 +552,12 @@ class Check:
                 self._check_known(place_of(file_id, before), record)
 
 
-def segment_entries(segment: Segment) -> Iterator[Entry]:
+def segment_entries(segment: Segment) -> Iterator[IndexEntry]:
     """The live entries of a segment in memory."""
     columns = segment.columns
     assert columns is not None
     for at in columns.live(0, SEGMENT_ENTRIES):
-        yield Entry(
+        yield IndexEntry(
             segment.start + at,
             columns.places[at],
             columns.expires[at],

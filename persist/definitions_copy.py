@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 import lmdb
 
+from warren.core.definitions.record_format import encode_path
 from warren.core.ports import Stored
-from warren.core.record_format import encode_path
 from warren.persist.deleted_queues import PREFIX, noted_queue
 from warren.persist.lmdb_file import DamagedLmdb, check_lmdb
 from warren.persist.metadata import DIRECTORY, DamagedMetadata, decode_definition

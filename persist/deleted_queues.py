@@ -16,11 +16,11 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeAlias
 
-from warren.core.backing_queue import LEVELS
-from warren.core.definition_table import CompletedCommit
+from warren.core.backing.backing_queue import LEVELS
+from warren.core.definitions.definition_table import CompletedCommit
+from warren.core.definitions.record_format import encode_path
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Commit
-from warren.core.record_format import encode_path
-from warren.core.records import QueueRecord
 
 PREFIX = b"\0deleted\0"
 NOTED = b"\1"

@@ -22,7 +22,7 @@ from warren.persist.format import (
     file_of,
 )
 from warren.persist.recovery import STORE_DIRECTORY
-from warren.persist.segment import Entry
+from warren.persist.segment import IndexEntry
 from warren.persist.store_view import RecordReader, StoreView
 
 
@@ -83,7 +83,7 @@ def _pass_over(path: Path, harm: Harm) -> None:
     """`check` tells about damage elsewhere."""
 
 
-def _dumped(queue_id: int, entry: Entry, reader: RecordReader) -> Dumped:
+def _dumped(queue_id: int, entry: IndexEntry, reader: RecordReader) -> Dumped:
     position, place, expires_us, length, size = entry
     shared = bool(place & SHARED)
     known = Dumped(position, file_of(place), place & OFFSET_MASK, length, size, shared, expires_us)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 
 FORMAT_VERSION = 1
 
@@ -299,17 +299,6 @@ def record_head(
     return length.to_bytes(4, "little") + crc.to_bytes(4, "little") + tail
 
 
-def arrived_us(head: bytes) -> int:
-    """When the message arrived of whose record this is the fixed part, which is not checked.
-
-    Raises `Damaged` for one that is too short.
-    """
-    if len(head) < RECORD_BYTES:
-        raise Damaged(f"{len(head)} octets of a record's {RECORD_BYTES}")
-    arrived: int = RECORD.unpack_from(head)[-1]
-    return arrived
-
-
 def decode_record(data: bytes, at: int, length: int) -> Record:
     """The record of that length. Raises `Damaged`."""
     if length < RECORD_BYTES or at + length > len(data):
@@ -456,7 +445,7 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
     return SegmentHeader(queue, number, generation)
 
 
-class Frame(NamedTuple):
+class SegmentChange(NamedTuple):
     """What changed in a segment: entries in columns, and what left it, as ranges.
 
     `place`: every record of the journal before it is taken into account. `relative` are the
@@ -475,7 +464,7 @@ class Frame(NamedTuple):
     removed: array[int]
 
 
-def encode_frame(frame: Frame) -> bytes:
+def encode_frame(frame: SegmentChange) -> bytes:
     count, removed = len(frame.relative), len(frame.removed)
     payload = b"".join(
         (
@@ -492,7 +481,7 @@ def encode_frame(frame: Frame) -> bytes:
     return head[:-4] + _CRC.pack(crc32(payload, crc32(head[:-4]))) + payload
 
 
-def decode_frame(data: bytes, at: int) -> tuple[Frame, int] | None:
+def decode_frame(data: bytes, at: int) -> tuple[SegmentChange, int] | None:
     """The frame there and where it ends; None when there is no whole one."""
     if at + FRAME_HEADER_BYTES > len(data) or data[at : at + 4] != FRAME_MAGIC:
         return None
@@ -513,7 +502,7 @@ def decode_frame(data: bytes, at: int) -> tuple[Frame, int] | None:
     places, expires, lengths, sizes = columns
     relative = array("H", data[start : start + 2 * count])
     gone = array("H", data[start + 2 * count : start + 2 * (count + removed)])
-    return Frame(transient, place, relative, places, expires, lengths, sizes, gone), end
+    return SegmentChange(transient, place, relative, places, expires, lengths, sizes, gone), end
 
 
 def frame_size(data: bytes, at: int) -> int | None:
@@ -526,7 +515,7 @@ def frame_size(data: bytes, at: int) -> int | None:
 
 
 class FrameHead(NamedTuple):
-    """What the head of a frame says, whether the frame is whole or not; see `Frame`."""
+    """What the head of a frame says, whether the frame is whole or not; see `SegmentChange`."""
 
     transient: int
     entries: int

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Commit, Timer
-from warren.core.settlement import PublishConfirms
-from warren.core.waiting import Event
+from warren.core.scheduling.waiting import Event
 from warren.persist.format import (
     BATCH_HEADER_BYTES,
     RECORD_BYTES,

@@ -1,7 +1,8 @@
 """Definitions on disk: the metadata store of a single node, on LMDB.
 
 Answerable for the durability of definitions. All reads and all decisions are made in memory
-(`core/definition_table.py`); LMDB holds a copy that is read once, when the store is opened.
+(`core/definitions/definition_table.py`); LMDB holds a copy that is read once, when the store is
+opened.
 
 Guarantees. A commit completes when its transaction was committed by LMDB with a real sync. The
 transactions of a batch go into one LMDB transaction, in order, so what is found after a crash is
@@ -10,9 +11,9 @@ nothing; the environment is opened anew and the batch written again until that w
 
 Format. The environment is the directory `metadata` of the data directory.
 
-- Key: the path of the definition (`core/record_format.py`). One longer than 510 bytes is its
-  first 479 and the BLAKE2b-256 digest of the whole: exactly 511 bytes, LMDB's limit, which no
-  shorter key has.
+- Key: the path of the definition (`core/definitions/record_format.py`). One longer than 510 bytes
+  is its first 479 and the BLAKE2b-256 digest of the whole: exactly 511 bytes, LMDB's limit, which
+  no shorter key has.
 - Value: with a checksum (`sealing.py`), MessagePack of [parts of the key, version, escaped,
   record]. The parts are there because a digest cannot be read back. Earlier versions wrote
   MessagePack of [1, and the same], without a checksum.
@@ -31,10 +32,8 @@ from typing import Any, TypeAlias
 
 import lmdb
 
-from warren.core.definition_table import Change, DefinitionTable
-from warren.core.log_line import log_event
-from warren.core.ports import Commit, Key, Stored, Unreadable
-from warren.core.record_format import (
+from warren.core.definitions.definition_table import Change, DefinitionTable
+from warren.core.definitions.record_format import (
     UNREADABLE,
     decode_part,
     decode_path,
@@ -44,6 +43,8 @@ from warren.core.record_format import (
     record_from,
     unpacked,
 )
+from warren.core.log_line import log_event
+from warren.core.ports import Commit, Key, Stored, Unreadable
 from warren.persist.data_directory import (
     DataDirectory,
     DataDirectoryRefused,

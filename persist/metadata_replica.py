@@ -1,7 +1,8 @@
 """The copy of a cluster's definitions on a node's disk, so that it starts warm.
 
 Answerable for being a state the cluster once had: it may lag behind, it is never ahead and never
-a mixture (`core/definition_replica.py`). What cannot be read is discarded and fetched anew.
+a mixture (`core/definitions/definition_replica.py`). What cannot be read is discarded and fetched
+anew.
 
 Format. The LMDB environment `cluster-metadata` of the data directory.
 
@@ -23,11 +24,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from warren.core.definition_replica import Replicated
-from warren.core.definition_table import Change
-from warren.core.log_line import log_event
-from warren.core.ports import Commit, Stored
-from warren.core.record_format import (
+from warren.core.definitions.definition_replica import Replicated
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.record_format import (
     UNREADABLE,
     decode_part,
     encode_part,
@@ -35,6 +34,8 @@ from warren.core.record_format import (
     record_from,
     unpacked,
 )
+from warren.core.log_line import log_event
+from warren.core.ports import Commit, Stored
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import (
     NOTED,

@@ -1,9 +1,9 @@
 """The snapshots that stand in a node's store, `store/pins/<id>`: until when, and what they hold.
 
-A snapshot is made by somebody else (`spark_export/snapshot.py`) and read by others; the node only
-removes what nobody wants any more: whose lease has run out, whose maker's process has ended
-(`pin_owner.py`), whose cursor (`cursors.py`) has ended or keeps more than it may. A snapshot has
-hard links to log files, so what the node removes stays on the disk until the last of them goes.
+A snapshot is made by somebody else (`spark_export/snapshot/snapshot.py`) and read by others; the
+node only removes what nobody wants any more: whose lease has run out, whose maker's process has
+ended (`pin_owner.py`), whose cursor (`cursors.py`) has ended or keeps more than it may. A snapshot
+has hard links to log files, so what the node removes stays on the disk until the last of them goes.
 When all snapshots together keep more than they may the oldest go first; `released/ID` says so to
 those who read them.
 

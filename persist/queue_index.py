@@ -15,18 +15,16 @@ import logging
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
-from warren.core.backing_queue import Listed
+from warren.core.backing.backing_queue import Listed
+from warren.core.backing.queue_store import Batch, Recovered
 from warren.core.log_line import log_event
-from warren.core.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Commit
-from warren.core.queue_store import Batch, Recovered
-from warren.core.settlement import PublishConfirms
-from warren.core.stream_store import Walked
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     COUNT_MAX,
@@ -44,7 +42,6 @@ from warren.persist.format import (
     TRANSIENT,
     Damaged,
     Reference,
-    arrived_us,
     decode_envelope,
     decode_record,
     encode_envelope,
@@ -53,13 +50,8 @@ from warren.persist.format import (
     record_head,
 )
 from warren.persist.message_store import MessageStore
-from warren.persist.segment import (
-    Columns,
-    Entry,
-    Segment,
-    merged,
-    read_segment,
-)
+from warren.persist.segment import Columns, IndexEntry, Segment, merged, read_segment
+from warren.persist.stream_reading import StreamReading
 
 if TYPE_CHECKING:
     from warren.persist.journal import Journal, OpenBatch
@@ -86,9 +78,6 @@ ENQUEUE_BYTES = RECORD_BYTES + 24
 
 PIECE = 2048
 """Entries that go before others have their turn, where there are many: two milliseconds at most."""
-
-LOADED_MAX = 32
-"""Segments of a stream that its readers have in memory, of some 400 KB each."""
 
 MARK_BYTES_MIN = 1024
 """What a message counts for at least where batches are cut: small ones take their time, too."""
@@ -159,7 +148,7 @@ class Surroundings:
         return wall_us / 1e6 - self.epoch_s if wall_us else None
 
 
-class QueueIndex:
+class QueueIndex(StreamReading):
     """The messages of one queue on disk. `directory` is where its segments are.
 
     `definition` is the commit of the queue's definition, None when that is durable.
@@ -198,8 +187,6 @@ class QueueIndex:
         self._cursor = 0
         # Whether messages are read in another order than that of their positions.
         self._any_order = False
-        # Segments that readers of a stream brought to memory, the one used last at the end.
-        self._loaded: dict[int, None] | None = None
         self._had_files = False
         self._lost_with_index = (0, 0)
         self._ended = False
@@ -759,17 +746,6 @@ class QueueIndex:
             messages.sort(key=lambda message: message.position)
         return Batch(messages, beyond, lost, lost_bytes)
 
-    def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
-        """`read` what is on disk already."""
-        self._cursor = start >> SHIFT
-        self._keep_few(self._cursor)
-        entries, complete = self._entries(start, end, count_max, bytes_max)
-        messages, lost, lost_bytes = self._read_entries(entries)
-        with_index, with_index_bytes = self._lost_with_index
-        self._lost_with_index = (0, 0)
-        beyond = end if complete else entries[-1].position + 1
-        return Batch(messages, beyond, lost + with_index, lost_bytes + with_index_bytes)
-
     def read_body(self, message: Message) -> bytes | None:
         noted = self._unwritten.get(message.position)
         if noted is not None:
@@ -801,67 +777,6 @@ class QueueIndex:
             base = segment.start
             for at in columns.live(0, SEGMENT_ENTRIES):
                 yield base + at, node_time(columns.expires[at])
-
-    # Streams
-
-    def end_of_sequence(self) -> int:
-        if not self._numbers:
-            return 0
-        last = self.segments[self._numbers[-1]]
-        return last.start + last.written
-
-    def few_in_memory(self) -> None:
-        self._loaded = {}
-
-    def walk(self, start: int, end: int, enough: int) -> Walked:
-        """One segment at most, of which the totals are enough where all of it counts."""
-        segment = self.segments.get(start >> SHIFT)
-        base = start & ~_MASK
-        beyond = min(end, base + SEGMENT_ENTRIES)
-        if segment is None:
-            return Walked(beyond, 0, 0, 0)
-        is_whole = start == base and beyond == base + SEGMENT_ENTRIES
-        if is_whole and segment.columns is None and not segment.has_shared:
-            octets = sum([octets for _, octets in segment.by_file.values()])
-            if octets <= enough:
-                return Walked(beyond, octets, segment.live, segment.live_bytes)
-        columns = self._columns(segment)
-        first, last = start - base, beyond - base
-        lengths = columns.lengths[first:last]
-        octets = sum(lengths)
-        if octets > enough:
-            totals = accumulate(lengths)
-            count, octets = next((n, one) for n, one in enumerate(totals, 1) if one >= enough)
-            last = first + count
-        live = last - first - columns.places[first:last].count(0)
-        return Walked(base + last, octets, live, sum(columns.sizes[first:last]))
-
-    def arrived_at(self, position: int) -> float | None:
-        entry = self._find(position)
-        if entry is None:
-            return None
-        try:
-            head = self._surroundings.store_of(entry.place).read(entry.place, RECORD_BYTES)
-            return arrived_us(head) / 1e6
-        except (Damaged, OSError):
-            # Whoever reads the message hears of it.
-            return None
-
-    def _keep_few(self, number: int) -> None:
-        """A segment is used: let another one leave memory where there are many."""
-        loaded = self._loaded
-        if loaded is None:
-            return
-        loaded.pop(number, None)
-        loaded[number] = None
-        if len(loaded) <= LOADED_MAX:
-            return
-        oldest = next(iter(loaded))
-        del loaded[oldest]
-        other = self.segments.get(oldest)
-        if other is not None and other.columns is not None and not other.dirty:
-            if oldest < self._numbers[-1]:
-                other.unload()
 
     def _nothing_expires(self, number: int) -> bool:
         """Whether that can be said of the segment, without bringing it to memory."""
@@ -898,9 +813,9 @@ class QueueIndex:
 
     def _entries(
         self, start: int, end: int, count_max: int, bytes_max: int
-    ) -> tuple[list[Entry], bool]:
+    ) -> tuple[list[IndexEntry], bool]:
         """The first entries in [start, end), and whether these are all."""
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         octets = 0
         at = bisect_left(self._numbers, start >> SHIFT)
         for number in self._numbers[at:]:
@@ -921,7 +836,7 @@ class QueueIndex:
                 if entries and octets > bytes_max:
                     return entries, False
                 entries.append(
-                    Entry(
+                    IndexEntry(
                         base + relative,
                         places[relative],
                         expires[relative],
@@ -933,7 +848,7 @@ class QueueIndex:
                     return entries, False
         return entries, True
 
-    def _find(self, position: int) -> Entry | None:
+    def _find(self, position: int) -> IndexEntry | None:
         segment = self.segments.get(position >> SHIFT)
         if segment is None:
             return None
@@ -941,7 +856,7 @@ class QueueIndex:
         at = position & _MASK
         if at >= len(columns.places) or not columns.places[at]:
             return None
-        return Entry(
+        return IndexEntry(
             position,
             columns.places[at],
             columns.expires[at],
@@ -949,7 +864,7 @@ class QueueIndex:
             columns.sizes[at],
         )
 
-    def _read_entries(self, entries: list[Entry]) -> tuple[list[Message], int, int]:
+    def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]:
         """The messages of these entries; how many were lost, and the octets of their bodies.
 
         What is lost leaves the index.
@@ -957,7 +872,7 @@ class QueueIndex:
         self.read_count += len(entries)
         self._journal.messages_read += len(entries)
         messages: list[Message] = []
-        lost: list[Entry] = []
+        lost: list[IndexEntry] = []
         for run in self._runs(entries):
             data = self._read_run(run)
             base = run[0].place & OFFSET_MASK
@@ -977,7 +892,7 @@ class QueueIndex:
             self._remove_span(entry.position, entry.position + 1)
         return messages, len(lost), sum(entry.size for entry in lost)
 
-    def _read_run(self, run: list[Entry]) -> bytes | Damaged:
+    def _read_run(self, run: list[IndexEntry]) -> bytes | Damaged:
         first, last = run[0], run[-1]
         start = first.place & OFFSET_MASK
         end = (last.place & OFFSET_MASK) + last.length
@@ -988,9 +903,9 @@ class QueueIndex:
         except OSError as error:
             return Damaged(f"cannot be read: {error}")
 
-    def _runs(self, entries: list[Entry]) -> Iterator[list[Entry]]:
+    def _runs(self, entries: list[IndexEntry]) -> Iterator[list[IndexEntry]]:
         """Entries that are read at once, because they stand together."""
-        run: list[Entry] = []
+        run: list[IndexEntry] = []
         start = end = file_id = 0
         contiguous = False
         for entry in entries:
@@ -1013,7 +928,7 @@ class QueueIndex:
         if run:
             yield run
 
-    def _message(self, entry: Entry, data: bytes, at: int) -> Message:
+    def _message(self, entry: IndexEntry, data: bytes, at: int) -> Message:
         """Raises `Damaged`."""
         record = decode_record(data, at, entry.length)
         if record.type == PUBLISH:

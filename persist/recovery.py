@@ -66,7 +66,7 @@ class StorageRefused(Exception):
     """The storage cannot be used; the text says why and what to do."""
 
 
-class Progress(NamedTuple):
+class RecoveryCounts(NamedTuple):
     """How far recovery is: segments of queues read, and octets of the journal."""
 
     segments: int
@@ -96,7 +96,7 @@ class Recovery:
         directory: Path,
         node_id: bytes,
         *,
-        report: Callable[[Progress], None],
+        report: Callable[[RecoveryCounts], None],
     ) -> None:
         self._filesystem = filesystem
         self._directory = directory
@@ -160,7 +160,7 @@ class Recovery:
 
     def _tell(self) -> None:
         self._report(
-            Progress(
+            RecoveryCounts(
                 self._segments_done, self._segments_total, self._journal_done, self._journal_total
             )
         )

@@ -13,7 +13,7 @@ from zlib import crc32
 
 import msgspec
 
-from warren.core.record_format import unpacked
+from warren.core.definitions.record_format import unpacked
 
 SEALED = 2
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from warren.core.definition_table import DefinitionTable
+from warren.core.definitions.definition_table import DefinitionTable
 from warren.core.log_line import log_event
 from warren.core.ports import Key, Stored, Timer
 from warren.persist.cluster_file import read_known_cluster

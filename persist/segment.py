@@ -29,8 +29,8 @@ from warren.persist.format import (
     SEGMENT_HEADER_BYTES,
     TRANSIENT,
     Damaged,
-    Frame,
     Harm,
+    SegmentChange,
     SegmentHeader,
     decode_frame,
     decode_segment_header,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _EVEN = bytes(range(0, 256, 2))
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """An index entry: where the message is."""
 
     position: int
@@ -83,7 +83,7 @@ class Columns:
         self.lengths[relative] = length
         self.sizes[relative] = size
 
-    def apply(self, frame: Frame) -> None:
+    def apply(self, frame: SegmentChange) -> None:
         relative = frame.relative
         if relative and relative[-1] - relative[0] + 1 == len(relative):
             self.reach(relative[0])
@@ -97,13 +97,13 @@ class Columns:
         self.set_each(frame)
         self._clear_ranges(frame)
 
-    def set_each(self, frame: Frame) -> None:
+    def set_each(self, frame: SegmentChange) -> None:
         for relative, place, expires_us, length, size in zip(
             frame.relative, frame.places, frame.expires, frame.lengths, frame.sizes, strict=True
         ):
             self.set(relative, place, expires_us, length, size)
 
-    def _clear_ranges(self, frame: Frame) -> None:
+    def _clear_ranges(self, frame: SegmentChange) -> None:
         for start, end in zip(frame.removed[::2], frame.removed[1::2], strict=True):
             self.clear(start, end)
 
@@ -261,10 +261,12 @@ class Segment:
             count, octets = self.by_file.get(file_id, (0, 0))
             self.by_file[file_id] = (count + len(lengths), octets + sum(lengths))
 
-    def _frame(self, transient: int, place: int, relative: list[int], removed: array[int]) -> Frame:
+    def _frame(
+        self, transient: int, place: int, relative: list[int], removed: array[int]
+    ) -> SegmentChange:
         columns = self.columns
         assert columns is not None
-        return Frame(
+        return SegmentChange(
             transient,
             place,
             array("H", relative),

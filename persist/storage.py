@@ -36,6 +36,7 @@ from warren.persist.format import (
     place_of,
 )
 from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
+from warren.persist.index_beside import IndexBeside
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
 from warren.persist.message_store import OPEN_FILES_MAX, MessageStore
@@ -68,7 +69,7 @@ QUARANTINED_MAX = 1000
 """Damaged records kept for people to look at."""
 
 
-class Limits(NamedTuple):
+class StorageSizes(NamedTuple):
     """Sizes people and tests may choose.
 
     `file_bytes_max`: log files are full at that size. `embed_below`: smaller messages stand in
@@ -87,7 +88,7 @@ class Limits(NamedTuple):
     open_files_max: int = OPEN_FILES_MAX
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = StorageSizes()
 
 
 class Storage:
@@ -120,7 +121,7 @@ class Storage:
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
         on_fault: OnFault = log_callback_fault,
         deleted_queues: DeletedQueues | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: StorageSizes = DEFAULT_LIMITS,
         pinned_max: Callable[[], int] = lambda: NO_LIMIT,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
@@ -267,8 +268,9 @@ class Storage:
 
     # Queues
 
-    def open(self, queue_id: int, *, durable: bool) -> QueueIndex:
-        """The index of a queue, with what was recovered of it if it is durable.
+    def open(self, queue_id: int, *, durable: bool, beside: bool = False) -> QueueIndex:
+        """The index of a queue, with what was recovered of it if it is durable; `beside` as for
+        `BackingSpec`.
 
         To be called when the definition of the queue has been handed to the store of definitions.
         """
@@ -279,7 +281,8 @@ class Storage:
                 kept.definition = definition
                 return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
-        index = QueueIndex(
+        kind = IndexBeside if beside else QueueIndex
+        index = kind(
             queue_id,
             parent / QUEUES_DIRECTORY / f"{queue_id:016x}",
             durable=durable,

@@ -36,7 +36,7 @@ from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Scan
 from warren.persist.log_writer import file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, LOG_DIRECTORY, QUEUES_DIRECTORY
-from warren.persist.segment import Columns, Entry
+from warren.persist.segment import Columns, IndexEntry
 from warren.persist.stored_index import StoredIndex, every_queue
 
 LOOKS_MAX = 100
@@ -255,7 +255,7 @@ class RecordReader:
         opened = self._log(file_of(place))
         return opened.name, _offset_in(opened, place & OFFSET_MASK)
 
-    def read(self, queue_id: int, entry: Entry) -> Record:
+    def read(self, queue_id: int, entry: IndexEntry) -> Record:
         """The record of an entry of that queue. Raises `Damaged`, OSError."""
         file_id = file_of(entry.place)
         opened = self._log(file_id)
@@ -321,7 +321,7 @@ def _offset_in(opened: OpenLog, offset: int) -> int:
     return survivors.after[at]
 
 
-def _mismatch(record: Record, queue_id: int, entry: Entry) -> str:
+def _mismatch(record: Record, queue_id: int, entry: IndexEntry) -> str:
     """What is wrong with a whole record an entry leads to; an empty text when nothing is."""
     if len(record.payload) != entry.size:
         return f"a body of {len(record.payload)} octets where one of {entry.size} was entered"

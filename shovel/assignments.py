@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from warren.core.definitions.records import ParameterRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Write
-from warren.core.records import ParameterRecord
 
 LOOK_S = 1.0
 """How often a node looks for parameters of nodes that are down."""

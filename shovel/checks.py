@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from warren.core.validation import is_number, term
+from warren.core.definitions.validation import is_number, term
 from warren.shovel.uri import InvalidUri, parse_uri
 
 PREFETCH_MAX: Final = 65_535

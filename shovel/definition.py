@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warren.client.content_header import PROPERTIES, property_octets
-from warren.core.validation import ValidationFailed, is_integer, term
+from warren.core.definitions.validation import ValidationFailed, is_integer, term
 from warren.shovel import checks
 from warren.shovel.checks import Check, Problems
 from warren.shovel.redrive import Back, Death

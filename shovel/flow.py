@@ -37,7 +37,7 @@ class SessionEnded(Exception):
     """The session is over before all was moved that is to be moved; the text says why."""
 
 
-class Progress(NamedTuple):
+class FlowProgress(NamedTuple):
     """So many more messages were moved, and so many were delivered and are not moved.
 
     `waiting_for` is why nothing is moved; empty when something is. `left` messages stay in the
@@ -54,7 +54,7 @@ class Progress(NamedTuple):
 class Flow:
     """`told` hears how it goes; faults of ours are written to `log` and end this flow only."""
 
-    def __init__(self, told: Callable[[Progress], None], log: logging.Logger) -> None:
+    def __init__(self, told: Callable[[FlowProgress], None], log: logging.Logger) -> None:
         self._told = told
         self._log = log
         self._loop = asyncio.get_running_loop()
@@ -210,4 +210,4 @@ class Flow:
         waiting_for = self._destination.blocked or self._refusal
         left = transfer.left
         because = self._left_because if left else ""
-        self._told(Progress(moved, transfer.pending, waiting_for, left, because))
+        self._told(FlowProgress(moved, transfer.pending, waiting_for, left, because))

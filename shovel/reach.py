@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from warren.client.connection import ConnectionFailed, Dial, Target, network
 from warren.client.protocol import Login
-from warren.core.access import AccessControl, LoginRefused, User
-from warren.core.validation import ValidationFailed
+from warren.core.access.access_control import AccessControl, LoginRefused, User
+from warren.core.definitions.validation import ValidationFailed
 from warren.shovel.uri import DEFAULT_PASSWORD, DEFAULT_USER, Uri
 
 OPERATOR = User("operator", frozenset(), unrestricted=True)

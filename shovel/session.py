@@ -15,7 +15,7 @@ from pamqp import commands
 from warren.client.connection import ChannelFailed, Connection, Target, open_any
 from warren.client.events import Delivered
 from warren.shovel.definition import QUEUE_LENGTH, Definition, Source
-from warren.shovel.flow import CHANNEL, Flow, Progress
+from warren.shovel.flow import CHANNEL, Flow, FlowProgress
 from warren.shovel.marking import Marking
 from warren.shovel.redrive import back
 from warren.shovel.transfer import AckMode, Transfer
@@ -41,7 +41,7 @@ class Observer(Protocol):
 
     def running(self, source_uri: str, dest_uri: str) -> None: ...
 
-    def progressed(self, progress: Progress) -> None: ...
+    def progressed(self, progress: FlowProgress) -> None: ...
 
 
 class Session:

@@ -16,16 +16,16 @@ from random import Random
 from typing import Any
 
 from warren.client.connection import Target
-from warren.core.access import AccessControl, User
+from warren.core.access.access_control import AccessControl, User
+from warren.core.definitions.records import ParameterRecord
 from warren.core.log_line import log_event
-from warren.core.periodic import Periodic
 from warren.core.ports import Clock, Conflict, Key, MetadataStore, Precondition, Write
-from warren.core.records import ParameterRecord
+from warren.core.scheduling.periodic import Periodic
 from warren.shovel import definition as definitions
 from warren.shovel.assignments import LOOK_S, Assignments, Place
 from warren.shovel.definition import Definition
 from warren.shovel.reach import ConnectWithin, Reach
-from warren.shovel.status import State, Status, row
+from warren.shovel.status import ShovelState, Status, row
 from warren.shovel.uri import Uri
 from warren.shovel.worker import Worker
 
@@ -133,7 +133,7 @@ class Shovels:
 
     def counts(self) -> dict[str, int]:
         """How many shovels of this node are in which state."""
-        counts = {state.value: 0 for state in State}
+        counts = {state.value: 0 for state in ShovelState}
         for running in self._running.values():
             counts[running.worker.status.state.value] += 1
         return counts
@@ -147,7 +147,7 @@ class Shovels:
         if running is not None:
             worker = running.worker
             return row(key[3], key[2], record.node, worker.status, worker.definition)
-        status = Status(State.STARTING, self._clock.wall_time())
+        status = Status(ShovelState.STARTING, self._clock.wall_time())
         if record.node != self._node:
             status.reason = f"node {record.node} has not answered"
         return row(key[3], key[2], record.node, status, None)

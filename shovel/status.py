@@ -10,7 +10,7 @@ from typing import Any
 from warren.shovel.definition import PROTOCOL, Definition
 
 
-class State(Enum):
+class ShovelState(Enum):
     """STARTING: the shovel connects. RUNNING: it moves what comes. TERMINATED: it failed, and
     waits before it tries again."""
 
@@ -28,7 +28,7 @@ class Status:
     stay at the source, the last one for this reason.
     """
 
-    state: State
+    state: ShovelState
     since: float
     reason: str = ""
     source_uri: str = ""
@@ -39,7 +39,7 @@ class Status:
     left: int = 0
     left_because: str = ""
 
-    def become(self, state: State, now: float, reason: str = "") -> None:
+    def become(self, state: ShovelState, now: float, reason: str = "") -> None:
         if state is not self.state:
             self.since = now
         self.state = state
@@ -66,7 +66,7 @@ def row(
         shown |= {"messages_left": status.left, "left_because": status.left_because}
     if status.waiting_for:
         shown["waiting_for"] = status.waiting_for
-    if status.state is State.RUNNING:
+    if status.state is ShovelState.RUNNING:
         assert definition is not None
         source, destination = definition.source, definition.destination
         said = {

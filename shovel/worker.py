@@ -15,10 +15,10 @@ from warren.core.log_line import log_event, log_fault
 from warren.core.ports import Clock
 from warren.shovel.attempts import Attempts
 from warren.shovel.definition import Definition
-from warren.shovel.flow import Progress, SessionEnded
+from warren.shovel.flow import FlowProgress, SessionEnded
 from warren.shovel.marking import marking
 from warren.shovel.session import Ends, Session
-from warren.shovel.status import State, Status
+from warren.shovel.status import ShovelState, Status
 from warren.shovel.uri import Uri
 
 log = logging.getLogger("warren.shovel")
@@ -42,7 +42,7 @@ class Worker:
         self.name = name
         self.vhost = vhost
         self.definition = definition
-        self.status = Status(State.STARTING, clock.wall_time())
+        self.status = Status(ShovelState.STARTING, clock.wall_time())
         self._target = target
         self._cluster_name = cluster_name
         self._clock = clock
@@ -74,7 +74,7 @@ class Worker:
     def running(self, source_uri: str, dest_uri: str) -> None:
         status = self.status
         status.source_uri, status.dest_uri = source_uri, dest_uri
-        status.become(State.RUNNING, self._clock.wall_time())
+        status.become(ShovelState.RUNNING, self._clock.wall_time())
         log_event(
             log,
             logging.INFO,
@@ -85,7 +85,7 @@ class Worker:
             destination=dest_uri,
         )
 
-    def progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: FlowProgress) -> None:
         status = self.status
         status.moved += progress.moved
         status.pending, status.waiting_for = progress.pending, progress.waiting_for
@@ -113,7 +113,7 @@ class Worker:
         return {"left": status.left, "because": status.left_because} if status.left else {}
 
     def _starts_again(self) -> None:
-        self.status.become(State.STARTING, self._clock.wall_time(), self.status.reason)
+        self.status.become(ShovelState.STARTING, self._clock.wall_time(), self.status.reason)
 
     async def _session(self) -> None:
         definition = self.definition
@@ -135,9 +135,9 @@ class Worker:
     def _failed(self, error: Exception) -> None:
         status = self.status
         status.pending, status.waiting_for = 0, ""
-        state = State.TERMINATED
-        if isinstance(error, ConnectionFailed) and status.state is State.STARTING:
-            state = State.STARTING
+        state = ShovelState.TERMINATED
+        if isinstance(error, ConnectionFailed) and status.state is ShovelState.STARTING:
+            state = ShovelState.STARTING
         reason = str(error)
         if not isinstance(error, ConnectionFailed | ChannelFailed | SessionEnded | ValueError):
             log_fault(log, "shovel_fault", shovel=self.name, vhost=self.vhost)

@@ -24,16 +24,19 @@ import click
 from warren.backup.errors import ShelfRefused
 from warren.extras import install_command
 from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
-from warren.spark_export.snapshot_file import LEASE_S_MAX, utc_text
+from warren.spark_export.snapshot.snapshot_file import LEASE_S_MAX, utc_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from warren.spark_export.cursor import ListedCursor
-    from warren.spark_export.export import Progress
-    from warren.spark_export.manifest import Manifest
-    from warren.spark_export.plan import QueueSelector
-    from warren.spark_export.snapshot import Snapshot
+    from warren.spark_export.export.export import ExportProgress
+    from warren.spark_export.export.lake_table import TableChoice
+    from warren.spark_export.export.manifest import Manifest
+    from warren.spark_export.snapshot.cursor import ListedCursor
+    from warren.spark_export.snapshot.plan import QueueSelector
+    from warren.spark_export.snapshot.snapshot import Snapshot
+
+PARQUET = "parquet"
 
 DAMAGED = 1
 REFUSED = 2
@@ -164,6 +167,15 @@ def export() -> None:
 @click.option("--snapshot", metavar="ID", help="Read this snapshot, and leave it there.")
 @SNAPSHOTS_IN
 @LEASE
+@click.option(
+    "--format",
+    "table_format",
+    default=PARQUET,
+    show_default=True,
+    type=click.Choice([PARQUET, "delta", "iceberg"]),
+    help="Append the files to a table at DEST, exactly once.",
+)
+@click.option("--table", metavar="CATALOG.NAMESPACE.TABLE", help="Of Iceberg.")
 @click.option("--master", default="local[*]", show_default=True, help="Of Spark.")
 @click.option("--parallelism", type=click.IntRange(min=1), help="Tasks at once, at most.")
 @click.option("--progress", is_flag=True, help="Show how far it is.")
@@ -188,6 +200,8 @@ def run(
     snapshot: str | None,
     snapshot_directory: Path | None,
     lease: float,
+    table_format: str,
+    table: str | None,
     master: str,
     parallelism: int | None,
     progress: bool,
@@ -201,9 +215,9 @@ def run(
     left as it is.
     """
     with _explained():
-        from warren.spark_export import export as exports
-        from warren.spark_export.manifest import check_export_id
-        from warren.spark_export.options import parse_options
+        from warren.spark_export.export import export as exports
+        from warren.spark_export.export.manifest import check_export_id
+        from warren.spark_export.snapshot.options import parse_options
 
         given = {
             "headers": headers,
@@ -225,6 +239,7 @@ def run(
             lease_s=lease,
             snapshot=_snapshot_path(directory, snapshot, snapshot_directory) if snapshot else None,
             snapshot_directory=snapshot_directory,
+            table=_table_choice(table_format, table),
         )
         # Before Spark is started, which takes seconds.
         name = check_export_id(export_id or exports.default_export_id())
@@ -253,7 +268,7 @@ def run(
 def verify(destination: str, export_id: str | None, every: bool, as_json: bool) -> None:
     """Read the files of an export in DEST, and of those it is based on."""
     with _explained():
-        from warren.spark_export import manifest as manifests
+        from warren.spark_export.export import manifest as manifests
 
         if every:
             chosen = manifests.list_manifests(destination)
@@ -287,7 +302,7 @@ def verify(destination: str, export_id: str | None, every: bool, as_json: bool) 
 def list_exports(destination: str, as_json: bool) -> None:
     """List the finished exports in DEST."""
     with _explained():
-        from warren.spark_export.manifest import list_manifests
+        from warren.spark_export.export.manifest import list_manifests
 
         manifests = list_manifests(destination)
     if as_json:
@@ -308,8 +323,8 @@ def list_exports(destination: str, as_json: bool) -> None:
 def schema(headers: str, body: str, as_json: bool) -> None:
     """Print the columns of an export."""
     with _explained():
-        from warren.spark_export.options import parse_options
-        from warren.spark_export.schema import columns
+        from warren.spark_export.decode.schema import columns
+        from warren.spark_export.snapshot.options import parse_options
 
         chosen = columns(parse_options({"headers": headers, "bodyFormat": body}))
     if as_json:
@@ -346,7 +361,7 @@ def create_snapshot(
 ) -> None:
     """Make a snapshot of the store in the data directory DIR, and print its id."""
     with _explained():
-        from warren.spark_export.snapshot import create
+        from warren.spark_export.snapshot.snapshot import create
 
         made = create(
             directory,
@@ -375,8 +390,8 @@ def create_snapshot(
 def list_of_snapshots(directory: Path, as_json: bool) -> None:
     """List the snapshots in the store of the data directory DIR, and the cursors of streams."""
     with _explained():
-        from warren.spark_export.cursor import find_cursors
-        from warren.spark_export.snapshot import list_snapshots, pins_directory
+        from warren.spark_export.snapshot.cursor import find_cursors
+        from warren.spark_export.snapshot.snapshot import list_snapshots, pins_directory
 
         found = list_snapshots(directory)
         cursors = find_cursors(pins_directory(directory))
@@ -412,7 +427,7 @@ def release_snapshot(
     """Remove snapshots, and cursors with theirs; what only they kept is freed."""
     with _explained():
         from warren.persist.pins import NAME
-        from warren.spark_export.snapshot import load_snapshot, pins_directory
+        from warren.spark_export.snapshot.snapshot import load_snapshot, pins_directory
 
         paths = [
             _snapshot_path(directory, name, snapshot_directory)
@@ -437,7 +452,7 @@ def extend_snapshot(
 ) -> None:
     """Keep a snapshot for so long from now on."""
     with _explained():
-        from warren.spark_export.snapshot import open_snapshot
+        from warren.spark_export.snapshot.snapshot import open_snapshot
 
         path = _snapshot_path(directory, snapshot, snapshot_directory)
         extended = open_snapshot(path).extend(lease)
@@ -450,20 +465,30 @@ def extend_snapshot(
 
 
 def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -> QueueSelector:
-    from warren.spark_export.plan import QueueSelector
+    from warren.spark_export.snapshot.plan import QueueSelector
 
     return QueueSelector(vhost, queues or None, pattern)
 
 
+def _table_choice(table_format: str, name: str | None) -> TableChoice | None:
+    from warren.spark_export.export.lake_table import TableChoice
+
+    if table_format != PARQUET:
+        return TableChoice(table_format, name)
+    if name is not None:
+        raise OptionRefused("option --table is for --format iceberg")
+    return None
+
+
 def _snapshot_path(directory: Path, snapshot: str, elsewhere: Path | None) -> Path:
-    from warren.spark_export.snapshot import snapshot_path
+    from warren.spark_export.snapshot.snapshot import snapshot_path
 
     return snapshot_path(directory, snapshot, elsewhere)
 
 
 def _end_cursor(pins: Path, name: str) -> None:
     from warren.persist.cursors import NAME
-    from warren.spark_export.cursor import end_cursor
+    from warren.spark_export.snapshot.cursor import end_cursor
 
     if not NAME.fullmatch(name):
         raise OptionRefused(f"{name!r} is neither the id of a snapshot nor the name of a cursor")
@@ -517,7 +542,7 @@ def _spark(master: str) -> Iterator[SparkSession]:
 class ProgressBar:
     """Draws on the standard error output."""
 
-    def __call__(self, told: Progress) -> None:
+    def __call__(self, told: ExportProgress) -> None:
         filled = BAR_WIDTH * told.units // max(told.units_total, 1)
         bar = "#" * filled + "." * (BAR_WIDTH - filled)
         text = f"\r[{bar}] {told.units}/{told.units_total} shares, {told.octets_total} bytes"

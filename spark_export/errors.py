@@ -61,6 +61,10 @@ class DataLost(SparkExportError):
     """Messages are gone that should have been read (`failOnDataLoss`)."""
 
 
+class TableRefused(SparkExportError):
+    """A table of a lakehouse that cannot be reached, or cannot take these rows."""
+
+
 class RecordDamaged(SparkExportError):
     """A record is not what was written (mode FAILFAST)."""
 

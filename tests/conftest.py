@@ -34,6 +34,8 @@ for finder in sys.meta_path:
     if isinstance(finder, AssertionRewritingHook):
         finder._must_rewrite.discard("warren")
 
+TESTS = Path(__file__).parent
+
 NAMED_BY = {
     "spark": {"SparkSession"},
     "cluster": {"RunningCluster", "EtcdServer", "find_etcd"},
@@ -97,7 +99,7 @@ def _put_in_order(items: list[pytest.Item]) -> None:
     The scheduler hands modules out in this order.
     """
     modules = sorted({item.path for item in items})
-    houses = [[*house] for _, house in groupby(modules, lambda module: module.parent)]
+    houses = [[*house] for _, house in groupby(modules, _house)]
     turns = {
         module: _turn(module, number / len(house))
         for house in houses
@@ -106,11 +108,16 @@ def _put_in_order(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (turns[item.path], item.path))
 
 
+def _house(module: Path) -> str:
+    """The folder below `tests` that it is in, also in a room of it."""
+    return module.relative_to(TESTS).parts[0]
+
+
 def _turn(module: Path, share_of_house: float) -> float:
     """When the module is handed out: 0 is the beginning of the run, 1 its end."""
     if _uses_spark(module):
         return -1.0
-    return share_of_house * (WAITING_SHARE if module.parent.name in WAITING else 1.0)
+    return share_of_house * (WAITING_SHARE if _house(module) in WAITING else 1.0)
 
 
 def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Dir | None:

@@ -39,7 +39,7 @@ def test_imports_are_found_but_for_those_of_type_checkers(tmp_path: Path) -> Non
     houses(
         tmp_path,
         core="import os",
-        amqp="from warren.core.queue import Queue",
+        amqp="from warren.core.queues.queue import Queue",
         mgmt="import warren.amqp.server\nfrom warren import core, config\n"
         "if TYPE_CHECKING:\n    from warren.persist import Storage",
         persist="def late():\n    from warren.core import ports",

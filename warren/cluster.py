@@ -22,14 +22,14 @@ from warren import __version__
 from warren.addresses import Purpose, refusal
 from warren.clock import EndingClock, LoopClock
 from warren.config import ClusterConfig, Listener, SslOptions
-from warren.core.alarms import Alarms
-from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.periodic import Periodic
-from warren.core.placement import Placement
 from warren.core.ports import MetadataStore, Stored, Write
-from warren.core.records import QueueRecord
+from warren.core.queues.placement import Placement
+from warren.core.resources.alarms import Alarms
+from warren.core.scheduling.periodic import Periodic
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import EtcdClient, EtcdError
@@ -49,6 +49,7 @@ from warren.mirror.members.membership import (
 )
 from warren.mirror.members.presence import Presence
 from warren.mirror.members.quota_news import QuotaNews
+from warren.mirror.members.trace_news import TraceNews
 from warren.mirror.messages.calls import Calls
 from warren.mirror.messages.origin import origin_name
 from warren.mirror.messages.post import Post
@@ -223,8 +224,7 @@ class Cluster:
         )
         try:
             host = config.advertised_host or _host_of(self._node_name)
-            port = listening.getsockname()[1]
-            joined = await self.membership.join(host, port, __version__)
+            joined = await self.membership.join(host, listening.getsockname()[1], __version__)
             self.membership.on_lease_lost = self._lease_lost
             self.metadata = await ClusterMetadata.open(
                 self._etcd,
@@ -325,6 +325,7 @@ class Cluster:
         """Answer the other nodes from now on, and look for them."""
         AlarmNews(node.alarms, node.growth, self.post)
         QuotaNews(node, self.post)
+        TraceNews(node.tracer, self.post, self.calls)
         self.mirroring.attach(node, self._new_backing)
         self.post.watch(on_up=lambda name: None, on_down=self._link_down)
         # Whoever waits for a queue is answered when it is known what a mirror here had of it.
@@ -688,8 +689,7 @@ def _etcd_tls(options: SslOptions | None) -> ssl.SSLContext | None:
 
 
 def _host_of(node_name: str) -> str:
-    _, _, host = node_name.rpartition("@")
-    return host
+    return node_name.rpartition("@")[2]
 
 
 def known_cluster(directory: DataDirectory | None) -> str | None:

@@ -25,10 +25,10 @@ from warren.config import (
     Listener,
     checked_node_name,
 )
-from warren.core.information_unit import parse_bytes
-from warren.core.memory_monitor import Absolute, Fraction
-from warren.core.password import ALGORITHMS
-from warren.core.pattern import compile_permission
+from warren.core.access.password import ALGORITHMS
+from warren.core.patterns.pattern import compile_permission
+from warren.core.resources.information_unit import parse_bytes
+from warren.core.resources.memory_monitor import Absolute, Fraction
 
 FRAME_MIN = 4096
 # RabbitMQ's cap for messages, whatever is configured.
@@ -83,6 +83,22 @@ def _octets_a_second(text: str) -> int:
     if octets < 1 << 20:
         raise ValueError(text)
     return octets
+
+
+def _trace_octets(text: str) -> int:
+    octets = parse_bytes(text)
+    if octets < 64 << 10:
+        raise ValueError(text)
+    return octets
+
+
+def _otlp_endpoint(text: str) -> str:
+    """With the path that OTLP has for traces, unless there is one."""
+    found = re.fullmatch(r"(https?://[^/?#\s@]+)(/[^\s?#]*)?", text)
+    if found is None:
+        raise ValueError(text)
+    path = (found[2] or "").rstrip("/")
+    return found[1] + (path or "/v1/traces")
 
 
 def _one_of(*choices: str) -> Kind:
@@ -290,6 +306,11 @@ KEYS: Mapping[str, Kind] = {
     "snapshot_rate": Kind(
         _octets_a_second, "bytes a second such as 16MB, 64MiB or 67108864, from 1MiB on"
     ),
+    "trace.size_limit": Kind(_trace_octets, "bytes such as 64MB, 64MiB or 67108864, from 64KiB on"),
+    "opentelemetry.endpoint": Kind(
+        _otlp_endpoint, "an address such as http://localhost:4318 or https://host/v1/traces"
+    ),
+    "opentelemetry.service_name": TEXT,
     "alarms.block_all_publishers": BOOLEAN,
     "collect_statistics_interval": MILLISECONDS,
     "load_definitions": FILE,

@@ -34,7 +34,7 @@ from warren.config import (
     SslOptions,
     TcpOptions,
 )
-from warren.core.memory_monitor import Limit
+from warren.core.resources.memory_monitor import Limit
 
 
 def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
@@ -43,7 +43,6 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
     values = Values(chosen)
     one = values.one
     loopback_default = () if one("loopback_users") else tuple(defaults.loopback_users)
-    configure, write, read = defaults.default_permissions
     return Config(
         data_dir=one("data_dir", defaults.data_dir),
         node_name=one("node_name", defaults.node_name),
@@ -72,11 +71,7 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         default_user=one("default_user", defaults.default_user),
         default_pass=one("default_pass", defaults.default_pass),
         default_vhost=one("default_vhost", defaults.default_vhost),
-        default_permissions=(
-            one("default_permissions.configure", configure),
-            one("default_permissions.write", write),
-            one("default_permissions.read", read),
-        ),
+        default_permissions=_default_permissions(values, defaults),
         default_user_tags=values.names("default_user_tags.$tag", defaults.default_user_tags),
         loopback_users=frozenset(values.names("loopback_users.$user", loopback_default)),
         password_rule=_password_rule(values),
@@ -92,6 +87,9 @@ def assemble(chosen: Mapping[str, Mapping[str, Any]]) -> Config:
         alarms_block_all=one("alarms.block_all_publishers", defaults.alarms_block_all),
         snapshot_limit=values.limit("snapshot_limit", defaults.snapshot_limit),
         snapshot_rate=one("snapshot_rate", defaults.snapshot_rate),
+        trace_size_limit=one("trace.size_limit", defaults.trace_size_limit),
+        otel_endpoint=one("opentelemetry.endpoint"),
+        otel_service_name=one("opentelemetry.service_name", defaults.otel_service_name),
         http_listeners=_http_listeners(values, defaults.http_listeners),
         http_tls_listeners=_https_listeners(values),
         http_ssl=_http_ssl(values),
@@ -232,6 +230,15 @@ def _tcp(values: Values) -> TcpOptions:
         receive_buffer_bytes=one("recbuf", None),
         linger_s=one("linger.timeout", 0) if one("linger.on", False) else None,
     )
+
+
+def _default_permissions(values: Values, defaults: Config) -> tuple[str, str, str]:
+    kinds = ("configure", "write", "read")
+    configure, write, read = (
+        values.one(f"default_permissions.{kind}", default)
+        for kind, default in zip(kinds, defaults.default_permissions, strict=True)
+    )
+    return configure, write, read
 
 
 VALIDATOR = "credential_validator"

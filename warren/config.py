@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, Self, TypeAlias, get_args
 
-from warren.core.disk_monitor import DEFAULT_LIMIT, DEFAULT_SNAPSHOT_LIMIT
-from warren.core.memory_monitor import DEFAULT_WATERMARK, Limit
-from warren.core.paging import DEFAULT_PAGING_RATIO
-from warren.core.password import DEFAULT_ALGORITHM
+from warren.core.access.password import DEFAULT_ALGORITHM
+from warren.core.backing.paging import DEFAULT_PAGING_RATIO
+from warren.core.resources.disk_monitor import DEFAULT_LIMIT, DEFAULT_SNAPSHOT_LIMIT
+from warren.core.resources.memory_monitor import DEFAULT_WATERMARK, Limit
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical", "none"]
 RatesMode: TypeAlias = Literal["basic", "detailed", "none"]
@@ -205,6 +205,11 @@ class Config:
     total_memory_bytes: int | None = None
     memory_paging_ratio: float = DEFAULT_PAGING_RATIO
     disk_free_limit: Limit = DEFAULT_LIMIT
+    # What the recorded lives of messages may take of the disk.
+    trace_size_limit: int = 64 << 20
+    # Where spans go, and what the service is called there; None: nowhere.
+    otel_endpoint: str | None = None
+    otel_service_name: str = "warren"
     snapshot_limit: Limit = DEFAULT_SNAPSHOT_LIMIT
     # Octets a second that all readers of snapshots over HTTP together get.
     snapshot_rate: int = 64 << 20

@@ -31,9 +31,9 @@ import uvloop
 from warren.amqp.connection import Connection
 from warren.clock import LoopClock, MovableClock
 from warren.config import Config, Listener
-from warren.core.alarms import Resource
 from warren.core.node import Node
 from warren.core.ports import Commit
+from warren.core.resources.alarms import Resource
 from warren.faults import NodeFailed
 from warren.node import RunningNode
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, cast
 
 from warren.addresses import Purpose, opened
 from warren.config import Config, Listener, SslOptions
-from warren.core.disk_monitor import DiskMonitor
 from warren.core.log_line import log_event
-from warren.core.memory_monitor import MemoryMonitor
 from warren.core.node import Node
+from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.memory_monitor import MemoryMonitor
 from warren.federation.links import Links
 from warren.mgmt.http.listeners import Audience, HttpListeners, ProtocolFactory
 from warren.mgmt.managed_node import ManagedNode, OpenListener

@@ -10,19 +10,19 @@ import logging
 import time
 from collections.abc import Callable
 
-from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.paging import Pager
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.log_line import log_event
-from warren.core.paging import Pager
 from warren.core.ports import Clock, MetadataStore
-from warren.core.variable_queue import VariableQueue
-from warren.core.waiting import at_risk
+from warren.core.scheduling.waiting import at_risk
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.deleted_queues import DeletedQueues
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
 from warren.persist.group_commit import OnFault, SyncThread
-from warren.persist.recovery import STORE_DIRECTORY, Progress, Recovery, StorageRefused
-from warren.persist.storage import Limits, Storage, empty_transient
+from warren.persist.recovery import STORE_DIRECTORY, Recovery, RecoveryCounts, StorageRefused
+from warren.persist.storage import Storage, StorageSizes, empty_transient
 
 log = logging.getLogger("warren.storage")
 
@@ -35,10 +35,10 @@ class RecoveryProgress:
     """How far recovery is; told by its thread, asked for on the loop, and logged now and then."""
 
     def __init__(self) -> None:
-        self._progress: Progress | None = None
+        self._progress: RecoveryCounts | None = None
         self._logged_at = time.monotonic()
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: RecoveryCounts) -> None:
         self._progress = progress
         now = time.monotonic()
         if now - self._logged_at >= LOG_PROGRESS_S:
@@ -61,7 +61,7 @@ class MessageStorage:
 
     @classmethod
     async def recover(
-        cls, directory: DataDirectory, report: Callable[[Progress], None]
+        cls, directory: DataDirectory, report: Callable[[RecoveryCounts], None]
     ) -> Recovery:
         """Find what is on disk. `report` is called in another thread.
 
@@ -95,7 +95,7 @@ class MessageStorage:
         on_flow: Callable[[bool], None],
         on_trouble: Callable[[Exception | None], None],
         on_fault: OnFault,
-        limits: Limits,
+        limits: StorageSizes,
         pinned_max: Callable[[], int],
     ) -> MessageStorage:
         names = ("journal", "paging", "tidying")
@@ -124,7 +124,7 @@ class MessageStorage:
         """What makes the backing queues of the node."""
 
         def new(spec: BackingSpec) -> BackingQueue:
-            store = self.storage.open(spec.queue_id, durable=spec.durable)
+            store = self.storage.open(spec.queue_id, durable=spec.durable, beside=spec.beside)
             return VariableQueue(store, pager, mode=spec.mode)
 
         return new

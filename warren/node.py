@@ -34,35 +34,37 @@ from warren.amqp.starting import StartingListener
 from warren.clock import LoopClock
 from warren.config import ClusterConfig, Config
 from warren.config import Listener as Address
-from warren.core.access import AccessControl, create_defaults
-from warren.core.alarms import Alarms, Resource
-from warren.core.backing_queue import BackingQueue, BackingSpec
-from warren.core.disk_monitor import DiskMonitor
+from warren.core.access.access_control import AccessControl, create_defaults
+from warren.core.access.password import Passwords
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.paging import Pager
+from warren.core.definitions.records import QueueRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.field import Table
 from warren.core.log_line import log_event, log_fault
-from warren.core.memory_monitor import MemoryMonitor, limit_bytes, total_memory
-from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node, default_server_properties
-from warren.core.paging import Pager
-from warren.core.password import Passwords
-from warren.core.periodic import Periodic
 from warren.core.ports import MetadataStore
-from warren.core.records import QueueRecord
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.resources.alarms import Alarms, Resource
+from warren.core.resources.disk_monitor import DiskMonitor
+from warren.core.resources.memory_monitor import MemoryMonitor, limit_bytes, total_memory
+from warren.core.scheduling.periodic import Periodic
 from warren.faults import Faults, NodeFailed
 from warren.federation.links import Links
 from warren.federation.sets import COMPONENT as UPSTREAM_SET
 from warren.federation.upstream import COMPONENT as UPSTREAM
 from warren.message_storage import MessageStorage, RecoveryProgress
+from warren.message_traces import MessageTraces
+from warren.node_refused import NodeRefused
 from warren.open_files import descriptors
 from warren.persist.data_directory import DataDirectory
 from warren.persist.deleted_queues import DeletedQueues, no_notes
-from warren.persist.filesystem import RealFileSystem
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
-from warren.persist.second_copy import SecondCopy, expect_definitions
-from warren.persist.storage import Limits
+from warren.persist.second_copy import expect_definitions
+from warren.persist.storage import StorageSizes
+from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL
 from warren.shovel.shovels import Shovels
@@ -86,10 +88,6 @@ STOP_GRACE_S = 2.0
 
 Joined: TypeAlias = Callable[[], Awaitable[None]]
 """Told that a node that starts is in its cluster."""
-
-
-class NodeRefused(Exception):
-    """The node cannot start as it is configured; the text says why and what to do."""
 
 
 class Ending(Enum):
@@ -134,7 +132,10 @@ class RunningNode:
         self._memory = memory
         self._disk = disk
         self.cluster = cluster
-        self._second_copy: _SecondCopyThread | None = None
+        self._traces = MessageTraces(
+            node, None if directory is None else directory.path, faults.report
+        )
+        self._second_copy: SecondCopyThread | None = None
         self.management: Management | None = None
         # Set when somebody asks the node to stop.
         self.stop_wanted = asyncio.Event()
@@ -213,10 +214,11 @@ class RunningNode:
                 cluster,
                 faults,
             )
+            await running._traces.start(config)
             if cluster is not None:
                 await cluster.serve(running.node)
             elif directory is not None:
-                running._second_copy = _SecondCopyThread(
+                running._second_copy = SecondCopyThread(
                     metadata, directory, loop, clock, faults.report
                 )
             await running._define(config)
@@ -280,7 +282,7 @@ class RunningNode:
                 on_flow=alarms.set_flow,
                 on_trouble=lambda error: disk.writes_fail(error is not None),
                 on_fault=faults.report,
-                limits=Limits(config.store_file_bytes_max, config.embed_below)._replace(
+                limits=StorageSizes(config.store_file_bytes_max, config.embed_below)._replace(
                     open_files_max=descriptors().log_files
                 ),
                 pinned_max=lambda: _pinned_max(config, directory.path),
@@ -442,6 +444,7 @@ class RunningNode:
             shovels=self.shovels,
             federation=self.federation,
         )
+        management.managed.span_exporter = self._traces.exporter
         self.management = management
         await management.start()
 
@@ -546,6 +549,7 @@ class RunningNode:
             self.messages.stop()
         if self._second_copy is not None:
             self._second_copy.close()
+        await self._traces.stop()
         await _close(self._metadata, self._directory, self.cluster)
 
     async def show(self, config: Config) -> None:
@@ -616,35 +620,6 @@ def _own_metadata(
         on_fault=on_fault,
     )
     return store, store.deleted_queues
-
-
-class _SecondCopyThread:
-    """The copy of a node's own definitions, with the thread that writes it."""
-
-    def __init__(
-        self,
-        metadata: MetadataStore,
-        directory: DataDirectory,
-        loop: asyncio.AbstractEventLoop,
-        clock: LoopClock,
-        on_fault: OnFault,
-    ) -> None:
-        assert isinstance(metadata, LmdbMetadataStore)
-        self._thread = SyncThread("definitions-copy", on_fault)
-        self._copy = SecondCopy(
-            metadata,
-            RealFileSystem(),
-            directory.path,
-            bytes.fromhex(directory.node_id),
-            run=self._thread.run,
-            call_on_loop=loop.call_soon_threadsafe,
-            call_later=clock.call_later,
-        )
-
-    def close(self) -> None:
-        self._copy.stop()
-        self._thread.close()
-        self._copy.close()
 
 
 async def _join(

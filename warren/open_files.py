@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from warren.core.descriptors import Descriptors, share_out
+from warren.core.resources.descriptors import Descriptors, share_out
 
 UNLIMITED = 1 << 30
 """Stands for no limit at all."""

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from warren.conf_keys import KEYS, Kind
 from warren.conf_values import DISCOVERY, assemble
 from warren.config import Config
-from warren.core.pattern import InvalidPattern
+from warren.core.patterns.pattern import InvalidPattern
 from warren.unused_keys import AS_IT_IS, FAMILIES, UNUSED
 
 SETTING = re.compile(r"\s*(?P<key>[^=\s#]+)\s*=\s*(?P<value>.*?)\s*\Z")

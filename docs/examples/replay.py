@@ -1,7 +1,8 @@
-"""Publish the messages of a time once more, to another exchange.
+"""Publish some of the messages of a queue once more, to another exchange.
 
     spark-submit replay.py /var/lib/warren orders \\
-        2026-01-31T12:00 2026-01-31T13:00 amqp://user:password@broker/shop orders-again
+        "enqueued_at >= '2026-01-31T12:00' AND variant_get(headers, '$.tenant', 'string') = 'x'" \\
+        amqp://user:password@broker/shop orders-again
 
 The messages stay in their queue. Each keeps its routing key, properties and headers; one without a
 message id gets one that says which it is, so that who runs this twice can tell.
@@ -16,14 +17,12 @@ from pyspark.sql import functions as F
 
 
 def replay(
-    spark: SparkSession, store: str, queue: str, start: str, end: str, url: str, exchange: str
+    spark: SparkSession, store: str, queue: str, condition: str, url: str, exchange: str
 ) -> None:
-    """Times are ISO 8601, UTC without a zone; `end` is exclusive. On return all is confirmed."""
+    """Those for which a condition in Spark's SQL holds. On return all are confirmed."""
     messages = (
         spark.read.format("warren")
         .option("queue", queue)
-        .option("startingTimestamp", start)
-        .option("endingTimestamp", end)
         # Types of headers are kept, apart from the sizes of integers.
         .option("headers", "variant")
         # Rather none than some of them.
@@ -32,9 +31,10 @@ def replay(
     )
     message_id = F.concat_ws("-", F.lit("replay"), "queue", F.col("seq").cast("string"))
     (
-        messages.withColumn("message_id", F.coalesce("message_id", message_id))
-        # A column says more than an option; and the broker compares the user with ours.
-        .drop("exchange", "user_id")
+        messages.where(condition)
+        .withColumn("message_id", F.coalesce("message_id", message_id))
+        # The broker compares the user with ours.
+        .drop("user_id")
         # One publisher keeps the order; leave it out where that is of no importance.
         .coalesce(1)
         .write.format("warren")
@@ -48,4 +48,4 @@ def replay(
 
 
 if __name__ == "__main__":
-    replay(SparkSession.builder.appName("replay").getOrCreate(), *sys.argv[1:7])
+    replay(SparkSession.builder.appName("replay").getOrCreate(), *sys.argv[1:6])

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
-from warren.core.binding import Binding, DestinationKind
+from warren.core.exchanges.binding import Binding, DestinationKind
+from warren.core.exchanges.routing import DEFAULT_EXCHANGE
 from warren.core.field import from_json, to_json
-from warren.core.queue import Queue
-from warren.core.routing import DEFAULT_EXCHANGE
-from warren.core.topology_access import check_binding
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.topology_access import check_binding
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound

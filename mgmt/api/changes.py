@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.core.audit import audit as put_on_record
+from warren.core.access.audit import audit as put_on_record
 from warren.mgmt import waiting
 from warren.mgmt.http.request import ApiRequest
 

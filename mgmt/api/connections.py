@@ -9,9 +9,9 @@ from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.amqp.peer import client_name
 from warren.amqp.tls_session import TlsSession
-from warren.core.consumers import NO_LIMIT
 from warren.core.field import to_json
-from warren.core.message_stats import MessageStats
+from warren.core.messages.message_stats import MessageStats
+from warren.core.queues.consumers import NO_LIMIT
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.consumers import consumer_row

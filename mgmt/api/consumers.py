@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from warren.amqp.consumer import ChannelConsumer
-from warren.core.consumers import NO_LIMIT, Consumer
 from warren.core.field import to_json
-from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
+from warren.core.queues.consumers import NO_LIMIT, Consumer
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ObjectNotFound
 from warren.mgmt.http.listing import Listing, Row, answer, answer_rows

@@ -17,13 +17,13 @@ from typing import Any
 
 from warren import __version__
 from warren.config import LOG_LEVELS, LogLevel
-from warren.core.access import LoginRefused
-from warren.core.memory_monitor import Absolute, Fraction, Limit
-from warren.core.message import Message
-from warren.core.priority_queue import PriorityQueue
-from warren.core.queue import Queue
-from warren.core.records import QueueRecord
-from warren.core.validation import is_integer, is_number
+from warren.core.access.access_control import LoginRefused
+from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.definitions.records import QueueRecord
+from warren.core.definitions.validation import is_integer, is_number
+from warren.core.messages.message import Message
+from warren.core.queues.queue import Queue
+from warren.core.resources.memory_monitor import Absolute, Fraction, Limit
 from warren.log_output import change_level, reopen_files
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import cluster_name, config_files, memory_breakdown
@@ -332,10 +332,11 @@ def _unacknowledged_rows(
     queue: Queue, storage_id: int, messages: Iterable[Message]
 ) -> Iterator[dict[str, Any]]:
     backing = queue.backing
-    highest = len(backing.levels) - 1 if isinstance(backing, PriorityQueue) else 0
     levels: dict[int, list[int]] = {}
     for message in messages:
-        level = min(message.envelope.priority, highest)
+        level = 0
+        if isinstance(backing, PriorityQueue):
+            level = backing.level_number(message.envelope)
         levels.setdefault(level, []).append(message.position)
     for level, positions in sorted(levels.items()):
         yield {"queue_id": f"{storage_id + level:016x}", "ranges": list(_ranges(positions))}

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from warren.core.delay_queue import DelayQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError
-from warren.core.exchange import DelayedExchange
+from warren.core.exchanges.exchange import DelayedExchange
 from warren.core.field import to_json
-from warren.core.message import Message
-from warren.core.queue import Queue
-from warren.core.records import QueueRecord
+from warren.core.messages.message import Message
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.delay_queue import DelayQueue
 from warren.mgmt import quorum_members
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.exchanges import exchange_of

@@ -32,6 +32,7 @@ from warren.mgmt.api import (
     session,
     shovels,
     snapshots,
+    trace,
     unclaimed,
     users,
     vhosts,
@@ -66,6 +67,7 @@ def peers(managed: ManagedNode, cluster: Cluster) -> Peers:
             *shovels.ENDPOINTS,
             *federation.ENDPOINTS,
             *snapshots.FOR_NODES,
+            *trace.ENDPOINTS,
         ],
     )
 
@@ -101,6 +103,7 @@ def all_endpoints(log_in: session.LogIn) -> list[Endpoint]:
         *shovels.ENDPOINTS,
         *federation.ENDPOINTS,
         *snapshots.ENDPOINTS,
+        *trace.ENDPOINTS,
     ]
 
     async def describe(request: ApiRequest) -> Any:

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import CommandInvalid
-from warren.core.exchange import Exchange
+from warren.core.exchanges.exchange import Exchange
+from warren.core.exchanges.routing import DEFAULT_EXCHANGE
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
-from warren.core.routing import DEFAULT_EXCHANGE
-from warren.core.topology_access import check_exchange
-from warren.core.vhost import VirtualHost
+from warren.core.vhosts.topology_access import check_exchange
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply

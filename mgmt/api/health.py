@@ -7,11 +7,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from warren.core.alarms import Alarm, Resource
-from warren.core.firehose import TracedClient
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
+from warren.core.messages.message_observer import TracedClient
 from warren.core.ports import Commit
-from warren.core.vhost import VirtualHost
+from warren.core.resources.alarms import Alarm, Resource
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.certificates import expiry_times
 from warren.mgmt.http.endpoint import Endpoint, Reply
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound

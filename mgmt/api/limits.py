@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.core.access import NoSuchUser
+from warren.core.access.access_control import NoSuchUser
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.validation_texts import told_of_validation
 from warren.mgmt.http.endpoint import Endpoint, Right

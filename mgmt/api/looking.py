@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from warren.amqp.connection import Connection
-from warren.core.consumers import Consumer
 from warren.core.errors import BrokerError
-from warren.core.message import Message
-from warren.core.message_filter import MessageState, Subject, parse_filter
-from warren.core.queue import Queue
+from warren.core.messages.message import Message
+from warren.core.messages.message_filter import MessageState, Subject, parse_filter
+from warren.core.queues.consumers import Consumer
+from warren.core.queues.queue import Queue
 from warren.mgmt.api.queues import ListedQueue, leader_of, queue_of
 from warren.mgmt.http.endpoint import Endpoint, JsonLines
 from warren.mgmt.http.errors import ApiError, BadRequest, from_broker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from warren.core.pattern import InvalidPattern, compile_pattern
-from warren.core.queue_type import QUORUM
+from warren.core.patterns.pattern import InvalidPattern, compile_pattern
+from warren.core.queues.queue_type import QUORUM
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.overview import check_node
 from warren.mgmt.http.endpoint import Endpoint, Right

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from warren.core.errors import AccessRefused, BrokerError
-from warren.core.queue import Queue
-from warren.core.queue_type import STREAM
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import STREAM
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.looking import SHOWN_BYTES, message_rows
 from warren.mgmt.api.queues import ListedQueue, leader_of, queue_of

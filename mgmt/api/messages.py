@@ -16,11 +16,12 @@ from warren.amqp.properties import MalformedProperties, encode_properties
 from warren.amqp.publishing import PublishRoutes
 from warren.core.errors import BrokerError, ConnectionFault, Unsupported
 from warren.core.field import from_json, to_json
-from warren.core.firehose import TracedClient
-from warren.core.message import Envelope, Message
-from warren.core.message_stats import MessageStats
-from warren.core.settlement import PENDING, REJECTED
-from warren.core.stock import Stock
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.message_stats import MessageStats
+from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.messages.stock import Stock
+from warren.core.queues.queue import Fetched, Queue
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
@@ -113,6 +114,11 @@ async def publish(request: ApiRequest) -> Any:
             vhost.quotas.take(dict.fromkeys(queues, Stock(1, len(body))))
         except BrokerError as error:
             raise _as_told(error) from error
+    client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
+    if vhost.observer is not None:
+        vhost.observer.published(client, envelope, body, queues)
+        if not queues:
+            vhost.observer.unroutable(envelope, True)
     exchange.published_in += 1
     exchange.published_out += len(queues)
     confirms = _OneConfirm()
@@ -189,6 +195,13 @@ ACK_MODES = (
 )
 
 
+async def _got_one(queue: Queue, client: TracedClient) -> Fetched:
+    try:
+        return await through(queue.get_one(False, client))
+    except Unsupported as error:
+        raise BadRequest(f"540 {error.text}") from error
+
+
 async def get(request: ApiRequest) -> Any:
     try:
         vhost, queue = queue_of(request)
@@ -214,10 +227,7 @@ async def get(request: ApiRequest) -> Any:
     async def fetch() -> Message | None:
         if queue.deleted:
             return None
-        try:
-            message, _, at = await through(queue.get_one(False, client))
-        except Unsupported as error:
-            raise BadRequest(f"540 {error.text}") from error
+        message, _, at = await _got_one(queue, client)
         if message is not None and at is not queue:
             # The queue has moved: what it had given before is in it again, and so is this.
             at.requeue([message], delivered=False)

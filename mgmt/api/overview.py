@@ -9,10 +9,10 @@ from typing import Any
 
 from warren import __version__
 from warren.amqp.sasl import offered
-from warren.core.backing_queue import QUEUE_BYTES
+from warren.core.backing.backing_queue import QUEUE_BYTES
 from warren.core.errors import BrokerError
-from warren.core.exchange import EXCHANGE_TYPES, FederationUpstreamExchange
-from warren.core.parameters import CLUSTER_NAME
+from warren.core.exchanges.exchange import EXCHANGE_TYPES, FederationUpstreamExchange
+from warren.core.policies.parameters import CLUSTER_NAME
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.blocked import node_columns

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from warren.core.limits import COMPONENT as VHOST_LIMITS
-from warren.core.parameters import CLUSTER_NAME, INTERNAL_CLUSTER_ID, Parameter
-from warren.core.validation import NotThere
-from warren.core.vhost import VirtualHost
+from warren.core.access.limits import COMPONENT as VHOST_LIMITS
+from warren.core.definitions.validation import NotThere
+from warren.core.policies.parameters import CLUSTER_NAME, INTERNAL_CLUSTER_ID, Parameter
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.policies import policy_row
 from warren.mgmt.api.validation_texts import told_of_validation

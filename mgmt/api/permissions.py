@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from warren.core.access import NoSuchUser
+from warren.core.access.access_control import NoSuchUser
+from warren.core.definitions.records import PermissionRecord, TopicPermissionRecord
+from warren.core.definitions.validation import NoSuchVhost
 from warren.core.node import Node
-from warren.core.pattern import InvalidPattern
+from warren.core.patterns.pattern import InvalidPattern
 from warren.core.ports import Commit
-from warren.core.records import PermissionRecord, TopicPermissionRecord
-from warren.core.validation import NoSuchVhost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from warren.core.policy import Policy
-from warren.core.validation import NotThere
-from warren.core.vhost import VirtualHost
+from warren.core.definitions.validation import NotThere
+from warren.core.policies.policy import Policy
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.validation_texts import told_of_validation
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 
 from warren.amqp.connection import Connection
 from warren.amqp.names import checked_new_name, clean_name
-from warren.core.backing_queue import BackingQueueStatus
+from warren.core.backing.backing_queue import BackingQueueStatus
 from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
-from warren.core.queue import Queue
-from warren.core.queue_type import CLASSIC, QUORUM, STREAM
-from warren.core.stream_queue import StreamQueue
-from warren.core.topology_access import check_queue
-from warren.core.vhost import VirtualHost
+from warren.core.queues.deduplicating_queue import DeduplicatingQueue
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM
+from warren.core.vhosts.topology_access import check_queue
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt import quorum_members
 from warren.mgmt.api import stats_json
+from warren.mgmt.api.backing_status import OF_ERLANG, backing_status, offsets
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
@@ -92,9 +93,7 @@ class QueueRows:
                 **self._consumers_of_quorum(queue),
                 **({"message_stats": stats} if stats else {}),
                 "memory": status.memory_bytes,
-                "reductions": 0,
-                "reductions_details": {"rate": 0.0},
-                "garbage_collection": {},
+                **OF_ERLANG,
                 "open_files": dict.fromkeys(self._members(queue)["members"], 0),
             }
         if queue.settings.type is STREAM:
@@ -103,13 +102,11 @@ class QueueRows:
                 **self._policy(listed),
                 **self._state(queue),
                 **lengths.levels(*figures.LENGTHS),
-                **self._offsets(queue),
+                **offsets(queue, self._node.name),
                 "consumers": queue.consumer_total,
                 **({"message_stats": stats} if stats else {}),
                 "memory": status.memory_bytes,
-                "reductions": 0,
-                "reductions_details": {"rate": 0.0},
-                "garbage_collection": {},
+                **OF_ERLANG,
             }
         return {
             **self.basics(listed),
@@ -120,11 +117,10 @@ class QueueRows:
             **self._consumers(queue),
             **({"message_stats": stats} if stats else {}),
             **({"messages_waiting": queue.waiting} if queue.settings.counts_returns else {}),
-            "backing_queue_status": _backing_status(status),
+            **_deduplication(queue),
+            "backing_queue_status": backing_status(status),
             "memory": status.memory_bytes,
-            "reductions": 0,
-            "reductions_details": {"rate": 0.0},
-            "garbage_collection": {},
+            **OF_ERLANG,
             "recoverable_slaves": None,
             "head_message_timestamp": None,
         }
@@ -317,15 +313,6 @@ class QueueRows:
             row["message_bytes_unacknowledged"] = unacked_bytes
         return row
 
-    def _offsets(self, queue: Queue) -> Row:
-        """How many read a stream, all of them here, and the offsets of its first message and of the
-        next one."""
-        row: Row = {"readers": {self._node.name: queue.consumer_total}}
-        if isinstance(queue, StreamQueue):
-            row["first_offset"] = queue.log.first
-            row["next_offset"] = queue.log.committed
-        return row
-
     def _where(self, queue: Queue, status: BackingQueueStatus) -> Row:
         """How many messages and octets are in memory, on disk and unacknowledged."""
         ready_bytes = queue.backing.ready_bytes
@@ -352,28 +339,6 @@ class QueueRows:
 def _moment(wall_time: float) -> str:
     """Seconds since 1970 as people read them."""
     return datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="milliseconds")
-
-
-def _backing_status(status: BackingQueueStatus) -> Row:
-    start, count, end = status.delta
-    return {
-        "mode": status.mode,
-        "version": 1,
-        "q1": status.q1,
-        "q2": status.q2,
-        "delta": ["delta", start, count, 0, end],
-        "q3": status.q3,
-        "q4": status.q4,
-        "len": status.len,
-        "target_ram_count": (
-            "infinity" if status.target_ram_count is None else status.target_ram_count
-        ),
-        "next_seq_id": status.next_seq_id,
-        "avg_ingress_rate": status.avg_ingress_rate,
-        "avg_egress_rate": status.avg_egress_rate,
-        "avg_ack_ingress_rate": status.avg_ack_ingress_rate,
-        "avg_ack_egress_rate": status.avg_ack_egress_rate,
-    }
 
 
 class QueuesElsewhere:
@@ -620,3 +585,12 @@ ENDPOINTS = [
         summary="Synchronise a mirrored queue",
     ),
 ]
+
+
+def _deduplication(queue: Queue) -> Row:
+    """Of a queue that takes each message id once, where it is led: how many ids it may remember and
+    does, and how many messages it has dropped since it is here."""
+    if not isinstance(queue, DeduplicatingQueue):
+        return {}
+    window = queue.settings.deduplication_window
+    return {"deduplication": {"window": window, "ids": queue.ids, "duplicates": queue.duplicates}}

@@ -9,12 +9,12 @@ from typing import Any
 
 from warren.core.erlang_text import binary_text
 from warren.core.field import to_json
-from warren.core.matcher import Matcher
-from warren.core.pattern import InvalidPattern, compile_pattern
-from warren.core.queue import Queue
-from warren.core.queue_type import QUORUM
-from warren.core.quorum_queue import QuorumQueue
-from warren.core.redelivery import DELIVERY_COUNT
+from warren.core.patterns.matcher import Matcher
+from warren.core.patterns.pattern import InvalidPattern, compile_pattern
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import QUORUM
+from warren.core.queues.quorum_queue import QuorumQueue
+from warren.core.queues.redelivery import DELIVERY_COUNT
 from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound

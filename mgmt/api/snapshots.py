@@ -13,7 +13,7 @@ import re
 import secrets
 from typing import Any
 
-from warren.core.access import NoSuchUser, User
+from warren.core.access.access_control import NoSuchUser, User
 from warren.core.errors import AccessRefused
 from warren.extras import install_command
 from warren.mgmt.api.changes import audit

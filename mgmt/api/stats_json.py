@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from warren.core.message_stats import MessageStats
+from warren.core.messages.message_stats import MessageStats
 from warren.mgmt.http.errors import BadRequest
 from warren.mgmt.http.request import ApiRequest
 from warren.mgmt.statistics import figures

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from warren.core.message import Message
-from warren.core.queue import Queue
-from warren.core.settlement import PENDING, REJECTED
+from warren.core.messages.message import Message
+from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.queues.queue import Queue
 from warren.mgmt.api.changes import audit
 from warren.mgmt.http.endpoint import Endpoint, Right
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound

@@ -5,9 +5,9 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import Any
 
-from warren.core.limits import validate_user_limits
-from warren.core.password import DEFAULT_ALGORITHM
-from warren.core.records import UserRecord
+from warren.core.access.limits import validate_user_limits
+from warren.core.access.password import DEFAULT_ALGORITHM
+from warren.core.definitions.records import UserRecord
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.permissions import permission_rows, topic_permission_rows
 from warren.mgmt.definitions import items

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from warren.core.validation import ValidationFailed
+from warren.core.definitions.validation import ValidationFailed
 from warren.mgmt.http.errors import BadRequest
 
 PREFIX = "Validation failed"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
+from warren.core.definitions.records import VirtualHostRecord
+from warren.core.definitions.validation import term
 from warren.core.field import SHORT_STRING_MAX
-from warren.core.queue_type import DEFAULT_TYPES
-from warren.core.records import VirtualHostRecord
-from warren.core.validation import term
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue_type import DEFAULT_TYPES
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api import stats_json
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.permissions import permission_rows, topic_permission_rows
@@ -57,7 +57,7 @@ class VhostRows:
             **said,
             "default_queue_type": kind or NO_QUEUE_TYPE,
             "metadata": {**said, **({"default_queue_type": kind} if kind else {})},
-            "tracing": vhost.firehose is not None,
+            "tracing": vhost.observation.firehose is not None,
             "cluster_state": {self._request.node.name: "running"},
             **self._figures(vhost),
         }

@@ -27,6 +27,7 @@ FAMILIES = {
     "quorum": "Members of quorum queues",
     "messages": "Messages",
     "delayed": "Delayed messages",
+    "trace": "Lives of messages",
     "shovels": "Shovels",
     "federation": "Federation",
     "node": "The node",

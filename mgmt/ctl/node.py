@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from warren.core.information_unit import parse_bytes
+from warren.core.resources.information_unit import parse_bytes
 from warren.mgmt.ctl.call import Call, as_json
 from warren.mgmt.ctl.declaration import argument, command, option, optional, several
 from warren.mgmt.ctl.errors import (

@@ -13,9 +13,9 @@ import logging
 from hashlib import sha256
 from pathlib import Path
 
+from warren.core.definitions.validation import NotThere
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.validation import NotThere
 from warren.mgmt.definitions.errors import DefinitionsFileRefused, DefinitionsRefused
 from warren.mgmt.definitions.items import parse
 from warren.mgmt.definitions.load import import_definitions

@@ -21,11 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from heapq import merge
 from typing import Any, TypeAlias
 
-from warren.core.field import json_text, to_json
-from warren.core.node import Node
-from warren.core.parameters import INTERNAL_CLUSTER_ID
-from warren.core.ports import Key
-from warren.core.records import (
+from warren.core.definitions.records import (
     GlobalParameterRecord,
     PermissionRecord,
     PolicyRecord,
@@ -33,7 +29,11 @@ from warren.core.records import (
     UserRecord,
     VirtualHostRecord,
 )
-from warren.core.validation import NoSuchVhost
+from warren.core.definitions.validation import NoSuchVhost
+from warren.core.field import json_text, to_json
+from warren.core.node import Node
+from warren.core.policies.parameters import INTERNAL_CLUSTER_ID
+from warren.core.ports import Key
 from warren.mgmt.definitions.names import IMPORTED_HASH, RESERVED_PREFIX, VERSION
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.messages.jobs import COMPONENT as MESSAGE_JOB

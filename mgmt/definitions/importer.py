@@ -14,19 +14,19 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from warren.core.access import NoSuchUser
-from warren.core.binding import Binding
+from warren.core.access.access_control import NoSuchUser
+from warren.core.access.limits import effective, validate_user_limits
+from warren.core.access.password import DEFAULT_ALGORITHM, OLDEST_ALGORITHM
+from warren.core.definitions.records import VirtualHostRecord
+from warren.core.definitions.validation import NoSuchVhost
 from warren.core.errors import BrokerError, PreconditionFailed
-from warren.core.exchange import INTERNAL_USER
-from warren.core.limits import effective, validate_user_limits
+from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.exchange import INTERNAL_USER
 from warren.core.log_line import log_event
 from warren.core.node import Node
-from warren.core.password import DEFAULT_ALGORITHM, OLDEST_ALGORITHM
 from warren.core.ports import Commit
-from warren.core.queue_arguments import check_properties
-from warren.core.records import VirtualHostRecord
-from warren.core.validation import NoSuchVhost
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue_arguments import check_properties
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.definitions import items
 from warren.mgmt.definitions.errors import (
     DefinitionsRefused,

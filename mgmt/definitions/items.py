@@ -11,6 +11,7 @@ from binascii import Error as Base64Error
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from warren.core.definitions.validation import term
 from warren.core.field import (
     NESTED_TOO_DEEP,
     SHORT_STRING_MAX,
@@ -19,7 +20,6 @@ from warren.core.field import (
     from_json,
     nested_too_deep,
 )
-from warren.core.validation import term
 from warren.mgmt.definitions.errors import InvalidItem, InvalidUser, NotDefinitions
 
 Item: TypeAlias = Mapping[str, Any]

@@ -16,10 +16,10 @@ import gc
 import logging
 from typing import Any, NamedTuple
 
+from warren.core.definitions.validation import NoSuchVhost
 from warren.core.log_line import log_event
 from warren.core.node import Node
 from warren.core.ports import Clock, Commit, MetadataStore
-from warren.core.validation import NoSuchVhost
 from warren.mgmt.definitions import items
 from warren.mgmt.definitions.errors import DefinitionsRefused
 from warren.mgmt.definitions.importer import Import, Importer

@@ -10,10 +10,10 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from warren.core.access import LoginRefused, User
-from warren.core.login_throttle import FORGIVEN_S, LoginThrottled
+from warren.core.access.access_control import LoginRefused, User
+from warren.core.access.login_throttle import FORGIVEN_S, LoginThrottled
 from warren.core.node import Node
-from warren.core.node_counts import HTTP
+from warren.core.vhosts.node_counts import HTTP
 from warren.mgmt.http.errors import CHALLENGE, ApiError, LoginFailed, NotAuthorised
 
 LOCAL_USER = "warren-ctl"

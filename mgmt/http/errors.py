@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from warren.core.definitions.validation import NotThere, ValidationFailed
 from warren.core.errors import AccessRefused, BrokerError, NotFound
-from warren.core.validation import NotThere, ValidationFailed
 from warren.mgmt.definitions.errors import DefinitionsRefused
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from warren.amqp.accepting import Acceptor
-from warren.core.descriptors import HTTP_MAX
 from warren.core.log_line import log_fault
+from warren.core.resources.descriptors import HTTP_MAX
 
 log = logging.getLogger("warren.http")
 

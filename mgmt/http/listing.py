@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from warren.core.matcher import TooSlow
-from warren.core.pattern import InvalidPattern, PatternTooLarge, compile_pattern
+from warren.core.patterns.matcher import TooSlow
+from warren.core.patterns.pattern import InvalidPattern, PatternTooLarge, compile_pattern
 from warren.mgmt.http.errors import ApiError, BadRequest
 from warren.mgmt.http.request import ApiRequest, boolean
 from warren.mgmt.http.slices import CHUNK, chunks, first_sorted

@@ -11,8 +11,8 @@ from aiohttp import web
 
 from warren.core.errors import AccessRefused
 from warren.core.field import NESTED_TOO_DEEP, nested_too_deep
-from warren.core.topology_access import Asking
-from warren.core.vhost import VirtualHost
+from warren.core.vhosts.topology_access import Asking
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.caller import Caller
 from warren.mgmt.http.errors import OBJECT_CLOSED, BadRequest, NotAuthorised, ObjectNotFound
 

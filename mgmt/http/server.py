@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage
 
-from warren.core.access import User
+from warren.core.access.access_control import User
 from warren.core.errors import BrokerError
 from warren.core.log_line import log_fault
 from warren.mgmt.http.caller import (

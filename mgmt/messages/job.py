@@ -2,9 +2,9 @@
 
 It goes through the queue once, from the oldest message to the last one there was when it began. A
 message that is to leave is taken out of the queue first, so that no consumer gets it; it is pending
-until all queues it goes to have it safe (`core/succession.py`), and forgotten in a later batch of
-the log. So at any moment it is in the old queue or in the new ones. After a crash it may be in
-both, and the old one counts as redelivered.
+until all queues it goes to have it safe (`core/messages/succession.py`), and forgotten in a later
+batch of the log. So at any moment it is in the old queue or in the new ones. After a crash it may
+be in both, and the old one counts as redelivered.
 
 A message that cannot go where it is to go is not taken out: it stays, and the job says why.
 """
@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from warren.core.access import User
+from warren.core.access.access_control import User
 from warren.core.errors import BrokerError, PreconditionFailed
-from warren.core.message import Message
-from warren.core.message_filter import MessageState, Subject, Test, parse_filter
+from warren.core.messages.message import Message
+from warren.core.messages.message_filter import MessageState, Subject, Test, parse_filter
+from warren.core.messages.stock import Stock
+from warren.core.messages.succession import Succession
 from warren.core.node import Node
-from warren.core.queue import Queue
-from warren.core.stock import Stock
-from warren.core.stream_queue import StreamQueue
-from warren.core.succession import Succession
+from warren.core.queues.queue import Queue
+from warren.core.queues.stream_queue import StreamingQueue
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
 from warren.mgmt.messages.plan import Action, Plan, seconds
 from warren.mgmt.messages.targets import Find, Stays, Target, targets
@@ -161,7 +161,7 @@ class Job:
     async def _find_range(self) -> None:
         """Find where in the stream a replay begins and ends. Raises `BrokerError`."""
         stream, plan = self.queue, self.plan
-        if not isinstance(stream, StreamQueue):
+        if not isinstance(stream, StreamingQueue):
             raise PreconditionFailed(f"queue '{stream.name}' is not a stream any more")
         if plan.first is not None or plan.since is not None:
             first = plan.first or 0
@@ -282,7 +282,15 @@ class Job:
                 else:
                     self._move(message, target)
 
+    def _report(self, message: Message, target: Target | None) -> None:
+        """Observers hear what is about to be done with it."""
+        observer = self._vhost.observer
+        if observer is not None:
+            envelope, queues = (message.envelope, ()) if target is None else target[::-1]
+            observer.taken(self.queue, self.plan.action.value, envelope, queues)
+
     def _delete(self, message: Message) -> None:
+        self._report(message, None)
         self.queue.settle_out((message,))
         self.queue.ways_out.purged += 1
         self.done += 1
@@ -299,6 +307,7 @@ class Job:
         self._send(message, target, lambda: self._arrived(message), lambda: self._lost(message))
 
     def _send(self, message: Message, target: Target, done: Any, missed: Any) -> None:
+        self._report(message, target)
         self.under_way += 1
         self._bytes_under_way += message.body_bytes
         self._succession.publish(target.queues, target.envelope, message.body, done, missed)

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from warren.core.access import User
+from warren.core.access.access_control import User
+from warren.core.definitions.validation import NotThere, ValidationFailed
 from warren.core.errors import BrokerError
 from warren.core.log_line import log_event, log_fault
-from warren.core.message_filter import InvalidFilter
+from warren.core.messages.message_filter import InvalidFilter
 from warren.core.node import Node
-from warren.core.queue import Queue
-from warren.core.validation import NotThere, ValidationFailed
+from warren.core.queues.queue import Queue
 from warren.mgmt.messages.job import Job, JobState
 from warren.mgmt.messages.plan import InvalidPlan, Plan, parse_plan
 from warren.mgmt.waiting import taken

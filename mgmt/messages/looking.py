@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from warren.core.backing_queue import MirroredLevel
-from warren.core.message import PAGED_OUT, Message
-from warren.core.message_filter import MessageState, Subject, Test
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.messages.message import PAGED_OUT, Message
+from warren.core.messages.message_filter import MessageState, Subject, Test
 from warren.core.node import Node
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import Breather, first_sorted
 
 PEEK_COUNT = 64

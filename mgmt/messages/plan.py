@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from warren.core.message_filter import parse_filter
+from warren.core.messages.message_filter import parse_filter
 from warren.mgmt.messages.looking import parse_place
 from warren.shovel.redrive import Back, Death
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from warren.client.content_header import MalformedContent
-from warren.core.access import User
-from warren.core.dead_letter import carbon_copies
+from warren.core.access.access_control import User
 from warren.core.errors import AccessRefused
 from warren.core.field import Field, long, longstr, to_text
-from warren.core.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message
 from warren.core.node import Node
-from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.dead_letter import carbon_copies
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.messages.plan import Action, Plan
 from warren.shovel.redrive import LeftBehind, back
 

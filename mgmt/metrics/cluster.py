@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Rows, Values, labels, written

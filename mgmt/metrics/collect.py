@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from warren import __version__
 from warren.amqp.channel import Channel
-from warren.core.message_stats import NOTHING, MessageStats
-from warren.core.node_counts import Death
-from warren.core.queue import Queue
-from warren.core.queue_type import QueueType
-from warren.core.vhost import VirtualHost
+from warren.core.messages.message_stats import NOTHING, MessageStats
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import QueueType
+from warren.core.vhosts.node_counts import Death
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.overview import cluster_name
 from warren.mgmt.blocked import NAMED_MAX, blocked
 from warren.mgmt.http.slices import chunks

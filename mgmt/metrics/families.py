@@ -9,8 +9,8 @@ import math
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
-from warren.core.message_stats import MessageStats
-from warren.core.queue import Queue
+from warren.core.messages.message_stats import MessageStats
+from warren.core.queues.queue import Queue
 from warren.mgmt.managed_node import ManagedNode
 from warren.mgmt.metrics.exposition import Metric, Values
 from warren.mgmt.quorum_members import operations, term_of

@@ -28,8 +28,8 @@ from warren.mgmt.migrate.report import (
 from warren.mgmt.migrate.run import (
     Audience,
     Listed,
+    MigrationProgress,
     Options,
-    Progress,
     QueueResult,
     list_queues,
     move_messages,
@@ -167,7 +167,7 @@ class Teller(Audience):
         self._told_at = self._began
         self._trouble = ""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: MigrationProgress) -> None:
         self._trouble = ""
         now = time.monotonic()
         if self._shown and now >= self._told_at + TELL_EVERY_S:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from warren.mgmt.migrate.definitions import Fate, Outcome
-from warren.mgmt.migrate.run import Listed, Progress, QueueResult
+from warren.mgmt.migrate.run import Listed, MigrationProgress, QueueResult
 
 IDS_SHOWN = 10
 
@@ -60,7 +60,7 @@ def messages_text(results: Sequence[QueueResult], elapsed_s: float) -> list[str]
     return lines
 
 
-def progress_text(progress: Progress, elapsed_s: float) -> str:
+def progress_text(progress: MigrationProgress, elapsed_s: float) -> str:
     per_s = progress.moved / elapsed_s if elapsed_s else 0.0
     left = f"{progress.left / per_s:.0f} s left" if per_s else "no time known"
     return (

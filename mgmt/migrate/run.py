@@ -83,7 +83,7 @@ class QueueResult:
         return not (in_the_way or self.unacked or self.source_after or self.doubtful)
 
 
-class Progress(NamedTuple):
+class MigrationProgress(NamedTuple):
     queue: str
     moved: int
     left: int
@@ -93,7 +93,7 @@ class Progress(NamedTuple):
 class Audience:
     """Who hears how it goes on. This one keeps quiet."""
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: MigrationProgress) -> None:
         """A message or more were moved."""
 
     def quiet(self) -> None:
@@ -336,7 +336,7 @@ class _Run:
         result.moved += count
         self._moved += count
         self._left = max(0, self._left - count)
-        self._audience.progress(Progress(result.name, self._moved, self._left))
+        self._audience.progress(MigrationProgress(result.name, self._moved, self._left))
 
     def _result(self, queue: Listed) -> QueueResult:
         key = (queue.vhost, queue.name)

@@ -29,12 +29,12 @@ from warren.mgmt.perf.worker import (
     Ended,
     Failed,
     Order,
-    Progress,
     Ready,
     Report,
     Role,
     Share,
     Started,
+    WorkerReport,
     work,
 )
 
@@ -223,7 +223,7 @@ class Conductor:
                 each.is_ready = True
             case Started(at_ns):
                 each.started_ns = at_ns
-            case Progress(tally, blocked):
+            case WorkerReport(tally, blocked):
                 each.blocked = blocked
                 self._add(tally)
             case Ended(tally):

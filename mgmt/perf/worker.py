@@ -71,7 +71,7 @@ class Started:
 
 
 @dataclass(slots=True)
-class Progress:
+class WorkerReport:
     """What happened since the last report; how many connections the broker blocks."""
 
     tally: Tally
@@ -89,7 +89,7 @@ class Failed:
     tally: Tally
 
 
-Report: TypeAlias = Ready | Started | Progress | Ended | Failed
+Report: TypeAlias = Ready | Started | WorkerReport | Ended | Failed
 
 
 def work(share: Share, pipe: Connection) -> None:
@@ -234,7 +234,7 @@ class Worker:
 
     def _report_progress(self) -> None:
         blocked = sum(link.blocked for link in self._links)
-        self._pipe.send(Progress(self._tally.take(), blocked))
+        self._pipe.send(WorkerReport(self._tally.take(), blocked))
         self._timer = self._loop.call_later(PROGRESS_S, self._report_progress)
 
 

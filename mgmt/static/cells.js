@@ -84,5 +84,6 @@ export const to = {
   channel: (name) => `#/channels/${encodeURIComponent(name)}`,
   user: (name) => `#/users/${encodeURIComponent(name)}`,
   vhost: (name) => `#/vhosts/${encodeURIComponent(name)}`,
+  life: (vhost, id) => `#/trace/${encodeURIComponent(vhost)}/${encodeURIComponent(id)}`,
   node: (name) => `#/nodes/${encodeURIComponent(name)}`,
 };

@@ -15,6 +15,7 @@ const BADGES = [
   ["Age", "x-max-age", "max-age", "messages are kept for %"],
   ["DLim", "x-delivery-limit", "delivery-limit", "a message may come back % times"],
   ["Wait", "x-redelivery-delay", "redelivery-delay", "returns wait for % ms"],
+  ["Dedup", "x-message-deduplication-window", null, "each of the last % message ids is taken once"],
   ["AE", "alternate-exchange", "alternate-exchange", "what matches no binding goes to %"],
 ];
 /** Shown in another way, or without a meaning of their own. */

@@ -17,6 +17,7 @@ import { policiesPage } from "./page_policies.js";
 import { queuePage } from "./page_queue.js";
 import { queuesPage } from "./page_queues.js";
 import { shovelsPage } from "./page_shovels.js";
+import { lifePage, tracePage } from "./page_trace.js";
 import { userPage, usersPage } from "./page_users.js";
 import { vhostPage, vhostsPage } from "./page_vhosts.js";
 import { clearNotices, failed, leavePage, reason } from "./notices.js";
@@ -43,6 +44,8 @@ const ROUTES = [
   ["policies", policiesPage],
   ["shovels", shovelsPage],
   ["federation", federationPage],
+  ["trace", tracePage],
+  ["trace/:vhost/:message", lifePage],
   ["limits", limitsPage],
   ["definitions", definitionsPage],
   ["nodes", nodesPage],

@@ -301,6 +301,8 @@ function described(queue) {
     Arguments: table(queue.arguments),
     Ready: count(queue.messages_ready),
     Unacknowledged: count(queue.messages_unacknowledged),
+    "Duplicates dropped":
+      queue.deduplication === undefined ? null : count(queue.deduplication.duplicates),
     "Waiting to return": queue.messages_waiting === undefined ? null : count(queue.messages_waiting),
     Total: count(queue.messages),
     "In memory": queue.type === "classic" ? count(queue.messages_ram) : null,

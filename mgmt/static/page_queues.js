@@ -38,6 +38,11 @@ export const QUEUE_ARGUMENTS = [
     title: "classic queues: how many milliseconds each return waits",
   },
   {
+    key: "x-message-deduplication-window",
+    value: 10000,
+    title: "classic queues: how many message ids are taken once each",
+  },
+  {
     key: "x-dead-letter-strategy",
     value: "at-least-once",
     title: "quorum queues: at-most-once or at-least-once",

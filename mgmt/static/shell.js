@@ -28,6 +28,7 @@ const ADMIN_LINKS = [
   ["policies", "Policies", () => session.isPolicymaker],
   ["shovels", "Shovels", () => session.isMonitor],
   ["federation", "Federation", () => session.isMonitor || session.isPolicymaker],
+  ["trace", "Lives of messages", () => session.isMonitor],
   ["limits", "Limits", () => session.isAdministrator],
   ["definitions", "Definitions", () => session.isAdministrator],
   ["nodes", "Nodes", () => session.isMonitor],

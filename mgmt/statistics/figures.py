@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
-from warren.core.exchange import Exchange
-from warren.core.message_stats import MessageStats
-from warren.core.queue import Queue
+from warren.core.exchanges.exchange import Exchange
+from warren.core.messages.message_stats import MessageStats
+from warren.core.queues.queue import Queue
 from warren.mgmt.statistics.history import Figures
 from warren.mgmt.statistics.track import Kind
 

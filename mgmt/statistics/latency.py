@@ -17,7 +17,7 @@ from typing import NamedTuple
 from warren.amqp.channel import Channel
 from warren.amqp.consumer import ChannelConsumer
 from warren.core.node import Node
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.metrics.exposition import Metric, head, labels, number
 

@@ -19,10 +19,10 @@ from weakref import WeakKeyDictionary
 
 from warren.amqp.connection import Connection
 from warren.core.log_line import log_fault
-from warren.core.message_stats import MessageStats
+from warren.core.messages.message_stats import MessageStats
 from warren.core.node import Node
-from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.slices import chunks
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.detail import Detail

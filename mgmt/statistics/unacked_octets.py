@@ -13,9 +13,9 @@ from itertools import chain
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
 from warren.amqp.consumer import ChannelConsumer
-from warren.core.message import Message
+from warren.core.messages.message import Message
 from warren.core.node import Node
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 from warren.mgmt.http.slices import chunks
 
 AT_ONCE = 20_000

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from warren.core.records import QueueRecord
+from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import NOTHING, Position
 
 

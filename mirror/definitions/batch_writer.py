@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from warren.core.record_format import encode_path
+from warren.core.definitions.record_format import encode_path
 from warren.mirror.definitions.codec import Keys
 from warren.mirror.definitions.etcd import EtcdClient, EtcdHistoryLost
 from warren.mirror.definitions.etcd_messages import (

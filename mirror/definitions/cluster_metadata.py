@@ -22,8 +22,8 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from warren.core.definition_replica import Replica
-from warren.core.definition_table import Change
+from warren.core.definitions.definition_replica import Replica
+from warren.core.definitions.definition_table import Change
 from warren.core.log_line import log_event
 from warren.core.ports import Commit, Precondition, Write
 from warren.mirror.definitions.batch_writer import BatchWriter, Decision, WriterSuperseded
@@ -40,8 +40,8 @@ from warren.mirror.definitions.etcd import (
 )
 from warren.mirror.definitions.history import (
     DefinitionHistory,
+    HistoryProgress,
     HistoryStream,
-    Progress,
     Revision,
     Unread,
 )
@@ -386,7 +386,7 @@ class ClusterMetadata(SharedDefinitions):
 
     async def _look_after(self) -> None:
         """Notice, while nothing is written, that etcd is lost or that the watch has stalled."""
-        progress = Progress(0, 0)
+        progress = HistoryProgress(0, 0)
         stream, applied = self._stream, self._revision
         while True:
             await asyncio.sleep(self._check_interval_s)

@@ -1,8 +1,8 @@
 """Definitions as etcd keeps them.
 
 - Key: `<prefix of the cluster>/definitions/`, then the path of the definition
-  (`core/record_format.py`). etcd has no limit on keys that a name could reach, so all of the path
-  is there.
+  (`core/definitions/record_format.py`). etcd has no limit on keys that a name could reach, so all
+  of the path is there.
 - Value: MessagePack of [value format, transient, escaped, record]. The version of a definition is
   the revision at which its key was written last. (What etcd calls the version of a key counts
   anew when that is deleted: a node that was cut off could take a new definition for the one it
@@ -11,9 +11,8 @@
 
 from __future__ import annotations
 
-from warren.core.definition_table import Change
-from warren.core.ports import Key, Stored
-from warren.core.record_format import (
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.record_format import (
     UNREADABLE,
     decode_path,
     encode_path,
@@ -21,7 +20,8 @@ from warren.core.record_format import (
     record_from,
     unpacked,
 )
-from warren.core.records import RECORD_TYPES
+from warren.core.definitions.records import RECORD_TYPES
+from warren.core.ports import Key, Stored
 from warren.mirror.definitions.etcd_messages import end_of
 
 VALUE_FORMAT = 1

@@ -16,10 +16,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from warren.core.definition_table import Change
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.record_format import UNREADABLE, decode_path
 from warren.core.log_line import log_event
 from warren.core.ports import Key
-from warren.core.record_format import UNREADABLE, decode_path
 from warren.mirror.definitions.cluster_log import logger
 from warren.mirror.definitions.codec import (
     Keys,
@@ -62,7 +62,7 @@ class Revision(NamedTuple):
     unread: Sequence[Unread] = ()
 
 
-class Progress(NamedTuple):
+class HistoryProgress(NamedTuple):
     """`changed_at` is the revision of the youngest batch of any node, `now` that of etcd."""
 
     changed_at: int
@@ -77,7 +77,7 @@ class DefinitionHistory:
         self._keys = keys
         self.etcd_cluster = 0
 
-    async def progress(self, at_least: int = 0) -> Progress:
+    async def progress(self, at_least: int = 0) -> HistoryProgress:
         """How far etcd is, as a majority of its members sees it: at a revision already seen."""
         answer = await self._etcd.range(
             Range(
@@ -91,7 +91,7 @@ class DefinitionHistory:
         )
         self._expect_same(answer.header, at_least)
         changed_at = answer.kvs[0].mod_revision if answer.kvs else 0
-        return Progress(changed_at, answer.header.revision)
+        return HistoryProgress(changed_at, answer.header.revision)
 
     async def snapshot(self) -> AsyncIterator[Revision]:
         """All definitions of one revision, in slices. Raises `NewerDefinition`."""

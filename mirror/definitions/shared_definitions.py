@@ -30,10 +30,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from warren.core.definition_table import Change, CompletedCommit, DefinitionTable, Watcher
+from warren.core.definitions.definition_table import (
+    Change,
+    CompletedCommit,
+    DefinitionTable,
+    Watcher,
+)
+from warren.core.definitions.record_format import encode_path
 from warren.core.log_line import log_fault
 from warren.core.ports import Commit, Key, Precondition, Unreadable, Write
-from warren.core.record_format import encode_path
 from warren.mirror.definitions.cluster_log import logger
 from warren.mirror.definitions.codec import encode_definition
 

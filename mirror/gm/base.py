@@ -12,12 +12,12 @@ from enum import Enum
 from random import Random
 from typing import NamedTuple
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.circulation import Circulation
 from warren.mirror.gm.effects import Confirmed, Effect, Send, SetTimer, Stopped
 from warren.mirror.gm.errors import NotJoined
-from warren.mirror.gm.messages import Activity, Catchup, Entry, Message
+from warren.mirror.gm.messages import Activity, Catchup, MemberNews, Message
 from warren.mirror.gm.record_access import RecordAccess
 from warren.mirror.gm.ring_links import RingLinks
 from warren.mirror.gm.view import View
@@ -36,7 +36,7 @@ NEW, JOINING, JOINED = Phase.NEW, Phase.JOINING, Phase.JOINED
 DRAINING, STOPPED = Phase.DRAINING, Phase.STOPPED
 
 
-class Limits(NamedTuple):
+class GmLimits(NamedTuple):
     """`held_bytes_max` bounds what is buffered and pending when this member broadcasts.
 
     Others' messages are accepted beyond it; they are bounded at their senders. From half of it on
@@ -54,7 +54,7 @@ class Limits(NamedTuple):
     """How long a member waits that is to be there from the beginning, until it joins by itself."""
 
 
-LIMITS = Limits()
+LIMITS = GmLimits()
 
 
 class Ignored:
@@ -80,7 +80,7 @@ class MemberBase:
         me: MemberId,
         epoch: int,
         rng: Random,
-        limits: Limits = LIMITS,
+        limits: GmLimits = LIMITS,
         *,
         strict: bool = False,
     ) -> None:
@@ -173,7 +173,7 @@ class MemberBase:
         known = self._circulation.known()
         self._send(self._view.right, Catchup(self.epoch, self._view.version, position, known))
 
-    def _send_activity(self, entries: list[Entry]) -> None:
+    def _send_activity(self, entries: list[MemberNews]) -> None:
         position = self._links.next_position()
         message = Activity(self.epoch, self._view.version, position, tuple(entries))
         self._send(self._view.right, message)

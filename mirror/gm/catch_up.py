@@ -17,12 +17,12 @@ from collections.abc import Collection, Iterable, Mapping
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.errors import Inconsistent
 from warren.mirror.gm.member_state import MemberState
-from warren.mirror.gm.messages import NONE, Entry, Known
+from warren.mirror.gm.messages import NONE, Known, MemberNews
 
 
 def missed(
     mine: Mapping[MemberId, MemberState], left: Iterable[Known], owned: Collection[MemberId]
-) -> list[Entry]:
+) -> list[MemberNews]:
     """The activity that the left neighbour's knowledge makes up for.
 
     Members that only the left neighbour knows of were erased since: they are passed over. Raises
@@ -39,24 +39,24 @@ def missed(
     return entries
 
 
-def _returned(state: MemberState, known: Known) -> Entry:
+def _returned(state: MemberState, known: Known) -> MemberNews:
     """Of a member this one owns: what the left neighbour has seen has gone round."""
     if known.last_pub > state.last_pub or known.acked > state.acked:
         raise Inconsistent(f"left knows {known.member} up to {_range(known)}, its owner {state}")
     count = max(0, known.last_pub - state.acked)
     pubs = known.pending[len(known.pending) - count :]
     acked = known.acked if known.acked > state.last_ack else NONE
-    return Entry(known.member, state.acked + 1, pubs, acked)
+    return MemberNews(known.member, state.acked + 1, pubs, acked)
 
 
-def _news(state: MemberState, known: Known) -> Entry:
+def _news(state: MemberState, known: Known) -> MemberNews:
     """Of any other: what the left neighbour has seen and this member has not."""
     if not state.acked <= known.acked <= state.last_pub <= known.last_pub:
         raise Inconsistent(f"left knows {known.member} up to {_range(known)}, I know {state}")
     count = known.last_pub - state.last_pub
     pubs = known.pending[len(known.pending) - count :]
     acked = known.acked if known.acked > state.acked else NONE
-    return Entry(known.member, state.last_pub + 1, pubs, acked)
+    return MemberNews(known.member, state.last_pub + 1, pubs, acked)
 
 
 def _range(known: Known) -> str:

@@ -19,14 +19,14 @@ from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.catch_up import missed
 from warren.mirror.gm.errors import Inconsistent
 from warren.mirror.gm.member_state import MemberState, cost
-from warren.mirror.gm.messages import NONE, Entry, Known
+from warren.mirror.gm.messages import NONE, Known, MemberNews
 
 
-class Progress(NamedTuple):
+class ActivityEffects(NamedTuple):
     """What came of activity: what to pass on, then what to deliver and to confirm."""
 
-    entries: list[Entry]
-    deliveries: list[Entry]
+    entries: list[MemberNews]
+    deliveries: list[MemberNews]
     confirmed: tuple[object, ...]
 
 
@@ -64,10 +64,10 @@ class Circulation:
         """The token is confirmed when the last broadcast has gone round."""
         self._confirms.append((self.last_broadcast, token))
 
-    def flush(self) -> Entry:
+    def flush(self) -> MemberNews:
         """Number what is buffered, note it as pending, and return it to be sent."""
         mine = self.states[self._me]
-        entry = Entry(self._me, mine.last_pub + 1, tuple(self.buffer), NONE)
+        entry = MemberNews(self._me, mine.last_pub + 1, tuple(self.buffer), NONE)
         mine.publish(entry.pubs)
         self.buffer = []
         self.buffer_bytes = 0
@@ -105,15 +105,17 @@ class Circulation:
 
     # What comes from the left
 
-    def catch_up(self, known: Iterable[Known], owned: Collection[MemberId]) -> Progress:
+    def catch_up(self, known: Iterable[Known], owned: Collection[MemberId]) -> ActivityEffects:
         return self.receive(missed(self.states, known, owned), owned)
 
-    def receive(self, entries: Iterable[Entry], owned: Collection[MemberId]) -> Progress:
+    def receive(
+        self, entries: Iterable[MemberNews], owned: Collection[MemberId]
+    ) -> ActivityEffects:
         """Account for activity. `owned` are this member and its aliases.
 
         Raises `Inconsistent` for numbers that do not follow from what is known.
         """
-        progress = Progress([], [], ())
+        progress = ActivityEffects([], [], ())
         confirmed: tuple[object, ...] = ()
         for entry in entries:
             state = self.states.get(entry.member)
@@ -128,12 +130,12 @@ class Circulation:
                     progress.deliveries.append(entry)
         return progress._replace(confirmed=confirmed)
 
-    def _check_erased(self, entry: Entry) -> None:
+    def _check_erased(self, entry: MemberNews) -> None:
         """Acks of a member may still be going round when it is erased, publishes may not."""
         if entry.pubs:
             raise Inconsistent(f"{entry.member} is erased and publishes {_range(entry)}")
 
-    def _pass(self, entry: Entry, state: MemberState) -> None:
+    def _pass(self, entry: MemberNews, state: MemberState) -> None:
         if entry.pubs:
             if entry.first != state.last_pub + 1:
                 raise Inconsistent(f"{entry.member} publishes {_range(entry)} after {state}")
@@ -145,7 +147,7 @@ class Circulation:
             state.last_ack = entry.acked
 
     def _come_round(
-        self, entry: Entry, state: MemberState, answer: list[Entry]
+        self, entry: MemberNews, state: MemberState, answer: list[MemberNews]
     ) -> tuple[object, ...]:
         """Publishes that have come back are acked; acks that have come back end here."""
         confirmed: tuple[object, ...] = ()
@@ -154,7 +156,7 @@ class Circulation:
             if entry.first != state.acked + 1 or last > state.last_pub:
                 raise Inconsistent(f"{_range(entry)} of {entry.member} came back, it has {state}")
             state.forget(last)
-            answer.append(Entry(entry.member, 0, (), last))
+            answer.append(MemberNews(entry.member, 0, (), last))
             if entry.member == self._me:
                 confirmed = self._confirmed(last)
         if entry.acked != NONE:
@@ -170,5 +172,5 @@ class Circulation:
         return tuple(confirmed)
 
 
-def _range(entry: Entry) -> Sequence[int]:
+def _range(entry: MemberNews) -> Sequence[int]:
     return range(entry.first, entry.first + len(entry.pubs))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.messages import Message
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.gm.base import JOINED, JOINING
 from warren.mirror.gm.effects import Joined

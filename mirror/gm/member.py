@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, JOINING, NEW, Phase
 from warren.mirror.gm.effects import Confirmed, Congestion, Deliver, Effect, EpochSeen

@@ -9,8 +9,8 @@
 | `CheckNeighbours` | both neighbours | there is this version; and perhaps: I miss your catchup |
 
 Every message carries the epoch of the queue and the version of its sender's view. Numbers of
-publishes of one member count from 0 without a gap. So the publishes in an `Entry` need the number
-of the first only, and an ack is the number up to which all are acked.
+publishes of one member count from 0 without a gap. So the publishes in a `MemberNews` need the
+number of the first only, and an ack is the number up to which all are acked.
 
 `position` numbers the catchups and activities a member sends, over all its links. An activity
 continues what came before it exactly if its position is the next one; after a connection was lost
@@ -49,7 +49,7 @@ class MalformedMessage(ValueError):
     """Bytes that are no message of gm."""
 
 
-class Entry(NamedTuple):
+class MemberNews(NamedTuple):
     """What is new of one member: publishes from number `first` on, and all acked up to `acked`."""
 
     member: MemberId
@@ -90,7 +90,7 @@ class Catchup(_Message, frozen=True, tag=3):
 
 class Activity(_Message, frozen=True, tag=4):
     position: Count
-    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=GROUP_MEMBERS_MAX)]
+    entries: Annotated[tuple[MemberNews, ...], msgspec.Meta(max_length=GROUP_MEMBERS_MAX)]
 
 
 class CheckNeighbours(_Message, frozen=True, tag=5):
@@ -102,7 +102,7 @@ class CheckNeighbours(_Message, frozen=True, tag=5):
 Message: TypeAlias = AddOnRight | NotReady | Catchup | Activity | CheckNeighbours
 
 
-class Frame(NamedTuple):
+class RingFrame(NamedTuple):
     """A message on its way. The group is known from the link that carries it."""
 
     sender: MemberId
@@ -111,16 +111,16 @@ class Frame(NamedTuple):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Frame)
+_decoder = msgspec.msgpack.Decoder(RingFrame)
 
 
-def encode(frame: Frame) -> bytes:
+def encode(frame: RingFrame) -> bytes:
     octets = _encoder.encode(frame)
     assert len(octets) <= FRAME_BYTES_MAX, len(octets)
     return octets
 
 
-def decode(octets: bytes | memoryview) -> Frame:
+def decode(octets: bytes | memoryview) -> RingFrame:
     """Raises `MalformedMessage`."""
     if len(octets) > FRAME_BYTES_MAX:
         raise MalformedMessage(f"{len(octets)} bytes, at most {FRAME_BYTES_MAX} are a message")
@@ -132,7 +132,7 @@ def decode(octets: bytes | memoryview) -> Frame:
     return frame
 
 
-def _check(frame: Frame) -> None:
+def _check(frame: RingFrame) -> None:
     """What the types do not say."""
     message = frame.message
     if isinstance(message, Activity):

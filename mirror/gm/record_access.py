@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.gm.effects import Effect, ReadRecord, Transact
 
 Change: TypeAlias = Callable[[Any], GroupRecord | None]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.gm.base import DRAINING, JOINED, STOPPED, MemberBase
-from warren.mirror.gm.circulation import Progress
+from warren.mirror.gm.circulation import ActivityEffects
 from warren.mirror.gm.effects import Deliver, MembersChanged
 from warren.mirror.gm.errors import Inconsistent
 from warren.mirror.gm.messages import (
@@ -143,7 +143,7 @@ class RingMember(MemberBase):
         else:
             self._progress(self._circulation.receive(message.entries, self._owned))
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, progress: ActivityEffects) -> None:
         """Pass on first, so that a message outlives whoever delivers it."""
         if progress.entries:
             self._send_activity(progress.entries)

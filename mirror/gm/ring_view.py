@@ -10,12 +10,12 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import NamedTuple
 
-from warren.core.records import GroupRecord, QueueRecord
+from warren.core.definitions.records import GroupRecord, QueueRecord
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.view import id_of
 
 
-class Standing(StrEnum):
+class RingStanding(StrEnum):
     """How a member of the ring is.
 
     `JOINING`: it is asked for or in the ring already, and not a mirror yet. `OUT_OF_SYNC`: it lacks
@@ -35,7 +35,7 @@ class Shown(NamedTuple):
     """One member, in the order of the ring."""
 
     node: str
-    standing: Standing
+    standing: RingStanding
 
 
 def shown_ring(
@@ -55,31 +55,31 @@ def shown_ring(
         if alive.get(member.node, id_of(member)) == id_of(member)
     ]
     there = {shown.node for shown in ring}
-    return [*ring, *(Shown(node, Standing.JOINING) for node in asked if node not in there)]
+    return [*ring, *(Shown(node, RingStanding.JOINING) for node in asked if node not in there)]
 
 
 def shown_star(
     record: QueueRecord, *, syncing: Collection[str] = (), asked: Collection[str] = ()
 ) -> list[Shown]:
     """The same where the leader sends batches straight to each mirror: it comes first."""
-    shown = [Shown(record.leader, Standing.LEADER)]
+    shown = [Shown(record.leader, RingStanding.LEADER)]
     for node in record.mirrors:
-        standing = Standing.SYNCING if node in syncing else Standing.OUT_OF_SYNC
-        shown.append(Shown(node, Standing.IN_SYNC if node in record.in_sync else standing))
+        standing = RingStanding.SYNCING if node in syncing else RingStanding.OUT_OF_SYNC
+        shown.append(Shown(node, RingStanding.IN_SYNC if node in record.in_sync else standing))
     there = {record.leader, *record.mirrors}
-    return [*shown, *(Shown(node, Standing.JOINING) for node in asked if node not in there)]
+    return [*shown, *(Shown(node, RingStanding.JOINING) for node in asked if node not in there)]
 
 
 def _standing(
     member: MemberId, alive: dict[str, MemberId], record: QueueRecord, syncing: Collection[str]
-) -> Standing:
+) -> RingStanding:
     node = member.node
     if node not in alive:
-        return Standing.DEAD
+        return RingStanding.DEAD
     if node == record.leader:
-        return Standing.LEADER
+        return RingStanding.LEADER
     if node in record.in_sync:
-        return Standing.IN_SYNC
+        return RingStanding.IN_SYNC
     if node in syncing:
-        return Standing.SYNCING
-    return Standing.OUT_OF_SYNC if node in record.mirrors else Standing.JOINING
+        return RingStanding.SYNCING
+    return RingStanding.OUT_OF_SYNC if node in record.mirrors else RingStanding.JOINING

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Collection
 from random import Random
 
+from warren.core.definitions.records import GroupRecord, QueueRecord, group_key
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
-from warren.core.records import GroupRecord, QueueRecord, group_key
 from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, Members, UpperLayer
 from warren.mirror.gm.base import NEW, STOPPED
@@ -28,7 +28,7 @@ from warren.mirror.gm.effects import (
 from warren.mirror.gm.errors import BroadcastRefused
 from warren.mirror.gm.handout import Handout
 from warren.mirror.gm.member import Member
-from warren.mirror.gm.messages import Frame, MalformedMessage, decode, encode
+from warren.mirror.gm.messages import MalformedMessage, RingFrame, decode, encode
 from warren.mirror.gm.view import alive_members
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
@@ -106,7 +106,7 @@ class GroupMember:
 
     # What happens
 
-    def received(self, frame: Frame) -> None:
+    def received(self, frame: RingFrame) -> None:
         self._handout.run(self.member.receive(frame.sender, frame.message))
 
     def node_down(self, node: str) -> None:
@@ -125,7 +125,7 @@ class GroupMember:
         shell = self._shell
         match effect:
             case Send(to, message):
-                shell.send(self.queue_id, Frame(self.member.me, to, message))
+                shell.send(self.queue_id, RingFrame(self.member.me, to, message))
             case ReadRecord(request, version):
                 shell.read(
                     self.queue_id,
@@ -218,7 +218,7 @@ class GroupShell:
     def is_up(self, node: str) -> bool:
         return node == self._node or self.post.is_up(node)
 
-    def send(self, queue_id: int, frame: Frame) -> None:
+    def send(self, queue_id: int, frame: RingFrame) -> None:
         if frame.to.node == self._node:
             self.clock.call_soon(lambda: self._hand_over(self._node, queue_id, frame))
         else:
@@ -265,7 +265,7 @@ class GroupShell:
             raise Undeliverable(str(error)) from None
         self._hand_over(node, queue_id, frame)
 
-    def _hand_over(self, node: str, queue_id: int, frame: Frame) -> None:
+    def _hand_over(self, node: str, queue_id: int, frame: RingFrame) -> None:
         grouped = self._members.get(queue_id)
         if grouped is not None and grouped.member.me == frame.to:
             grouped.received(frame)

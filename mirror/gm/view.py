@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from warren.core.records import GroupMemberRecord, GroupRecord
+from warren.core.definitions.records import GroupMemberRecord, GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members
 
 

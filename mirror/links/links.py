@@ -33,7 +33,7 @@ from warren.mirror.links.handshake import (
     Identified,
 )
 from warren.mirror.links.limited_log import LimitedLog
-from warren.mirror.links.pairing import Standing, judge_acceptor, judge_dialler
+from warren.mirror.links.pairing import EstablishedLink, judge_acceptor, judge_dialler
 from warren.mirror.links.ports import (
     EndReason,
     Frame,
@@ -170,6 +170,10 @@ class Links(NodeLinks):
             if socket.standing is not None
         }
 
+    def is_up(self, node: str) -> bool:
+        socket = self._up.get(node)
+        return socket is not None and socket.standing is not None
+
     def traffic(self, node: str) -> LinkTraffic:
         return self._traffic.of(node, self._up)
 
@@ -265,7 +269,7 @@ class Links(NodeLinks):
         self._stop_dialling(node, socket)
         self._up[node] = socket
         self.paused.discard(node)
-        socket.standing = Standing(event.peer, event.stamp)
+        socket.standing = EstablishedLink(event.peer, event.stamp)
         log_event(
             log,
             logging.INFO,

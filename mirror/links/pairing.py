@@ -29,7 +29,7 @@ from typing import NamedTuple
 from warren.mirror.links.ports import EndReason, Identity
 
 
-class Standing(NamedTuple):
+class EstablishedLink(NamedTuple):
     """A link that is up: the peer, and the peer's number for it."""
 
     peer: Identity
@@ -37,7 +37,7 @@ class Standing(NamedTuple):
 
 
 def judge_dialler(
-    own_name: str, peer: Identity, stamp: int, standing: Standing | None, awaiting: bool
+    own_name: str, peer: Identity, stamp: int, standing: EstablishedLink | None, awaiting: bool
 ) -> EndReason | None:
     """Whether to accept a node that dialled us: None, or why not.
 
@@ -54,7 +54,7 @@ def judge_dialler(
     return None
 
 
-def judge_acceptor(peer: Identity, standing: Standing | None) -> EndReason | None:
+def judge_acceptor(peer: Identity, standing: EstablishedLink | None) -> EndReason | None:
     """Whether to go on with a node that we dialled: None, or why not."""
     if standing is None:
         return None

@@ -181,3 +181,7 @@ class NodeLinks(Protocol):
     def peers(self) -> dict[str, Identity]:
         """Who is up."""
         ...
+
+    def is_up(self, node: str) -> bool:
+        """Whether it is one of them."""
+        ...

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from warren.core.log_line import log_fault
 from warren.core.ports import Clock, Timer
 from warren.mirror.links.handshake import Ended, Established, Identified
-from warren.mirror.links.pairing import Standing
+from warren.mirror.links.pairing import EstablishedLink
 from warren.mirror.links.ports import REFUSALS, EndReason, Frame, LinkSettings, Part, Role
 from warren.mirror.links.protocol import Frames, LinkEvent, LinkProtocol
 from warren.mirror.links.tls import describe
@@ -86,7 +86,7 @@ class LinkSocket(asyncio.Protocol):
         self.link = link
         self.node = node
         self.agreed = False
-        self.standing: Standing | None = None
+        self.standing: EstablishedLink | None = None
         self.address = ""
         self._owner = owner
         self._loop = loop

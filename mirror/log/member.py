@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from warren.core.records import QueueRecord
+from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import NOTHING, Position, epoch_and_batch
 from warren.mirror.carriers.ports import PRESUMED, MemberId, Members, StopReason, UpperLayer
 from warren.mirror.log.messages import Bye, Data, Hello, Message, Refusal, Welcome

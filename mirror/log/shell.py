@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from random import Random
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Clock
-from warren.core.records import QueueRecord
 from warren.mirror.carriers.batch import NOTHING, Position
 from warren.mirror.carriers.ports import CarrierMember, MemberId, UpperLayer
 from warren.mirror.log.member import LogMember

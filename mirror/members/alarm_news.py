@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from warren.core.alarms import Alarms, Resource
-from warren.core.growth import Growth
+from warren.core.resources.alarms import Alarms, Resource
+from warren.core.resources.growth import Growth
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 SHARED = frozenset((Resource.MEMORY, Resource.DISK))

@@ -8,8 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from warren.core.definitions.records import (
+    BindingRecord,
+    ExchangeRecord,
+    GroupRecord,
+    QueueRecord,
+    group_key,
+)
 from warren.core.ports import Key, MetadataStore, Write
-from warren.core.records import BindingRecord, ExchangeRecord, GroupRecord, QueueRecord, group_key
 
 
 def of_node(store: MetadataStore, node: str) -> list[Write]:

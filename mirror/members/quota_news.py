@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from warren.core.messages.stock import Stock
 from warren.core.node import Node
-from warren.core.periodic import Periodic
-from warren.core.stock import Stock
-from warren.core.waiting import run
+from warren.core.scheduling.periodic import Periodic
+from warren.core.scheduling.waiting import run
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 INTERVAL_S = 1.0

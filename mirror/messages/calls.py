@@ -16,7 +16,7 @@ import msgspec
 
 from warren.core import errors
 from warren.core.errors import BrokerError, NotFound
-from warren.core.waiting import Awaited, Event, Waiting, run
+from warren.core.scheduling.waiting import Awaited, Event, Waiting, run
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 
 Method: TypeAlias = Callable[..., Waiting[Any]]

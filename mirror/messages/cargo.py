@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 from warren.mirror.messages.post import Undeliverable
 
 SAME_ENVELOPE = 1
@@ -24,13 +24,15 @@ _HEAD = struct.Struct("<BQI")
 """Flags, number, octets of the body."""
 _ENVELOPE = struct.Struct("<BBIBBq")
 """Octets of exchange, routing key and content header; flags, priority, expiration or -1."""
+_HEAD_AND_ENVELOPE = struct.Struct("<BQIBBIBBq")
+"""Both, one behind the other."""
 
 KEPT_ENVELOPES_MAX = 512
 KEPT_OCTETS_MAX = 1024
 """Envelopes of so many octets are kept, so that one that comes again is the same object."""
 
 
-class Entry(NamedTuple):
+class CarriedMessage(NamedTuple):
     """A message on its way; `number` is what its sender counts or knows it by."""
 
     flags: int
@@ -46,18 +48,41 @@ class Packer:
         self.parts: list[bytes] = []
         self.octets = 0
         self._last: Envelope | None = None
+        # Exchange and routing key of the last envelope, which most often are those of the next.
+        self._exchange = self._routing_key = ""
+        self._exchange_octets = self._key_octets = 0
+        self._names = b""
 
     def add(self, number: int, envelope: Envelope, body: bytes, flags: int = 0) -> None:
-        parts = self.parts
+        size = len(body)
         if envelope is self._last:
-            parts.append(_HEAD.pack(flags | SAME_ENVELOPE, number, len(body)))
-        else:
-            octets = packed_envelope(envelope)
-            parts += (_HEAD.pack(flags, number, len(body)), octets)
-            self.octets += len(octets)
-            self._last = envelope
-        parts.append(body)
-        self.octets += _HEAD.size + len(body)
+            self.parts += (_HEAD.pack(flags | SAME_ENVELOPE, number, size), body)
+            self.octets += _HEAD.size + size
+            return
+        if envelope.routing_key is not self._routing_key or envelope.exchange is not self._exchange:
+            self._name(envelope)
+        header, expiration = envelope.header, envelope.expiration_ms
+        head = _HEAD_AND_ENVELOPE.pack(
+            flags,
+            number,
+            size,
+            self._exchange_octets,
+            self._key_octets,
+            len(header),
+            _PERSISTENT if envelope.persistent else 0,
+            envelope.priority,
+            -1 if expiration is None else expiration,
+        )
+        self.parts += (head, self._names, header, body)
+        self.octets += len(head) + len(self._names) + len(header) + size
+        self._last = envelope
+
+    def _name(self, envelope: Envelope) -> None:
+        self._exchange, self._routing_key = envelope.exchange, envelope.routing_key
+        exchange = self._exchange.encode("utf-8", "surrogateescape")
+        key = self._routing_key.encode("utf-8", "surrogateescape")
+        self._exchange_octets, self._key_octets = len(exchange), len(key)
+        self._names = exchange + key
 
     def take(self) -> list[bytes]:
         """What was gathered, and begin anew."""
@@ -72,8 +97,13 @@ class Unpacker:
 
     def __init__(self) -> None:
         self._kept: dict[bytes, Envelope] = {}
+        # Exchange and routing key of the last envelope: as octets, as text, and as an address.
+        self._names = b""
+        self._exchange_octets = 0
+        self._exchange = self._routing_key = ""
+        self._address = b"\0\0"
 
-    def entries(self, payload: bytes, start: int) -> Iterator[Entry]:
+    def entries(self, payload: bytes, start: int) -> Iterator[CarriedMessage]:
         """The entries from `start` on. Raises `Undeliverable` where there are none."""
         envelope: Envelope | None = None
         end = len(payload)
@@ -88,7 +118,7 @@ class Unpacker:
             stop = start + body_size
             if stop > end or envelope is None:
                 raise Undeliverable("a message that is not whole")
-            yield Entry(flags, number, envelope, payload[start:stop])
+            yield CarriedMessage(flags, number, envelope, payload[start:stop])
             start = stop
 
     def envelope(self, payload: bytes, start: int) -> tuple[Envelope, int]:
@@ -101,20 +131,33 @@ class Unpacker:
         envelope = self._kept.get(octets)
         if envelope is not None:
             return envelope, stop
-        at = _ENVELOPE.size
+        at = _ENVELOPE.size + exchange + key
+        names = octets[_ENVELOPE.size : at]
+        if names != self._names or exchange != self._exchange_octets:
+            self._name(names, exchange)
         envelope = Envelope(
-            octets[at : at + exchange].decode("utf-8", "surrogateescape"),
-            octets[at + exchange : at + exchange + key].decode("utf-8", "surrogateescape"),
-            octets[at + exchange + key :],
+            self._exchange,
+            self._routing_key,
+            octets[at:],
             bool(flags & _PERSISTENT),
             priority,
             None if expiration < 0 else expiration,
+            (),
+            self._address,
         )
         if len(octets) <= KEPT_OCTETS_MAX:
             if len(self._kept) >= KEPT_ENVELOPES_MAX:
                 self._kept.clear()
             self._kept[octets] = envelope
         return envelope, stop
+
+    def _name(self, names: bytes, exchange: int) -> None:
+        """Raises UnicodeError."""
+        name, key = names[:exchange], names[exchange:]
+        self._exchange = name.decode("utf-8", "surrogateescape")
+        self._routing_key = key.decode("utf-8", "surrogateescape")
+        self._address = b"%c%b%c%b" % (len(name), name, len(key), key)
+        self._names, self._exchange_octets = names, exchange
 
 
 def packed_envelope(envelope: Envelope) -> bytes:

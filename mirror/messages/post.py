@@ -130,7 +130,7 @@ class Post:
         return True
 
     def is_up(self, node: str) -> bool:
-        return self._links is not None and node in self._links.peers()
+        return self._links is not None and self._links.is_up(node)
 
     def peers(self) -> dict[str, Identity]:
         return self._links.peers() if self._links is not None else {}

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import InternalFault
 from warren.core.field import Table
-from warren.core.moving import Moving, Unanswered
+from warren.core.messages.settlement import PENDING, REJECTED
 from warren.core.ports import Key, MetadataStore
-from warren.core.queue import Queue, QueueOwner
-from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import majority_of
-from warren.core.records import QueueRecord
-from warren.core.settlement import PENDING, REJECTED
+from warren.core.queues.moving import Moving, Unanswered
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import QueueOwner
+from warren.core.queues.queue_type import majority_of
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.mirroring import Mirroring

@@ -13,12 +13,12 @@ from itertools import count
 from typing import Any
 
 from warren.core.errors import NotFound
-from warren.core.firehose import TracedClient
-from warren.core.message import Message
+from warren.core.messages.message import Message
+from warren.core.messages.message_observer import TracedClient
 from warren.core.node import Node
 from warren.core.ports import Timer
-from warren.core.queue import Queue
-from warren.core.waiting import Event
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Event
 from warren.mirror.messages.calls import Calls, NodeDown
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.messages.origin import origin_name
@@ -319,7 +319,9 @@ class QueueHost:
                 publishing_again=lambda: self._mirroring.publishing_again(queue),
                 note_refused=lambda number: self._mirroring.note_refused(queue_id, origin, number),
             )
-            session = sessions[queue_id] = RemoteClient(queue, effects, self._delivery_numbers)
+            session = sessions[queue_id] = RemoteClient(
+                queue, effects, self._delivery_numbers, node
+            )
             session.set_congested(node in self._congested)
         return session
 

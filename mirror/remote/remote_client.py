@@ -8,18 +8,26 @@ When the other node goes, its consumers leave and what they did not acknowledge 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 from typing import Any
 
-from warren.core.consumers import Blocked, Consumer
 from warren.core.field import Table, from_plain
-from warren.core.firehose import TracedClient
-from warren.core.message import NOBODY, Envelope, Message
-from warren.core.queue import Queue
-from warren.core.settlement import PENDING, REJECTED
-from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
-from warren.mirror.remote.settling import PublishedReport, Verdict
+from warren.core.messages.message import NOBODY, Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.queue import Queue
+from warren.mirror.messages.cargo import (
+    AGAIN,
+    CONFIRM,
+    REDELIVERED,
+    SAME_ENVELOPE,
+    CarriedMessage,
+    Packer,
+)
+from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport
 
 _CONSUMER = struct.Struct("<QI")
 
@@ -65,8 +73,20 @@ class RemoteConsumer(Consumer):
         self._pack(number, message.envelope, message.body, message.redelivered)
 
     def take_many(self, messages: list[Message]) -> None:
-        for message in messages:
-            self.take(message)
+        session, packer = self._session, self.packer
+        numbers = session.note_many(messages)
+        for number, message in zip(numbers, messages, strict=True):
+            message.holder = self
+            redelivered = message.redelivered
+            self.queue.redelivered += redelivered
+            flags = REDELIVERED if redelivered else 0
+            packer.add(number, message.envelope, message.body, flags)
+            if packer.octets >= DELIVER_BYTES_MAX:
+                session.send_deliveries(self)
+        session.to_send(self)
+        self.unacked += len(messages)
+        if self.unacked >= self.prefetch:
+            self.block(Blocked.PREFETCH)
 
     def capacity(self) -> int:
         return self.prefetch - self.unacked
@@ -131,10 +151,14 @@ class RemoteClient:
 
     `numbers` are for deliveries, none of them twice at this node, however often it is started: the
     other one may judge what it was handed in an earlier session, and means nothing of this one.
+    `node` is the name of the other node.
     """
 
-    def __init__(self, queue: Queue, effects: Effects, numbers: Iterator[int]) -> None:
+    def __init__(
+        self, queue: Queue, effects: Effects, numbers: Iterator[int], node: str = ""
+    ) -> None:
         self.queue = queue
+        self._node = node
         self._effects = effects
         self._numbers = numbers
         self._received = 0
@@ -154,23 +178,59 @@ class RemoteClient:
         """The number of the last publish that came."""
         return self._received
 
-    def publish(self, entries: Iterable[Entry]) -> None:
+    def publish(self, entries: Iterable[CarriedMessage]) -> None:
+        alike: list[CarriedMessage] = []
+        for entry in entries:
+            if alike and not _goes_with(entry, alike[-1]):
+                self._publish_together(alike)
+                alike = []
+            alike.append(entry)
+        if alike:
+            self._publish_together(alike)
+        self._effects.flush_soon(self)
+
+    def _publish_together(self, entries: list[CarriedMessage]) -> None:
+        """Publish what may be published in one call."""
         queue = self.queue
-        for flags, number, envelope, body in entries:
-            self._received = number
-            queue.published += 1
-            wants_confirm = bool(flags & CONFIRM)
-            confirms = self if wants_confirm else None
-            if flags & AGAIN:
-                with self._effects.publishing_again():
-                    answer = queue.publish_again(envelope, body, confirms, number)
-            else:
-                answer = queue.publish(envelope, body, confirms, number)
+        if queue.observer is not None:
+            for entry in entries:
+                queue.observer.arrived(queue, entry.envelope, self._node)
+        flags, first, _, _ = entries[0]
+        confirms = self if flags & CONFIRM else None
+        if (
+            len(entries) == 1
+            or flags & AGAIN
+            or queue.one_by_one
+            or any([entry.envelope.expiration_ms is not None for entry in entries])
+        ):
+            for entry in entries:
+                self._publish_one(entry, confirms)
+            return
+        self._received = entries[-1].number
+        queue.published += len(entries)
+        envelopes = [entry.envelope for entry in entries]
+        bodies = [entry.body for entry in entries]
+        self._note_answers(first, queue.publish_many(envelopes, bodies, confirms, first))
+
+    def _publish_one(self, entry: CarriedMessage, confirms: PublishConfirms | None) -> None:
+        flags, number, envelope, body = entry
+        queue = self.queue
+        self._received = number
+        queue.published += 1
+        if flags & AGAIN:
+            with self._effects.publishing_again():
+                answer = queue.publish_again(envelope, body, confirms, number)
+        else:
+            answer = queue.publish(envelope, body, confirms, number)
+        if answer is not SETTLED:
+            self._note_answers(number, (answer,))
+
+    def _note_answers(self, first: int, answers: Sequence[Settlement]) -> None:
+        for number, answer in enumerate(answers, first):
             if answer is PENDING:
                 self._open[number] = None
             elif answer is REJECTED:
                 self._note_refused(number)
-        self._effects.flush_soon(self)
 
     def settle(self, publish_seq: int) -> None:
         del self._open[publish_seq]
@@ -266,7 +326,7 @@ class RemoteClient:
         packer.add(number, self.queue.envelope_got(message, no_ack), message.body, flags)
         return b"".join(packer.take()), len(self.queue)
 
-    def judge(self, verdict: Verdict, numbers: Iterable[int]) -> None:
+    def judge(self, verdict: DeliveryOutcome, numbers: Iterable[int]) -> None:
         """Carry out a verdict on deliveries."""
         pop = self._unacked.pop
         messages = [m for number in numbers if (m := pop(number, None)) is not None]
@@ -275,20 +335,20 @@ class RemoteClient:
         queue = self.queue
         for message in messages:
             message.holder.settled(1)
-        if verdict is Verdict.ACK:
+        if verdict is DeliveryOutcome.ACK:
             queue.ack(messages)
-        elif verdict is Verdict.REJECT:
+        elif verdict is DeliveryOutcome.REJECT:
             queue.reject(messages)
         else:
             for message in messages:
-                if verdict is Verdict.RETURN and self._has_left(message.holder):
+                if verdict is DeliveryOutcome.RETURN and self._has_left(message.holder):
                     # Another consumer may have been given messages that are behind it.
                     message.redelivered = True
                 message.holder = NOBODY
-            if verdict is Verdict.ABANDON:
+            if verdict is DeliveryOutcome.ABANDON:
                 queue.abandoned(messages)
             else:
-                queue.requeue(messages, delivered=verdict is Verdict.REQUEUE)
+                queue.requeue(messages, delivered=verdict is DeliveryOutcome.REQUEUE)
             return
         if queue.backing.length:
             queue.deliver()
@@ -310,6 +370,12 @@ class RemoteClient:
         number = next(self._numbers)
         self._unacked[number] = message
         return number
+
+    def note_many(self, messages: list[Message]) -> list[int]:
+        """The same, of many."""
+        numbers = list(islice(self._numbers, len(messages)))
+        self._unacked.update(zip(numbers, messages, strict=True))
+        return numbers
 
     def to_send(self, consumer: RemoteConsumer) -> None:
         self._sending[consumer] = None
@@ -348,4 +414,11 @@ class RemoteClient:
         consumers, self._consumers = self._consumers, {}
         self.queue.remove_consumers(consumers.values())
         self._sending.clear()
-        self.judge(Verdict.ABANDON, list(self._unacked))
+        self.judge(DeliveryOutcome.ABANDON, list(self._unacked))
+
+
+def _goes_with(entry: CarriedMessage, before: CarriedMessage) -> bool:
+    """Whether a publish is the next one, and to be answered, or not, as the one before."""
+    return entry.number == before.number + 1 and entry.flags | SAME_ENVELOPE == (
+        before.flags | SAME_ENVELOPE
+    )

@@ -24,23 +24,26 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from warren.core.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from msgspec.structs import replace
+
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import BrokerError, NotFound, no_queue
 from warren.core.field import Table, to_plain
-from warren.core.firehose import Firehose, TracedClient
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope, Message
-from warren.core.moving import Moving, Unanswered
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import Timer
-from warren.core.queue import Fetched, Queue, QueueOwner
-from warren.core.queue_arguments import QueueSettings
-from warren.core.records import QueueRecord
-from warren.core.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.waiting import Event, run
+from warren.core.queues.consumers import NO_LIMIT, Blocked, Consumer, ConsumerRing
+from warren.core.queues.moving import Moving, Unanswered
+from warren.core.queues.queue import Fetched, Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import QueueOwner
+from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import Call, NodeDown
-from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, Entry, Packer
+from warren.mirror.messages.cargo import AGAIN, CONFIRM, REDELIVERED, CarriedMessage, Packer
 from warren.mirror.messages.post import Kind
-from warren.mirror.remote.settling import PublishedReport, Verdict, pack_numbers
+from warren.mirror.remote.settling import DeliveryOutcome, PublishedReport, pack_numbers
 
 if TYPE_CHECKING:
     from warren.mirror.remote.remote_queues import RemoteQueues
@@ -150,7 +153,7 @@ class RemoteQueue(Queue):
         # Up to which refusals of the leader are known, where it is to be told so.
         self._heard_upto = 0
         self._owed = 0
-        self._verdicts: list[tuple[Verdict, list[int]]] = []
+        self._verdicts: list[tuple[DeliveryOutcome, list[int]]] = []
         # Questions that whoever leads next is asked instead, without waiting for an answer.
         self._movable: set[Call] = set()
         self._consumers_numbered = 0
@@ -202,7 +205,7 @@ class RemoteQueue(Queue):
             return REJECTED if confirms is not None else SETTLED
         # Numbered through for the whole run of this node: whatever object stands for the queue,
         # and whoever leads it, a later publish has the higher number.
-        number = self._queues.next_number()
+        (number,) = self._queues.next_numbers(1)
         self._unanswered.append(Unanswered(number, envelope, body, confirms, publish_seq))
         self._owe(len(body) + len(envelope.header))
         if self._waiting:
@@ -217,7 +220,7 @@ class RemoteQueue(Queue):
 
     @property
     def one_by_one(self) -> bool:
-        return True
+        return False
 
     def publish_many(
         self,
@@ -226,9 +229,27 @@ class RemoteQueue(Queue):
         confirms: PublishConfirms | None,
         first_seq: int,
     ) -> Sequence[Settlement]:
-        each = enumerate(zip(envelopes, bodies, strict=True), first_seq)
-        answers = [self.publish(envelope, body, confirms, seq) for seq, (envelope, body) in each]
-        return () if confirms is None else answers
+        """Nothing is sent before the caller knows the answers: a link that breaks would refuse
+        what nobody expects to hear of yet."""
+        if self._packer.octets >= PUBLISH_BYTES_MAX:
+            self.flush()
+        count = len(bodies)
+        if not self._waiting and not self._queues.is_up(self.leader):
+            return () if confirms is None else (REJECTED,) * count
+        numbers = self._queues.next_numbers(count)
+        each = zip(numbers, envelopes, bodies, range(first_seq, first_seq + count), strict=True)
+        self._unanswered += [
+            Unanswered(number, envelope, body, confirms, seq)
+            for number, envelope, body, seq in each
+        ]
+        self._owe(sum(map(len, bodies)) + sum([len(envelope.header) for envelope in envelopes]))
+        if not self._waiting:
+            add = self._packer.add
+            flags = CONFIRM if confirms is not None else 0
+            for number, envelope, body in zip(numbers, envelopes, bodies, strict=True):
+                add(number, envelope, body, flags)
+            self._queues.flush_soon(self)
+        return () if confirms is None else (PENDING,) * count
 
     def answered(self, report: PublishedReport) -> None:
         """The leader says what became of publishes: all up to a number were dealt with."""
@@ -240,9 +261,11 @@ class RemoteQueue(Queue):
 
     def _settle(self, report: PublishedReport) -> None:
         refused = frozenset(report.refused)
-        while self._unanswered and self._unanswered[0].number <= report.upto:
-            publish = self._unanswered.popleft()
-            self._owe(-len(publish.body) - len(publish.envelope.header))
+        unanswered, answered = self._unanswered, []
+        while unanswered and unanswered[0].number <= report.upto:
+            answered.append(unanswered.popleft())
+        self._owe(-sum([len(one.body) + len(one.envelope.header) for one in answered]))
+        for publish in answered:
             confirms = publish.confirms
             if confirms is None:
                 continue
@@ -324,25 +347,36 @@ class RemoteQueue(Queue):
             self._changed[consumer] = None
             self._queues.flush_soon(self)
 
-    def delivered(self, number: int, entries: Iterable[Entry]) -> None:
-        """The leader hands messages to one of our consumers."""
+    def delivered(self, number: int, entries: Iterable[CarriedMessage]) -> None:
+        """The leader hands messages to one of our consumers; their positions are the numbers that
+        it gave these deliveries."""
         known = self._told.get(number)
         consumer = known[0] if known is not None else None
-        is_returning = number in self._returning
-        unwanted: list[int] = []
+        messages: list[Message] = []
         for flags, delivery, envelope, body in entries:
             redelivered = bool(flags & REDELIVERED)
-            if not delivery:
-                if consumer is not None:
-                    consumer.send(envelope, body, redelivered)
-            elif consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
-                unwanted.append(delivery)
-            else:
-                consumer.take(_message(envelope, body, delivery, redelivered))
-        if unwanted:
+            if delivery:
+                messages.append(Message(envelope, body, delivery, None, redelivered))
+            elif consumer is not None:
+                consumer.send(envelope, body, redelivered)
+        if messages:
+            self._hand_on(number, consumer, messages)
+
+    def _hand_on(self, number: int, consumer: Consumer | None, messages: list[Message]) -> None:
+        """Give the consumer what it can take; the rest goes back."""
+        is_returning = number in self._returning
+        if consumer is None or is_returning or consumer.blocked & _TAKES_NOTHING:
+            taken = 0
+        elif len(messages) <= consumer.capacity():
+            consumer.take_many(messages)
+            return
+        else:
+            taken = _take_each(consumer, messages)
+        if taken < len(messages):
             if consumer is not None and not is_returning:
                 self._have_held(number, consumer)
-            self._judge(Verdict.RETURN, unwanted)
+            unwanted = [message.position for message in messages[taken:]]
+            self._judge(DeliveryOutcome.RETURN, unwanted)
 
     def _have_held(self, number: int, consumer: Consumer) -> None:
         """Let the leader hold what it has for the consumer until all has come that is on its way.
@@ -385,7 +419,7 @@ class RemoteQueue(Queue):
             self.got_no_ack += 1
         else:
             self.got += 1
-        message = _message(envelope, body, delivery, bool(flags & REDELIVERED))
+        message = Message(envelope, body, delivery, None, bool(flags & REDELIVERED))
         return Fetched(message, left, self)
 
     def deliver(self) -> None:
@@ -393,21 +427,21 @@ class RemoteQueue(Queue):
 
     def ack(self, messages: Collection[Message]) -> None:
         self.acked += len(messages)
-        self._judge(Verdict.ACK, [message.position for message in messages])
+        self._judge(DeliveryOutcome.ACK, [message.position for message in messages])
 
     def reject(self, messages: Iterable[Message]) -> None:
         dead = [message.position for message in messages]
         self.given_back += len(dead)
-        self._judge(Verdict.REJECT, dead)
+        self._judge(DeliveryOutcome.REJECT, dead)
 
     def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
         self.given_back += len(messages)
-        verdict = Verdict.REQUEUE if delivered else Verdict.RETURN
+        verdict = DeliveryOutcome.REQUEUE if delivered else DeliveryOutcome.RETURN
         self._judge(verdict, [message.position for message in messages])
 
     def abandoned(self, messages: list[Message]) -> None:
         self.given_back += len(messages)
-        self._judge(Verdict.ABANDON, [message.position for message in messages])
+        self._judge(DeliveryOutcome.ABANDON, [message.position for message in messages])
 
     async def counts(self) -> tuple[int, int]:
         try:
@@ -509,7 +543,7 @@ class RemoteQueue(Queue):
         self._queues.forget(self)
         leader = (self.leader, self.epoch)
         unanswered = [
-            publish._replace(sent_to=leader) if publish.number <= self._sent_upto else publish
+            replace(publish, sent_to=leader) if publish.number <= self._sent_upto else publish
             for publish in self._unanswered
         ]
         self._unanswered.clear()
@@ -530,7 +564,8 @@ class RemoteQueue(Queue):
         """Take the place of the object before, at a leader that may know of its publishes."""
         for publish in moving.unanswered:
             if not publish.number:
-                publish = publish._replace(number=self._queues.next_number())
+                (number,) = self._queues.next_numbers(1)
+                publish = replace(publish, number=number)
             self._unanswered.append(publish)
             self._owe(len(publish.body) + len(publish.envelope.header))
         self._wait_for_leader()
@@ -597,9 +632,6 @@ class RemoteQueue(Queue):
 
     def apply_settings(self, settings: QueueSettings) -> None:
         self.settings = settings
-
-    def trace_with(self, trace: Firehose | None) -> None:
-        """Deliveries are traced by the leader."""
 
     def flush(self) -> None:
         """Send what was gathered."""
@@ -680,9 +712,9 @@ class RemoteQueue(Queue):
         if got is not None:
             delivery = self._queues.entry(got).number
             if delivery:
-                self._judge(Verdict.RETURN, [delivery])
+                self._judge(DeliveryOutcome.RETURN, [delivery])
 
-    def _judge(self, verdict: Verdict, numbers: list[int]) -> None:
+    def _judge(self, verdict: DeliveryOutcome, numbers: list[int]) -> None:
         if self.deleted or not numbers:
             return
         verdicts = self._verdicts
@@ -715,8 +747,10 @@ class RemoteQueue(Queue):
             consumer.cancelled()
 
 
-def _message(envelope: Envelope, body: bytes, delivery: int, redelivered: bool) -> Message:
-    """A message as its channel knows it: its position is what the leader calls the delivery."""
-    message = Message(envelope, body, delivery, None)
-    message.redelivered = redelivered
-    return message
+def _take_each(consumer: Consumer, messages: list[Message]) -> int:
+    """Hand over until something stops the consumer; returns how many it got."""
+    for taken, message in enumerate(messages):
+        if consumer.blocked & _TAKES_NOTHING:
+            return taken
+        consumer.take(message)
+    return len(messages)

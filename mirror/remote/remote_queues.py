@@ -6,14 +6,14 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table
 from warren.core.ports import Clock
-from warren.core.queue import QueueOwner
-from warren.core.queue_arguments import QueueSettings
-from warren.core.records import QueueRecord
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_owner import QueueOwner
 from warren.mirror.links.ports import Part
 from warren.mirror.messages.calls import Call, Calls
-from warren.mirror.messages.cargo import Entry, Unpacker
+from warren.mirror.messages.cargo import CarriedMessage, Unpacker
 from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.remote.remote_queue import RemoteQueue
 from warren.mirror.remote.settling import unpack_report
@@ -89,13 +89,14 @@ class RemoteQueues:
     def ask(self, node: str, method: str, *arguments: Any) -> Call:
         return self._calls.ask(node, method, *arguments)
 
-    def next_number(self) -> int:
-        """For a publish. One count for all queues: whatever a leader has heard of this run of the
+    def next_numbers(self, count: int) -> range:
+        """For publishes. One count for all queues: whatever a leader has heard of this run of the
         node, what comes later has a higher number."""
-        self._numbered += 1
-        return self._numbered
+        first = self._numbered + 1
+        self._numbered += count
+        return range(first, first + count)
 
-    def entry(self, packed: bytes) -> Entry:
+    def entry(self, packed: bytes) -> CarriedMessage:
         """The one message of an answer."""
         return next(self._unpacker.entries(packed, 0))
 

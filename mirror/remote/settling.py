@@ -13,7 +13,7 @@ from warren.mirror.messages.post import Undeliverable
 _UPTO = struct.Struct("<Q")
 
 
-class Verdict(IntEnum):
+class DeliveryOutcome(IntEnum):
     """What became of deliveries. RETURN: they did not reach the client they were meant for.
     ABANDON: they were with a channel that is closed."""
 
@@ -31,14 +31,14 @@ class PublishedReport(NamedTuple):
     refused: Sequence[int]
 
 
-def pack_numbers(verdict: Verdict, numbers: Sequence[int]) -> bytes:
+def pack_numbers(verdict: DeliveryOutcome, numbers: Sequence[int]) -> bytes:
     return bytes((verdict,)) + array("Q", numbers).tobytes()
 
 
-def unpack_numbers(payload: bytes, start: int) -> tuple[Verdict, Sequence[int]]:
+def unpack_numbers(payload: bytes, start: int) -> tuple[DeliveryOutcome, Sequence[int]]:
     """Raises `Undeliverable`."""
     try:
-        return Verdict(payload[start]), _numbers(payload, start + 1)
+        return DeliveryOutcome(payload[start]), _numbers(payload, start + 1)
     except (IndexError, ValueError) as error:
         raise Undeliverable(f"a verdict that cannot be read: {error}") from None
 

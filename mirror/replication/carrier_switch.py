@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Commit
-from warren.core.records import QueueRecord
-from warren.core.waiting import Event, Until, run
+from warren.core.scheduling.waiting import Event, Until, run
 from warren.mirror.carriers.ports import Carrier, CarrierKind, MemberId
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.copy_here import CopyHere

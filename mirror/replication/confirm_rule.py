@@ -20,7 +20,7 @@ ALL = 0
 """As the number of acknowledgements: of all copies that are whole."""
 
 
-class Standing(Protocol):
+class MirrorProgress(Protocol):
     """What a leader knows of a mirror. It has everything up to `has_batch`."""
 
     has_batch: int
@@ -48,7 +48,7 @@ def stricter(one: int, other: int) -> int:
 
 
 def confirmed_upto(
-    acks: int, mirrors: Collection[Standing], missing: int, last: int, least: int = 1
+    acks: int, mirrors: Collection[MirrorProgress], missing: int, last: int, least: int = 1
 ) -> int:
     """The batch up to which all is confirmed; `last` is the leader's own.
 
@@ -62,7 +62,9 @@ def confirmed_upto(
     return upto
 
 
-def _reached(acks: int, whole: Sequence[Standing], missing: int, last: int, least: int) -> int:
+def _reached(
+    acks: int, whole: Sequence[MirrorProgress], missing: int, last: int, least: int
+) -> int:
     others = max(copies_needed(acks, 1 + len(whole) + missing), least) - 1
     if not others:
         return last
@@ -70,7 +72,7 @@ def _reached(acks: int, whole: Sequence[Standing], missing: int, last: int, leas
     return reached[others - 1] if len(reached) >= others else 0
 
 
-def can_shrink(acks: int, mirrors: Collection[Standing], copies: int, confirmed: int) -> bool:
+def can_shrink(acks: int, mirrors: Collection[MirrorProgress], copies: int, confirmed: int) -> bool:
     """Whether an election among so many copies would hear of all up to `confirmed`."""
     if acks == ALL:
         return True

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from warren.core.definition_table import CompletedCommit
+from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.log_line import log_event
 from warren.core.ports import Commit
 

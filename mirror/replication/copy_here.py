@@ -8,13 +8,13 @@ from typing import Protocol
 
 import msgspec
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
-from warren.core.records import QueueRecord
 from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.confirm_rule import ALL
-from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, Standing, Vote, decide
+from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, CandidateCopy, Vote, decide
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
@@ -301,7 +301,9 @@ class CopyHere:
         if from_disk and not self._leader_is_dead(record):
             return Vote.NONE
         end = self.mirror.carried_out if self.is_outside else self.member.vote()
-        return Vote.LEADER_LIVES if end is None else Standing(end, self.mirror.ends(), from_disk)
+        return (
+            Vote.LEADER_LIVES if end is None else CandidateCopy(end, self.mirror.ends(), from_disk)
+        )
 
     def may_vote(self, record: QueueRecord) -> bool:
         """Whether this copy counts in elections. One that is outside does: it says how far it got

@@ -2,7 +2,7 @@
 
 Theory. Messages leave in the order of their due times, which is not that of positions, and clocks
 of nodes differ by the time a batch takes. So a mirror does not look at the time: it takes the
-messages with the positions its leader names, wherever they stand (`core/due_queue.py`).
+messages with the positions its leader names, wherever they stand (`core/backing/due_queue.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import cast
 
-from warren.core.due_queue import DueQueue
-from warren.core.message import Message
+from warren.core.backing.due_queue import DueQueue
+from warren.core.messages.message import Message
 from warren.mirror.replication.instructions import Op
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel

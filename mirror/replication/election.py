@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from warren.core.records import QueueRecord
+from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.confirm_rule import ALL, votes_needed
 
@@ -38,7 +38,7 @@ class Vote(Enum):
     LEADER_LIVES = "leader lives"
 
 
-class Standing(NamedTuple):
+class CandidateCopy(NamedTuple):
     """A vote: the last batch of the copy, and behind which position its last message is, per level.
 
     Of one `from_disk` the epoch is known, and no batch.
@@ -49,7 +49,7 @@ class Standing(NamedTuple):
     from_disk: bool = False
 
 
-Answer = Standing | Vote
+Answer = CandidateCopy | Vote
 
 
 class Result(NamedTuple):
@@ -75,7 +75,7 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
     """
     if Vote.LEADER_LIVES in answers.values():
         return Result(None, "the leader lives")
-    votes = {node: answer for node, answer in answers.items() if isinstance(answer, Standing)}
+    votes = {node: answer for node, answer in answers.items() if isinstance(answer, CandidateCopy)}
     following = {node: vote for node, vote in votes.items() if not vote.from_disk}
     needed = votes_needed(record.acks, record.whole_copies)
     if len(votes) + given_up < needed:
@@ -91,7 +91,7 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
     return Result(fullest, lacks_votes=lacks_votes)
 
 
-def _fullest(record: QueueRecord, votes: Mapping[str, Standing]) -> str | None:
+def _fullest(record: QueueRecord, votes: Mapping[str, CandidateCopy]) -> str | None:
     """The oldest of those that have all that any of the others has; None if nobody can say."""
     latest = max(vote.end[0] for vote in votes.values())
     there = [node for node in record.in_sync if node in votes and votes[node].end[0] == latest]

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from warren.core.definitions.records import GroupRecord, QueueRecord
 from warren.core.ports import Key
-from warren.core.queue import Queue
-from warren.core.records import GroupRecord, QueueRecord
+from warren.core.queues.queue import Queue
 from warren.mirror.gm.ring_view import Shown, shown_ring, shown_star
 from warren.mirror.replication.copy_here import CopyHere
 from warren.mirror.replication.leader import SyncProgress

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
-from warren.core.backing_queue import BackingQueue, BackingSpec, MirroredLevel
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec, MirroredLevel
+from warren.core.backing.variable_queue import LAZY_MODE
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Clock, Commit
-from warren.core.records import QueueRecord
-from warren.core.variable_queue import LAZY_MODE
 from warren.mirror.replication.copy_cards import Card, CardFiles, CopyCards
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.renumbering import Renumbering

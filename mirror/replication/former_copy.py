@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from warren.core.backing_queue import MirroredLevel
-from warren.core.message import Message
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.messages.message import Message
 from warren.mirror.replication.mirror_level import CopyLost
 from warren.mirror.replication.renumbering import Renumbering, Step
 

@@ -16,14 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound
 from warren.core.field import from_plain
-from warren.core.pattern import compile_pattern
+from warren.core.patterns.pattern import compile_pattern
 from warren.core.ports import Clock, Key
-from warren.core.queue import Queue
-from warren.core.queue_type import CLASSIC, QueueType, type_of
-from warren.core.records import QueueRecord
-from warren.core.waiting import Waiting, run
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import CLASSIC, QueueType, type_of
+from warren.core.scheduling.waiting import Waiting, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.led_queue import LedQueue
 from warren.mirror.replication.queue_definitions import QueueDefinitions

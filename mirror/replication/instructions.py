@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from warren.core.message import Envelope
+from warren.core.messages.message import Envelope
 from warren.mirror.carriers.batch import HEAD
 from warren.mirror.messages.cargo import Unpacker, packed_envelope
 from warren.mirror.messages.post import Undeliverable

@@ -22,10 +22,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from warren.core.message import Envelope
-from warren.core.peeking import first_positions
+from warren.core.backing.peeking import first_positions
+from warren.core.messages.message import Envelope
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
-from warren.core.settlement import PublishConfirms
 from warren.mirror.carriers.batch import Position
 from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
 from warren.mirror.replication.former_copy import Kept

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, cast
 
-from warren.core.backing_queue import BackingQueueStatus, Listed, MirroredLevel, OneByOne, Peeked
-from warren.core.message import Envelope, Message
-from warren.core.redelivery import CountingQueue
-from warren.core.settlement import PublishConfirms
+from warren.core.backing.backing_queue import (
+    BackingQueueStatus,
+    Listed,
+    MirroredLevel,
+    OneByOne,
+    Peeked,
+)
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
+from warren.core.queues.redelivery import CountingQueue
 from warren.mirror.replication.hand_outs import HandOuts
 from warren.mirror.replication.instructions import Op
 
 
-class Journal(Protocol):
+class InstructionLog(Protocol):
     """Where a leader writes down what its queue does, and who knows when all mirrors have it."""
 
     again: bool
@@ -79,7 +85,7 @@ class LeaderLevel(OneByOne):
         "taken",
     )
 
-    def __init__(self, inner: MirroredLevel, level: int, journal: Journal) -> None:
+    def __init__(self, inner: MirroredLevel, level: int, journal: InstructionLog) -> None:
         self.inner = inner
         self.level = level
         self.pending: dict[int, Message] = {}

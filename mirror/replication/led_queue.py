@@ -11,11 +11,11 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
-from warren.core.queue import Queue
-from warren.core.records import QueueRecord
-from warren.core.waiting import Event
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Event
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.carriers.ports import (
     PRESUMED,

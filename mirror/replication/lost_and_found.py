@@ -22,14 +22,15 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from warren.core.backing.windowed_queue import is_id
 from warren.core.errors import BrokerError, NotFound
 from warren.core.field import Field, longstr
 from warren.core.log_line import log_event
-from warren.core.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PENDING, REJECTED
 from warren.core.ports import Clock, ContentCodec, Key
-from warren.core.queue import Queue
-from warren.core.settlement import PENDING, REJECTED
-from warren.core.waiting import Event, decided, run
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import Event, decided, run
 from warren.mirror.messages.calls import Calls
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.queue_definitions import QueueDefinitions
@@ -161,7 +162,11 @@ class LostAndFound:
         while runs and self._is_there(search):
             number, start, end = runs[0]
             peeked = former.levels[number].peek(start, COUNT_MAX, BYTES_MAX)
-            messages = [m for m in peeked.messages if m.position < end]
+            messages = [
+                message
+                for message in peeked.messages
+                if message.position < end and not is_id(message.envelope)
+            ]
             await self._keep(search, [self._found(message, name) for message in messages])
             search.kept += len(messages)
             if peeked.next_position < end:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from warren.core.backing_queue import MirroredLevel
-from warren.core.message import Envelope
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.messages.message import Envelope
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.messages.cargo import Unpacker
@@ -20,6 +20,7 @@ from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.instructions import Op, perform
 from warren.mirror.replication.mirror_level import NOWHERE, BeginAnew, CopyLost, MirrorLevel
+from warren.mirror.replication.observed_copy import Observe, ObservedCopy, nobody
 from warren.mirror.replication.queue_levels import mirror_level
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering, Step
@@ -64,6 +65,8 @@ class Mirror:
         self.has_card = False
         # Whether it has a persistent message when that is on disk, or when it has come.
         self.is_flushed = True
+        # Who is told of the messages that come, while somebody is to be.
+        self.observed: Callable[[], Observe | None] = nobody
         self._former_shifts: Sequence[int] = ()
         self._node = node
         self._clock = clock
@@ -153,8 +156,13 @@ class Mirror:
             self._last_slice = (epoch, 0)
             self._forget_slices()
         self._batch = batch
-        perform(payload, self, self._unpacker)
+        self._perform(payload)
         self._report_progress()
+
+    def _perform(self, payload: bytes) -> None:
+        observe = self.observed()
+        performer = self if observe is None else ObservedCopy(self, observe)
+        perform(payload, performer, self._unpacker)
 
     # `Performer`
 
@@ -274,7 +282,7 @@ class Mirror:
         level = self._sync_level
         level.upto = NOWHERE
         self._in_slice = True
-        perform(payload, self, self._unpacker)
+        self._perform(payload)
         self._in_slice = False
         level.upto = self._sync_upto
         if level.upto == NOWHERE:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from warren.core.backing_queue import MirroredLevel
-from warren.core.message import Envelope, Message
-from warren.core.redelivery import CountingQueue
-from warren.core.settlement import PublishConfirms
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
+from warren.core.queues.redelivery import CountingQueue
 from warren.mirror.replication.instructions import Op
 
 NOWHERE = 1 << 62

@@ -24,25 +24,26 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from warren.core import queue_arguments
-from warren.core.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
-from warren.core.definition_table import CompletedCommit
-from warren.core.due_queue import due_queue
+from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
+from warren.core.backing.due_queue import due_queue
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.backing.windowed_queue import IDS
+from warren.core.definitions.definition_table import CompletedCommit
+from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound, PreconditionFailed, no_queue
 from warren.core.field import from_plain
 from warren.core.log_line import log_event
-from warren.core.memory_queue import MemoryQueue
 from warren.core.node import Node
 from warren.core.ports import Clock, Commit, Key, MetadataStore
-from warren.core.priority_queue import PriorityQueue
-from warren.core.queue import Queue
-from warren.core.queue_arguments import QueueSettings
-from warren.core.queue_type import QUORUM, majority_of, type_of
-from warren.core.quorum_level import LastingEnvelopes, quorum_level
-from warren.core.records import QueueRecord
-from warren.core.turns import Turns
-from warren.core.vhost import QUEUE_ID_BITS
-from warren.core.waiting import Event, Waiting, run
+from warren.core.queues import queue_arguments
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_type import QUORUM, majority_of, type_of
+from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Event, Waiting, run
+from warren.core.vhosts.vhost import QUEUE_ID_BITS
 from warren.mirror.carriers.ports import Carrier, CarrierKind, CarrierMember
 from warren.mirror.gm.shell import GroupShell
 from warren.mirror.log.shell import LogShell
@@ -51,7 +52,7 @@ from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.election import VOTE_S, Answer, Standing, Vote, can_be_elected
+from warren.mirror.replication.election import VOTE_S, Answer, CandidateCopy, Vote, can_be_elected
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
@@ -61,6 +62,7 @@ from warren.mirror.replication.led_queue import INVITE_AGAIN_S, LedQueue
 from warren.mirror.replication.lost_and_found import LostAndFound
 from warren.mirror.replication.mirror import Mirror, unpack_slice
 from warren.mirror.replication.new_queues import NewQueues
+from warren.mirror.replication.observed_copy import observer_of
 from warren.mirror.replication.promotion import LEADER_BACK, Promotion, promotion
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 from warren.mirror.replication.queue_levels import leader_level
@@ -513,7 +515,9 @@ class Mirroring:
         ]
         levels: list[BackingQueue] = list(led.leader.levels)
         for message in self._node.unacked_of(queue):
-            level = min(message.envelope.priority, len(levels) - 1)
+            level = 0
+            if isinstance(backing, PriorityQueue):
+                level = backing.level_number(message.envelope)
             led.leader.levels[level].pending[message.position] = message
             if message in queue.taken_out:
                 led.leader.levels[level].taken.add(message.position)
@@ -973,14 +977,18 @@ class Mirroring:
         settings = self._settings(key, record)
         # Never one that was used before: what is left of an earlier copy is another matter.
         storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
+        spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
         backings = [
             cast(
                 MirroredLevel,
                 self._new_backing(
-                    BackingSpec(storage_id + level, record.durable, settings.queue_mode)
+                    spec._replace(
+                        queue_id=storage_id + level,
+                        beside=settings.deduplication_window is not None and level == IDS,
+                    )
                 ),
             )
-            for level in range((settings.max_priority or 0) + 1)
+            for level in range(settings.levels)
         ]
 
         def report(batch: int) -> None:
@@ -997,6 +1005,7 @@ class Mirroring:
             report,
         )
         mirror.former = self._formers.take(queue_id)
+        mirror.observed = partial(observer_of, self._node, key)
         copy = CopyHere(
             key,
             queue_id,
@@ -1028,6 +1037,7 @@ class Mirroring:
         levels = _levels(self._settings(key, record), former.levels, self._node.turns)
         mirror = Mirror.of_disk(self._name, former, levels, self._clock)
         mirror.origins[SOME_ORIGINS] = 0
+        mirror.observed = partial(observer_of, self._node, key)
         carrier = CarrierKind.of(record)
         copy = CopyHere(
             key,
@@ -1117,7 +1127,7 @@ class Mirroring:
             if isinstance(answer, str):
                 return Vote(answer)
             (epoch, batch), positions, from_disk = answer
-            return Standing((epoch, batch), positions, from_disk)
+            return CandidateCopy((epoch, batch), positions, from_disk)
 
         def finish(node: str, result: Callable[[], Answer]) -> None:
             nonlocal left
@@ -1137,7 +1147,7 @@ class Mirroring:
 
     async def _asked_to_vote(
         self, _node: str, queue_id: int, epoch: int, ballot: int
-    ) -> Standing | str:
+    ) -> CandidateCopy | str:
         copy = self._copies.get(queue_id)
         answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
         return answer.value if isinstance(answer, Vote) else answer

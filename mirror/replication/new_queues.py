@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.log_line import log_event
 from warren.core.ports import Clock, Key
-from warren.core.queue_type import majority_of
-from warren.core.records import QueueRecord
+from warren.core.queues.queue_type import majority_of
 from warren.mirror.replication.promotion import leader_down
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Clock, Key, MetadataStore, Precondition, Write
-from warren.core.records import QueueRecord
-from warren.core.waiting import Event
+from warren.core.scheduling.waiting import Event
 
 NEWS_S = 0.5
 """How much later than another node this one may hear of a definition; then it is asked again."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from warren.core.backing_queue import MirroredLevel
-from warren.core.due_queue import DueQueue
-from warren.core.quorum_level import QuorumLevel
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.backing.due_queue import DueQueue
+from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.due_levels import DueLeaderLevel, DueMirrorLevel
-from warren.mirror.replication.leader_level import Journal, LeaderLevel
+from warren.mirror.replication.leader_level import InstructionLog, LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel
 from warren.mirror.replication.quorum_levels import QuorumLeaderLevel, QuorumMirrorLevel
 
 
-def leader_level(inner: MirroredLevel, level: int, journal: Journal) -> LeaderLevel:
+def leader_level(inner: MirroredLevel, level: int, journal: InstructionLog) -> LeaderLevel:
     """What a queue of this kind needs at its leader."""
     kind = LeaderLevel
     if isinstance(inner, QuorumLevel):

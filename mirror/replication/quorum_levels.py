@@ -1,8 +1,8 @@
 """The backing queue of a quorum queue at its leader, and its copies at mirrors.
 
 Theory. A quorum queue hands out returned messages in the order of their returns, which is not the
-order of positions (`core/quorum_level.py`). A mirror does not repeat that order. It fetches each
-message when its leader fetches it for the first time, and leaves it pending until it is
+order of positions (`core/queues/quorum_level.py`). A mirror does not repeat that order. It fetches
+each message when its leader fetches it for the first time, and leaves it pending until it is
 acknowledged, however often it is returned and fetched again. Messages that were never fetched are
 fetched in the order of positions, at the leader and at mirrors alike.
 
@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import cast
 
-from warren.core.message import Message
-from warren.core.quorum_level import QuorumLevel
+from warren.core.messages.message import Message
+from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.instructions import Op
 from warren.mirror.replication.leader_level import LeaderLevel
 from warren.mirror.replication.mirror_level import MirrorLevel

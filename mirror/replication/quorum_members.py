@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
-from warren.core.records import QueueRecord
-from warren.core.waiting import Event
+from warren.core.scheduling.waiting import Event
 from warren.mirror.replication.queue_definitions import QueueDefinitions
 
 

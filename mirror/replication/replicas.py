@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from warren.core.queue_type import majority_of
+from warren.core.queues.queue_type import majority_of
 from warren.mirror.carriers.ports import CarrierKind
 from warren.mirror.replication.confirm_rule import ALL
 

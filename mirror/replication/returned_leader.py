@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Clock
-from warren.core.records import QueueRecord
 from warren.mirror.replication.whole_copies import Ask, WholeCopies
 
 RECLAIM_S = 3.0

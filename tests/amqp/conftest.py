@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "simulation"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-from pipe import Broker, Client  # noqa: E402
+from pipe import Broker, Client
 
 
 @pytest.fixture

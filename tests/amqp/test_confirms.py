@@ -10,7 +10,7 @@ from stores import SlowBackingQueue, SlowQueues
 
 from warren.amqp.confirms import ChannelConfirms
 from warren.core.field import Field, longstr
-from warren.core.settlement import PENDING, REJECTED, SETTLED, Settlement
+from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, Settlement
 
 
 class Publisher:

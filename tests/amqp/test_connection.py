@@ -6,11 +6,11 @@ import pytest
 from pamqp import commands
 from pipe import Broker, Client, Frame, method_frame, start_ok
 
-from warren.amqp.connection import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER
+from warren.amqp.frames import OLD_PROTOCOL_HEADER, PROTOCOL_HEADER
 from warren.amqp.state import State
-from warren.core.alarms import Resource
+from warren.core.definitions.records import VirtualHostRecord
 from warren.core.field import Field, longstr
-from warren.core.records import VirtualHostRecord
+from warren.core.resources.alarms import Resource
 
 
 def tune_ok(channel_max: int = 2047, frame_max: int = 131072, heartbeat: int = 0) -> bytes:

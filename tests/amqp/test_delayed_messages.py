@@ -8,11 +8,11 @@ import pytest
 from pamqp import commands
 from pipe import Broker, Client, Content
 
-from warren.core.delay_queue import UNDER_WAY_MAX, DelayQueue
 from warren.core.field import Field, Table, long, longstr
-from warren.core.message import Message
-from warren.core.vhost import FEW
-from warren.core.waiting import run
+from warren.core.messages.message import Message
+from warren.core.scheduling.waiting import run
+from warren.core.vhosts.delay_queue import UNDER_WAY_MAX, DelayQueue
+from warren.core.vhosts.vhost import FEW
 
 DIRECT: Table = {"x-delayed-type": longstr("direct")}
 

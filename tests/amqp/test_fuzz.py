@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from fuzz_long import Script, play
+from fuzz_script import Script, play
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
@@ -20,7 +20,7 @@ from pipe import Broker, Frame, cut_frames, method_frame, publish_frames, start_
 from sessions import make_openings, make_pool, reactions
 from survivors import BUFFER_MAX, Stage, connections_alive
 
-from warren.amqp.connection import PROTOCOL_HEADER
+from warren.amqp.frames import PROTOCOL_HEADER
 from warren.amqp.methods import METHODS
 from warren.amqp.state import State
 from warren.core.field import Field, Table

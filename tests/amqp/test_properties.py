@@ -31,7 +31,7 @@ from warren.amqp.properties import (
     scan,
 )
 from warren.core.field import Field, Table, longstr
-from warren.core.reply_to import REPLY_TO
+from warren.core.vhosts.reply_to import REPLY_TO
 
 FLAGS = {name: flag for name, flag, _ in PROPERTIES}
 TYPES = {name: wire_type for name, _, wire_type in PROPERTIES}

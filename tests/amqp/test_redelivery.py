@@ -8,9 +8,9 @@ import pytest
 from pamqp import commands
 from pipe import Broker, Client
 
+from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import Field, Table, long, longstr
-from warren.core.memory_queue import MemoryQueue
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 
 DEAD: Table = {
     "x-dead-letter-exchange": longstr(""),

@@ -11,10 +11,10 @@ from stores import SlowQueues
 
 from warren.amqp.publishing import QUEUES_AT_ONCE
 from warren.amqp.settling import SETTLED_AT_ONCE
-from warren.core.ending import BINDINGS_AT_ONCE
-from warren.core.ending import QUEUES_AT_ONCE as QUEUES_ENDED_AT_ONCE
 from warren.core.field import Field, long, longstr
-from warren.core.turns import TURN_US
+from warren.core.scheduling.turns import TURN_US
+from warren.core.vhosts.ending import BINDINGS_AT_ONCE
+from warren.core.vhosts.ending import QUEUES_AT_ONCE as QUEUES_ENDED_AT_ONCE
 
 MANY = 3 * SETTLED_AT_ONCE + 7
 

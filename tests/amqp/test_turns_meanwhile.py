@@ -7,10 +7,10 @@ from pipe import Broker, Client, content_header, method_frame
 
 from warren.amqp.publishing import QUEUES_AT_ONCE
 from warren.amqp.settling import SETTLED_AT_ONCE
-from warren.core.ending import BINDINGS_AT_ONCE
-from warren.core.message import Envelope
-from warren.core.records import ExchangeRecord
-from warren.core.turns import TURN_US
+from warren.core.definitions.records import ExchangeRecord
+from warren.core.messages.message import Envelope
+from warren.core.scheduling.turns import TURN_US
+from warren.core.vhosts.ending import BINDINGS_AT_ONCE
 
 
 def filled(client: Client, queue: str, count: int) -> None:

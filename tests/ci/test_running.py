@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import warren.core.queue
+import warren.core.queues.queue
 
 TESTS = Path(__file__).parents[1]
 
@@ -22,9 +22,13 @@ def shared(request: pytest.FixtureRequest) -> ModuleType:
     return plugin
 
 
+def house(module: Path) -> str:
+    return module.relative_to(TESTS).parts[0]
+
+
 def in_order(shared: ModuleType) -> list[Path]:
     """The modules of all tests, two tests of each, as a process of several would run them."""
-    modules = [module for _ in range(2) for module in sorted(TESTS.glob("*/test_*.py"))]
+    modules = [module for _ in range(2) for module in sorted(TESTS.rglob("test_*.py"))]
     items = [SimpleNamespace(path=module, add_marker=lambda mark: None) for module in modules]
     shared.pytest_collection_modifyitems(SimpleNamespace(workerinput={}), items)
     return [item.path for item in items]
@@ -33,7 +37,7 @@ def in_order(shared: ModuleType) -> list[Path]:
 def test_spark_comes_first_and_no_module_is_cut(shared: ModuleType) -> None:
     run = in_order(shared)
     assert all(first == second for first, second in zip(run[::2], run[1::2], strict=True))
-    others = next(place for place, module in enumerate(run) if module.parent.name != "spark")
+    others = next(place for place, module in enumerate(run) if house(module) != "spark")
     names = {module.name for module in run[:others]}
     assert names >= {"test_source.py", "test_sink.py", "test_stream_query.py"}
 
@@ -41,7 +45,7 @@ def test_spark_comes_first_and_no_module_is_cut(shared: ModuleType) -> None:
 def test_tests_that_wait_are_mixed_with_tests_that_compute_and_are_never_last(
     shared: ModuleType,
 ) -> None:
-    houses = [module.parent.name for module in in_order(shared)]
+    houses = [house(module) for module in in_order(shared)]
     for part in (houses[: len(houses) // 2], houses[len(houses) // 2 :]):
         assert {"system", "mgmt", "core", "amqp"} <= {*part}
     assert not {"system", "mgmt", "spark"} & {*houses[-len(houses) // 10 :]}
@@ -63,11 +67,11 @@ def test_each_process_begins_to_collect_elsewhere_and_collects_all(
 @pytest.mark.parametrize(
     ("module", "mark"),
     [
-        ("core/test_topic.py", None),
+        ("core/exchanges/test_topic.py", None),
         ("system/test_web_ui.py", "browser"),
         ("system/test_coming_back.py", "cluster"),
         ("mirror/test_etcd.py", "cluster"),
-        ("spark/test_source.py", "spark"),
+        ("spark/source/test_source.py", "spark"),
     ],
 )
 def test_what_a_test_needs_is_a_mark(shared: ModuleType, module: str, mark: str | None) -> None:
@@ -84,4 +88,4 @@ def test_compiled_modules_are_kept_whatever_the_environment_says() -> None:
 
 def test_assertions_of_the_broker_are_as_they_are_without_pytest() -> None:
     assert "@pytest_ar" in globals()
-    assert "@pytest_ar" not in vars(warren.core.queue)
+    assert "@pytest_ar" not in vars(warren.core.queues.queue)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
+from bare_vhost import in_memory, new_vhost, what_lasts
+from manual_clock import ManualClock
 
-HERE = Path(__file__).parent
-for folder in (str(HERE.parent / "simulation"), str(HERE)):
-    if folder not in sys.path:
-        sys.path.append(folder)
-
-from bare_vhost import in_memory, new_vhost, what_lasts  # noqa: E402
-from manual_clock import ManualClock  # noqa: E402
-
-from warren.core.backing_queue import BackingQueue, BackingSpec  # noqa: E402
-from warren.core.ports import Write  # noqa: E402
-from warren.core.records import VirtualHostRecord  # noqa: E402
-from warren.core.vhost import VirtualHost  # noqa: E402
-from warren.core.volatile_metadata import VolatileMetadataStore  # noqa: E402
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.definitions.records import VirtualHostRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
+from warren.core.ports import Write
+from warren.core.vhosts.vhost import VirtualHost
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import pytest
 from manual_clock import ManualClock
 
 from warren.core.field import Table, long, longstr
-from warren.core.firehose import TracedClient
-from warren.core.message import Envelope, Message
-from warren.core.queue import Queue
-from warren.core.vhost import VirtualHost
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.queues.queue import Queue
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.statistics import figures
 
 STATIC = Path(figures.__file__).parents[1] / "static"

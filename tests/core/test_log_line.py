@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.core.audit import audit
+from warren.core.access.audit import audit
 from warren.core.log_line import VALUE_MAX, event_line, log_event, log_fault, visible
 
 FIELD = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|[^\s"]+)')

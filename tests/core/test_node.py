@@ -8,18 +8,18 @@ import pytest
 from manual_clock import ManualClock
 
 from warren.amqp.properties import AmqpContentCodec
-from warren.core.access import AccessControl, User, create_defaults
-from warren.core.alarms import Alarms, Resource
+from warren.core.access.access_control import AccessControl, User, create_defaults
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import GlobalParameterRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.errors import NotAllowed
 from warren.core.field import longstr
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Message
+from warren.core.messages.message import Message
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import Write
-from warren.core.queue import Queue
-from warren.core.records import GlobalParameterRecord
-from warren.core.vhost import VirtualHost
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.queues.queue import Queue
+from warren.core.resources.alarms import Alarms, Resource
+from warren.core.vhosts.vhost import VirtualHost
 
 
 class FakeClient:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
+from federating import Side
 
 from warren import Broker
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "mgmt", HERE.parent / "shovel"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-from federating import Side  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from federating import Side, quoted
 from moving import until
 
 from warren import Broker
-from warren.core.alarms import Resource
+from warren.core.resources.alarms import Resource
 
 HELPER = "federation: x -> two"
 

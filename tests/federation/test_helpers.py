@@ -12,14 +12,14 @@ from pamqp import commands
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import AmqpContentCodec
 from warren.client.connection import ChannelFailed, ConnectionFailed
-from warren.core.binding import Binding
-from warren.core.exchange import Exchange, make_exchange
-from warren.core.federation_hops import Broker
+from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.exchange import Exchange, make_exchange
+from warren.core.exchanges.federation_hops import Broker
 from warren.federation.exchange_session import HELPER_TYPE, ExchangeSession
 from warren.federation.marking import Marker
 from warren.federation.status import Wanted
 from warren.federation.upstream import parse
-from warren.shovel.flow import Progress
+from warren.shovel.flow import FlowProgress
 
 QUEUE = "federation: x -> down"
 
@@ -90,7 +90,7 @@ class Upstream:
 class Nobody:
     def running(self, uri: str) -> None: ...
 
-    def progressed(self, progress: Progress) -> None: ...
+    def progressed(self, progress: FlowProgress) -> None: ...
 
 
 def exchange(*keys: str) -> Exchange:

@@ -9,10 +9,10 @@ import pytest
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import AmqpContentCodec
 from warren.client.events import Delivered
-from warren.core.binding import Binding
 from warren.core.errors import PreconditionFailed
-from warren.core.exchange import make_exchange
-from warren.core.federation_hops import Broker, HopRule, hop_rule
+from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.exchange import make_exchange
+from warren.core.exchanges.federation_hops import Broker, HopRule, hop_rule
 from warren.core.field import Field, Table, from_json, long, longstr, to_json
 from warren.federation.bindings import Way, carried
 from warren.federation.marking import Marker

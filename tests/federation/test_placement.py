@@ -14,13 +14,13 @@ import uvloop
 from warren.amqp.field_table import encode_table
 from warren.amqp.properties import AmqpContentCodec
 from warren.clock import LoopClock
-from warren.core.access import AccessControl, create_defaults
-from warren.core.alarms import Alarms
-from warren.core.memory_queue import MemoryQueue
+from warren.core.access.access_control import AccessControl, create_defaults
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import ParameterRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.node import Node, default_server_properties
 from warren.core.ports import Write
-from warren.core.records import ParameterRecord
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.resources.alarms import Alarms
 from warren.federation.links import Links
 
 KEY = ("parameter", "federation-upstream", "/", "u")

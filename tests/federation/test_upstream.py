@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from warren.core.validation import ValidationFailed
+from warren.core.definitions.validation import ValidationFailed
 from warren.federation import sets, upstream
 from warren.federation.sets import Member, members
 from warren.federation.upstream import parse

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "persist", HERE.parent / "simulation", HERE.parent / "system"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-from ctl_node import CtlNode  # noqa: E402
+from ctl_node import CtlNode
 
 
 @pytest.fixture(scope="module")

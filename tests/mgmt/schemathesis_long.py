@@ -17,10 +17,14 @@ import tempfile
 from pathlib import Path
 
 import pika
-from api_client import ApiClient
 
-from warren import Broker
-from warren.core import login_throttle
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
+
+from api_client import ApiClient  # noqa: E402
+
+from warren import Broker  # noqa: E402
+from warren.core.access import login_throttle  # noqa: E402
 
 USER, PASSWORD = "fuzzer", "fuzzer-password"
 NAMES = {

@@ -12,7 +12,7 @@ from api_client import EVERYTHING, NOT_FOUND, ApiClient, reason
 
 from warren import Broker
 from warren.config import Listener, SslOptions
-from warren.core.alarms import Resource
+from warren.core.resources.alarms import Resource
 
 NODE = "warren@localhost"
 OK = (200, {"status": "ok"})

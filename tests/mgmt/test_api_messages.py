@@ -10,7 +10,7 @@ import pytest
 from api_client import ApiClient
 
 from warren import Broker
-from warren.core.message import Envelope, Message
+from warren.core.messages.message import Envelope, Message
 from warren.mgmt.api import messages
 from warren.mgmt.http import slices
 

@@ -140,6 +140,8 @@ TABLE = """
 /message-jobs/{vhost}/{name} GET U A
 /message-jobs/{vhost}/{name} DELETE U A
 /message-jobs/{vhost}/{name}/restart POST U A
+/trace/{vhost} GET M M
+/trace/{vhost}/{message} GET M M
 /shovels GET M
 /shovels/{vhost} GET M M
 /shovels/vhost/{vhost}/{name} GET M M

@@ -10,7 +10,7 @@ import pytest
 from api_client import EVERYTHING, NOT_FOUND, ApiClient, reason
 
 from warren import Broker
-from warren.core.password import hash_password
+from warren.core.access.password import hash_password
 
 
 @pytest.fixture(scope="module")

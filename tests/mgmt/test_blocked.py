@@ -13,8 +13,8 @@ from api_client import ApiClient
 
 from warren import Broker
 from warren.config import Listener
-from warren.core.alarms import Resource
-from warren.core.growth import ALWAYS
+from warren.core.resources.alarms import Resource
+from warren.core.resources.growth import ALWAYS
 
 
 @pytest.fixture

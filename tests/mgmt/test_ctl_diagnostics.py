@@ -9,7 +9,7 @@ import pytest
 import trustme
 from ctl_node import CtlNode, ctl
 
-from warren.core.alarms import Resource
+from warren.core.resources.alarms import Resource
 from warren.mgmt.ctl.node import alarm_lines
 
 

@@ -21,10 +21,10 @@ from definitions_node import (
     turns_of_another_task,
 )
 
-from warren.core.binding import Binding
+from warren.core.definitions.validation import NoSuchVhost
+from warren.core.exchanges.binding import Binding
 from warren.core.field import Field, long, longstr
 from warren.core.node import Node
-from warren.core.validation import NoSuchVhost
 from warren.mgmt.definitions.export import export_all, export_vhost
 from warren.mgmt.definitions.items import parse
 from warren.mgmt.definitions.load import import_definitions

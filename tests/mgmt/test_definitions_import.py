@@ -17,7 +17,7 @@ from definitions_node import (
     queue_item,
 )
 
-from warren.core.access import LoginRefused
+from warren.core.access.access_control import LoginRefused
 from warren.core.field import NoField, from_json
 from warren.core.node import Node
 from warren.mgmt.definitions.errors import (
@@ -201,7 +201,7 @@ def test_who_imports_may_use_the_virtual_hosts_made() -> None:
 def test_a_virtual_host_can_be_traced() -> None:
     node = new_node()
     imports(node, {"vhosts": [{"name": "/", "tracing": True}]})
-    assert node.vhosts["/"].firehose is not None
+    assert node.vhosts["/"].observation.firehose is not None
 
 
 @pytest.mark.parametrize("item", [{}, {"name": 5}, {"name": ""}, {"name": "v", "metadata": []}])

@@ -6,7 +6,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import cast
 
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 from warren.mgmt.statistics.figures import queue_activity
 
 

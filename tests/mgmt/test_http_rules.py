@@ -12,7 +12,7 @@ from api_client import ApiClient
 
 from warren import Broker
 from warren.config import Listener
-from warren.core.login_throttle import OF_ADDRESS_MAX, OF_NAME_MAX
+from warren.core.access.login_throttle import OF_ADDRESS_MAX, OF_NAME_MAX
 from warren.core.node import Node
 
 

@@ -173,6 +173,19 @@ def test_a_returned_message_that_waits_is_shown_as_waiting(api: ApiClient, chann
     assert all_pages(api, filter="state = 'waiting'") == ["0"]
 
 
+def test_ids_that_a_queue_remembers_are_no_messages(api: ApiClient, channel: Any) -> None:
+    window = {"x-message-deduplication-window": 10}
+    channel.queue_declare("q", durable=True, arguments=window)
+    channel.confirm_delivery()
+    for number, message_id in enumerate("abca"):
+        properties = pika.BasicProperties(delivery_mode=2, message_id=message_id)
+        channel.basic_publish("", "q", str(number).encode(), properties)
+    assert payloads(page(api)) == ["0", "1", "2"]
+    _, row = api.get("/queues/%2F/q")
+    assert row["deduplication"] == {"window": 10, "ids": 3, "duplicates": 1}
+    assert (row["backing_queue_status"]["len"], row["message_bytes_ready"]) == (3, 3)
+
+
 def test_a_search_goes_on_where_it_ended(
     api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from api_client import ApiClient
 
 from warren import Broker
-from warren.core.message_stats import MessageStats
+from warren.core.messages.message_stats import MessageStats
 
 QUEUES = ("one", "two")
 

@@ -26,8 +26,8 @@ from warren.mgmt.migrate import queue_move
 from warren.mgmt.migrate.command import migrate
 from warren.mgmt.migrate.run import (
     Audience,
+    MigrationProgress,
     Options,
-    Progress,
     QueueResult,
     list_queues,
     move_messages,
@@ -131,7 +131,7 @@ class AfterMessages(Audience):
         self._do: Callable[[], None] | None = do
         self.done = False
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: MigrationProgress) -> None:
         if progress.moved >= self._count and not self.done:
             self.done = True
             assert self._do is not None
@@ -402,7 +402,7 @@ def test_queue_that_is_deleted_meanwhile_leaves_nothing_behind(
         publish(source.url, queue, *numbered(1))
 
     class Deleting(Audience):
-        def progress(self, progress: Progress) -> None:
+        def progress(self, progress: MigrationProgress) -> None:
             with channel_at(source.url) as channel:
                 channel.queue_delete("only here")
 

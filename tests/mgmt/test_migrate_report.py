@@ -10,7 +10,7 @@ from warren.mgmt.migrate.report import (
     messages_text,
     progress_text,
 )
-from warren.mgmt.migrate.run import Progress, QueueResult
+from warren.mgmt.migrate.run import MigrationProgress, QueueResult
 
 OUTCOMES = [
     Outcome("queues", ("/", "a"), Fate.TAKEN),
@@ -59,7 +59,7 @@ def test_empty_queue_that_is_left_as_a_rule_leaves_nothing_behind() -> None:
 
 
 def test_progress_has_the_rate_and_the_time_left() -> None:
-    said = progress_text(Progress("q", 3000, 6000), 1.5)
+    said = progress_text(MigrationProgress("q", 3000, 6000), 1.5)
     assert said == "3,000 messages moved, 2,000/s, 6,000 to go, 3 s left: q"
 
 

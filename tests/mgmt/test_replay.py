@@ -11,7 +11,7 @@ import pika
 import pytest
 from api_client import EVERYTHING, ApiClient, reason
 from ctl_node import CtlNode
-from test_message_jobs import NUMBERS, begin, bodies, do, fill, over
+from message_jobs import NUMBERS, begin, bodies, do, fill, over
 
 from warren import Broker
 

@@ -11,7 +11,7 @@ import pika
 import pytest
 from api_client import ApiClient
 from ctl_node import CtlNode
-from test_metrics import scrape
+from scrape_broker import scrape
 from unclaimed_node import change_definitions, drained, flipped, publish, stop, without_queue
 
 from warren import Broker

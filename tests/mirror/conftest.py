@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "simulation"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-from etcd_server import EtcdServer, find_etcd  # noqa: E402
+from etcd_server import EtcdServer, find_etcd
 
 
 @pytest.fixture(scope="session")

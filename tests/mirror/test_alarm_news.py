@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from pamqp import commands
 
-from warren.core.alarms import Alarm, Resource
-from warren.core.growth import ALWAYS
+from warren.core.resources.alarms import Alarm, Resource
+from warren.core.resources.growth import ALWAYS
 from warren.mirror.members.alarm_news import AlarmNews
 from warren.mirror.messages.post import Kind, Undeliverable
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 
-from warren.core.waiting import Event, run
+from warren.core.scheduling.waiting import Event, run
 from warren.mirror.messages.calls import NodeDown
 
 

@@ -11,7 +11,7 @@ from warren.mirror.gm.catch_up import missed
 from warren.mirror.gm.circulation import Circulation
 from warren.mirror.gm.errors import Inconsistent
 from warren.mirror.gm.member_state import MemberState
-from warren.mirror.gm.messages import NONE, Entry, Known
+from warren.mirror.gm.messages import NONE, Known, MemberNews
 
 ME, X = MemberId("me", 1), MemberId("x", 1)
 
@@ -33,25 +33,29 @@ def test_who_knows_the_same_has_missed_nothing() -> None:
 
 
 def test_later_publishes_were_missed() -> None:
-    assert missed({X: state(3, 5)}, [known(X, 3, 7)], {ME}) == [Entry(X, 6, numbers(6, 7), NONE)]
+    assert missed({X: state(3, 5)}, [known(X, 3, 7)], {ME}) == [
+        MemberNews(X, 6, numbers(6, 7), NONE)
+    ]
 
 
 def test_what_the_left_one_has_no_more_was_acked() -> None:
-    assert missed({X: state(3, 5)}, [known(X, 5, 5)], {ME}) == [Entry(X, 6, (), 5)]
+    assert missed({X: state(3, 5)}, [known(X, 5, 5)], {ME}) == [MemberNews(X, 6, (), 5)]
 
 
 def test_a_left_one_that_has_nothing_pending_says_that_all_up_to_its_last_is_acked() -> None:
-    assert missed({X: state(3, 5)}, [known(X, 4, 9)], {ME}) == [Entry(X, 6, numbers(6, 9), 4)]
+    assert missed({X: state(3, 5)}, [known(X, 4, 9)], {ME}) == [MemberNews(X, 6, numbers(6, 9), 4)]
 
 
 def test_own_publishes_that_the_left_one_has_seen_have_come_round() -> None:
-    assert missed({X: state(3, 7)}, [known(X, 3, 5)], {X}) == [Entry(X, 4, numbers(4, 5), NONE)]
+    assert missed({X: state(3, 7)}, [known(X, 3, 5)], {X}) == [
+        MemberNews(X, 4, numbers(4, 5), NONE)
+    ]
 
 
 def test_acks_of_own_publishes_that_the_left_one_has_seen_have_come_round() -> None:
     mine = state(5, 7)
     mine.last_ack = 2
-    assert missed({X: mine}, [known(X, 4, 5)], {X}) == [Entry(X, 6, (), 4)]
+    assert missed({X: mine}, [known(X, 4, 5)], {X}) == [MemberNews(X, 6, (), 4)]
 
 
 def test_members_erased_since_are_passed_over() -> None:

@@ -20,15 +20,15 @@ from etcd_server import PATIENCE_S, EtcdServer, until
 from metadata_contract import MetadataContract, Opened, keys, vhost
 from metadata_history import Writers, check, final_table
 
-from warren.core.definition_table import Change
-from warren.core.ports import Key, Precondition, Stored, Write
-from warren.core.records import (
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.records import (
     BindingRecord,
     GlobalParameterRecord,
     PermissionRecord,
     QueueRecord,
     UserRecord,
 )
+from warren.core.ports import Key, Precondition, Stored, Write
 from warren.mirror.definitions.batch_writer import WriterSuperseded
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.codec import Keys, UnreadableDefinition

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from random import Random
 from typing import cast
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster, ClusterNode, random_delays
 from pamqp import commands
 from pipe import Client
 
-from warren.core.delay_queue import DelayQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table, long, longstr
-from warren.core.records import QueueRecord
+from warren.core.vhosts.delay_queue import DelayQueue
 
 QUEUE = "amq.delayed.dx"
 COUNT = 20

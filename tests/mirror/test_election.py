@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from warren.core.records import QueueRecord
+from warren.core.definitions.records import QueueRecord
 from warren.mirror.replication.confirm_rule import ALL
-from warren.mirror.replication.election import Answer, Standing, Vote, decide
+from warren.mirror.replication.election import Answer, CandidateCopy, Vote, decide
 
 
 def record(acks: int, *in_sync: str) -> QueueRecord:
@@ -16,12 +16,12 @@ def record(acks: int, *in_sync: str) -> QueueRecord:
     )
 
 
-def follows(epoch: int, batch: int, *positions: int) -> Standing:
-    return Standing((epoch, batch), positions or (0,))
+def follows(epoch: int, batch: int, *positions: int) -> CandidateCopy:
+    return CandidateCopy((epoch, batch), positions or (0,))
 
 
-def on_disk(epoch: int, *positions: int) -> Standing:
-    return Standing((epoch, 0), positions, from_disk=True)
+def on_disk(epoch: int, *positions: int) -> CandidateCopy:
+    return CandidateCopy((epoch, 0), positions, from_disk=True)
 
 
 @pytest.mark.parametrize(

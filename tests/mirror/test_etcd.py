@@ -15,8 +15,8 @@ from aiohttp.helpers import TimerContext
 from cutting_proxy import CuttingProxy
 from etcd_server import PATIENCE_S, EtcdServer, find_etcd
 
+from warren.core.definitions.records import VirtualHostRecord
 from warren.core.ports import Write
-from warren.core.records import VirtualHostRecord
 from warren.mirror.definitions.cluster_metadata import ClusterMetadata
 from warren.mirror.definitions.ending import end_tasks
 from warren.mirror.definitions.etcd import (

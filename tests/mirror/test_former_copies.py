@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 import msgspec
+import pytest
 from cluster import Cluster, FakeCardFiles
 from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 
-from warren.core.backing_queue import BackingSpec
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope, Message
-from warren.core.records import QueueRecord
+from warren.core.backing.backing_queue import BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
+from warren.core.messages.message import Envelope, Message
 from warren.mirror.replication import leader
 from warren.mirror.replication.copy_cards import COPY_BIT, Card
 from warren.mirror.replication.former_copies import FormerCopies

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.core.records import GroupMemberRecord, GroupRecord
+from warren.core.definitions.records import GroupMemberRecord, GroupRecord
 from warren.mirror.carriers.ports import MemberId, StopReason
 from warren.mirror.gm.base import JOINED, STOPPED
 from warren.mirror.gm.effects import Effect, ReadRecord, Stopped, Transact
@@ -18,8 +18,8 @@ from warren.mirror.gm.messages import (
     AddOnRight,
     Catchup,
     CheckNeighbours,
-    Entry,
     Known,
+    MemberNews,
     Message,
     NotReady,
 )
@@ -30,7 +30,7 @@ RECORD = GroupRecord(3, tuple(GroupMemberRecord(m.node, m.incarnation) for m in 
 ids = st.sampled_from((A, B, C, D))
 small = st.integers(0, 5)
 payloads = st.lists(st.just(b""), max_size=3).map(tuple)
-entries = st.builds(Entry, ids, small, payloads, st.integers(NONE, 5))
+entries = st.builds(MemberNews, ids, small, payloads, st.integers(NONE, 5))
 known = st.builds(lambda m, n, p: Known(m, n + len(p), p), ids, st.integers(-1, 5), payloads)
 messages = st.one_of(
     st.builds(AddOnRight, small, small),

@@ -17,11 +17,11 @@ from warren.mirror.gm.messages import (
     AddOnRight,
     Catchup,
     CheckNeighbours,
-    Entry,
-    Frame,
     Known,
     MalformedMessage,
+    MemberNews,
     NotReady,
+    RingFrame,
     decode,
     encode,
 )
@@ -29,7 +29,7 @@ from warren.mirror.gm.messages import (
 counts = st.integers(0, (1 << 62) - 1)
 ids = st.builds(MemberId, st.text(max_size=20).filter(str.isprintable), counts)
 payloads = st.lists(st.binary(max_size=50), max_size=4).map(tuple)
-entries = st.builds(Entry, ids, counts, payloads, counts)
+entries = st.builds(MemberNews, ids, counts, payloads, counts)
 known = st.builds(lambda m, n, p: Known(m, n + len(p), p), ids, st.integers(-1, 1 << 40), payloads)
 messages = st.one_of(
     st.builds(AddOnRight, counts, counts),
@@ -38,11 +38,11 @@ messages = st.one_of(
     st.builds(Activity, counts, counts, counts, st.lists(entries, max_size=4).map(tuple)),
     st.builds(CheckNeighbours, counts, counts, st.sampled_from((NONE, 0, 17, ANY))),
 )
-frames = st.builds(Frame, ids, ids, messages)
+frames = st.builds(RingFrame, ids, ids, messages)
 
 
 @given(frames)
-def test_what_is_encoded_is_decoded_the_same(frame: Frame) -> None:
+def test_what_is_encoded_is_decoded_the_same(frame: RingFrame) -> None:
     decoded = decode(encode(frame))
     assert decoded == frame
     assert type(decoded.message) is type(frame.message)
@@ -56,7 +56,7 @@ def test_random_bytes_are_refused(octets: bytes) -> None:
 
 
 @given(frames, st.randoms())
-def test_damaged_frames_are_refused_or_are_frames(frame: Frame, random: Random) -> None:
+def test_damaged_frames_are_refused_or_are_frames(frame: RingFrame, random: Random) -> None:
     octets = bytearray(encode(frame))
     for _ in range(random.randint(1, 3)):
         octets[random.randrange(len(octets))] = random.randrange(256)
@@ -68,7 +68,7 @@ def test_damaged_frames_are_refused_or_are_frames(frame: Frame, random: Random) 
 
 
 @given(frames)
-def test_a_frame_cut_short_or_with_more_behind_it_is_refused(frame: Frame) -> None:
+def test_a_frame_cut_short_or_with_more_behind_it_is_refused(frame: RingFrame) -> None:
     octets = encode(frame)
     for wrong in (octets[:-1], octets[: len(octets) // 2], octets + b"\x00", b""):
         with pytest.raises(MalformedMessage):

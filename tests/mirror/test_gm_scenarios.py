@@ -11,9 +11,9 @@ import pytest
 from gm_group import Group
 from gm_process import GROUP, Process
 
-from warren.core.records import GroupMemberRecord, GroupRecord
+from warren.core.definitions.records import GroupMemberRecord, GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
-from warren.mirror.gm.base import JOINED, JOINING, Limits
+from warren.mirror.gm.base import JOINED, JOINING, GmLimits
 from warren.mirror.gm.effects import (
     Confirmed,
     Deliver,
@@ -35,8 +35,8 @@ from warren.mirror.gm.messages import (
     Activity,
     Catchup,
     CheckNeighbours,
-    Entry,
     Known,
+    MemberNews,
     NotReady,
 )
 
@@ -61,9 +61,9 @@ def record(version: int, *members: MemberId, dead: Members = ()) -> GroupRecord:
     )
 
 
-def alone(me: MemberId = A, limits: Limits | None = None) -> Member:
+def alone(me: MemberId = A, limits: GmLimits | None = None) -> Member:
     """A member that made its group, in version 1."""
-    member = Member(me, 1, Random(1), limits or Limits(), strict=True)
+    member = Member(me, 1, Random(1), limits or GmLimits(), strict=True)
     member.start()
     member.record_read(1, None)
     member.transaction_committed(2)
@@ -303,7 +303,7 @@ def test_gs16_a_group_that_stops_stops_when_all_have_all(seed: int) -> None:
 
 def test_gs17_what_comes_from_others_than_the_left_neighbour_is_ignored() -> None:
     member = between(A, B, C)
-    activity = Activity(1, 3, 1, (Entry(C, 0, (b"0",), NONE),))
+    activity = Activity(1, 3, 1, (MemberNews(C, 0, (b"0",), NONE),))
     assert member.receive(C, activity) == []
     assert member.receive(C, Catchup(1, 3, 7, ())) == []
     assert member.ignored.not_left == 2
@@ -319,7 +319,7 @@ def test_gs17_what_is_left_of_an_earlier_link_is_ignored() -> None:
     member.record_read(4, record(5, A, D, B, C, dead=(D,)))
     member.transaction_committed(5)
     assert member.view.left == A and not member.view.aliases and not member.is_pending
-    old = Activity(1, 3, 1, (Entry(A, 0, (b"0",), NONE),))
+    old = Activity(1, 3, 1, (MemberNews(A, 0, (b"0",), NONE),))
     assert member.receive(A, old) == []
     assert member.receive(A, Catchup(1, 4, 2, (Known(A, 0, (b"0",)),))) == []
     assert member.ignored.earlier_link == 2
@@ -336,9 +336,9 @@ def test_gs17_a_neighbour_that_waits_gets_another_catchup() -> None:
 
 def test_gs17_after_a_gap_nothing_is_accepted_before_a_catchup() -> None:
     member = between(A, B, C)
-    (ask,) = member.receive(A, Activity(1, 3, 2, (Entry(A, 1, (b"1",), NONE),)))
+    (ask,) = member.receive(A, Activity(1, 3, 2, (MemberNews(A, 1, (b"1",), NONE),)))
     assert ask == Send(A, CheckNeighbours(1, 3, 3))
-    assert member.receive(A, Activity(1, 3, 3, (Entry(A, 2, (b"2",), NONE),))) == []
+    assert member.receive(A, Activity(1, 3, 3, (MemberNews(A, 2, (b"2",), NONE),))) == []
     catchup = Catchup(1, 3, 4, (Known(A, 2, (b"0", b"1", b"2")),))
     delivered = effects_of(member.receive(A, catchup), Deliver)
     assert delivered == [Deliver(A, b"0"), Deliver(A, b"1"), Deliver(A, b"2")]
@@ -358,7 +358,7 @@ def test_gs18_the_last_activity_of_the_left_neighbour_comes_before_its_death(see
 def test_gs18_activity_that_comes_during_suspicion_is_processed() -> None:
     member = between(A, B, C)
     member.peer_down(A)
-    effects = member.receive(A, Activity(1, 3, 1, (Entry(A, 0, (b"0",), NONE),)))
+    effects = member.receive(A, Activity(1, 3, 1, (MemberNews(A, 0, (b"0",), NONE),)))
     assert effects_of(effects, Deliver) == [Deliver(A, b"0")]
     (transact,) = member.timer_fired(1)
     assert transact == Transact(3, 3, record(4, A, B, C, dead=(A,)))
@@ -366,9 +366,9 @@ def test_gs18_activity_that_comes_during_suspicion_is_processed() -> None:
 
 def test_gs19_a_message_of_a_later_version_waits_for_the_record() -> None:
     member = between(A, B, C)
-    activity = Activity(1, 4, 1, (Entry(D, 0, (b"0",), NONE),))
+    activity = Activity(1, 4, 1, (MemberNews(D, 0, (b"0",), NONE),))
     assert member.receive(A, activity) == [ReadRecord(3, 4)]
-    assert member.receive(A, Activity(1, 4, 2, (Entry(D, 1, (b"1",), NONE),))) == []
+    assert member.receive(A, Activity(1, 4, 2, (MemberNews(D, 1, (b"1",), NONE),))) == []
     effects = member.record_read(3, record(4, D, A, B, C))
     told = [effect for effect in effects if type(effect) in (MembersChanged, Deliver)]
     assert told == [MembersChanged((D,), ()), Deliver(D, b"0"), Deliver(D, b"1")]
@@ -398,7 +398,7 @@ def test_gs21_members_of_a_deleted_group_stop() -> None:
 
 def test_gs22_a_stalled_member_holds_back_who_feeds_the_group() -> None:
     group = Group(0)
-    group.world.limits = Limits(held_bytes_max=4000)
+    group.world.limits = GmLimits(held_bytes_max=4000)
     for node in "abc":
         group.add(node)
         group.settle()
@@ -418,7 +418,7 @@ def test_gs22_a_stalled_member_holds_back_who_feeds_the_group() -> None:
 
 def test_gs22_beyond_its_limit_a_member_refuses() -> None:
     member = between(A, B, C)
-    member._limits = Limits(held_bytes_max=1000)
+    member._limits = GmLimits(held_bytes_max=1000)
     member.broadcast(bytes(600))
     with pytest.raises(Congested):
         member.broadcast(bytes(600))
@@ -454,7 +454,7 @@ def test_gs24_while_the_store_is_asked_nothing_is_processed() -> None:
     member.peer_down(C)
     (transact,) = member.timer_fired(1)
     assert isinstance(transact, Transact) and member.is_pending
-    activity = Activity(1, 3, 1, (Entry(A, 0, (b"0",), NONE),))
+    activity = Activity(1, 3, 1, (MemberNews(A, 0, (b"0",), NONE),))
     assert member.receive(A, activity) == []
     assert member.broadcast(b"mine") == [Deliver(B, b"mine")]
     assert member.flush() == []
@@ -537,7 +537,7 @@ def test_gs27_the_rest_of_a_batch_goes_to_the_new_layer() -> None:
     old, new = Layer(), Layer()
     handout = Handout(old, lambda effect: None)
     old.handout, old.successor = handout, new
-    entry = Entry(A, 0, (b"0", b"become", b"2", b"3"), NONE)
+    entry = MemberNews(A, 0, (b"0", b"become", b"2", b"3"), NONE)
     handout.run(member.receive(A, Activity(1, 3, 1, (entry,))))
     assert old.told == [b"0", b"become"]
     assert new.told == [b"2", b"3"]
@@ -549,8 +549,8 @@ def test_what_a_layer_broadcasts_within_a_batch_leaves_behind_it() -> None:
     sent: list[ShellEffect] = []
     handout = Handout(layer, sent.append)
     layer.handout, layer.member = handout, member
-    first = Activity(1, 4, 1, (Entry(A, 0, (b"answer",), NONE),))
-    second = Activity(1, 4, 2, (Entry(A, 1, (b"1",), NONE),))
+    first = Activity(1, 4, 1, (MemberNews(A, 0, (b"answer",), NONE),))
+    second = Activity(1, 4, 2, (MemberNews(A, 1, (b"1",), NONE),))
     member.receive(A, first)
     member.receive(A, second)
     handout.run(member.record_read(3, record(4, D, A, B, C)))
@@ -598,7 +598,7 @@ def test_a_confirm_waits_until_the_message_has_come_round() -> None:
     assert member.confirmed_broadcast(b"0", "token") == [Deliver(B, b"0")]
     (sent,) = member.flush()
     assert isinstance(sent, Send) and sent.to == C
-    effects = member.receive(A, Activity(1, 3, 1, (Entry(B, 0, (b"0",), NONE),)))
+    effects = member.receive(A, Activity(1, 3, 1, (MemberNews(B, 0, (b"0",), NONE),)))
     assert effects_of(effects, Confirmed) == [Confirmed(("token",))]
     assert effects_of(effects, Deliver) == []
 
@@ -612,12 +612,12 @@ def test_members_are_compared_with_those_the_layer_above_expects() -> None:
 def test_frames_of_an_earlier_epoch_are_ignored_and_counted() -> None:
     member = between(A, B, C)
     member.set_epoch(5)
-    assert member.receive(A, Activity(4, 3, 1, (Entry(A, 0, (b"0",), NONE),))) == []
+    assert member.receive(A, Activity(4, 3, 1, (MemberNews(A, 0, (b"0",), NONE),))) == []
     assert member.ignored.earlier_epoch == 1
 
 
 def test_what_cannot_be_stops_a_member_and_is_an_error_in_tests() -> None:
-    impossible = Activity(1, 3, 1, (Entry(A, 5, (b"5",), NONE),))
+    impossible = Activity(1, 3, 1, (MemberNews(A, 5, (b"5",), NONE),))
     with pytest.raises(Inconsistent):
         between(A, B, C).receive(A, impossible)
     member = between(A, B, C)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client, Content
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.core.records import QueueRecord
 from warren.mirror.replication.hand_outs import AHEAD_MAX, AHEAD_MIN
 
 POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}

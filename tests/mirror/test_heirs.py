@@ -6,20 +6,15 @@ acknowledged, is in the queue or in `lost+found` when all are back, and on some 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
 
-from warren.core.records import QueueRecord
+from warren.core.definitions.records import QueueRecord
 from warren.mirror.replication.lost_and_found import LATE_S, LOST_AND_FOUND
 
 POLICY = {"ha-mode": "all", "ha-promote-on-failure": "always", "ha-sync-mode": "manual"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.core.memory_queue import MemoryQueue
+from warren.core.backing.memory_queue import MemoryQueue
 from warren.mirror.carriers.batch import epoch_and_batch
 from warren.mirror.replication.leader import Leader
 from warren.mirror.replication.leader_level import LeaderLevel

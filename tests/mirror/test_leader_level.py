@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from warren.core.backing_queue import Peeked
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope
+from warren.core.backing.backing_queue import Peeked
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.messages.message import Envelope
 from warren.mirror.replication.leader_level import LeaderLevel
 
 ENVELOPE = Envelope("", "ha", b"", True, 0, None)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.core.records import QueueRecord
-from warren.core.waiting import run
+from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 
 CARRIERS = ("gm", "log")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
 
 from manual_clock import ManualClock
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.ports import Key
-from warren.core.records import QueueRecord
 from warren.mirror.carriers.ports import CarrierKind, MemberId
 from warren.mirror.replication.led_queue import LedQueue
 

@@ -13,7 +13,7 @@ from link_pipe import SECRET
 
 from warren.mirror.links.ports import EndReason
 
-PROGRAM = Path(__file__).parent / "link_program.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "link_program.py"
 
 
 class Process:

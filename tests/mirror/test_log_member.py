@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from warren.core.records import QueueRecord
+from warren.core.definitions.records import QueueRecord
 from warren.mirror.carriers.batch import HEAD, NOTHING
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.log.member import LogMember

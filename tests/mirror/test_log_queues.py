@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_checks import check_mirrors
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
 
-from warren.core.policy_definition import check_definition
-from warren.core.records import QueueRecord
-from warren.core.validation import ValidationFailed
+from warren.core.definitions.records import QueueRecord
+from warren.core.definitions.validation import ValidationFailed
+from warren.core.policies.policy_definition import check_definition
 from warren.mirror.carriers.ports import StopReason
-from warren.mirror.gm.ring_view import Shown, Standing
+from warren.mirror.gm.ring_view import RingStanding, Shown
 from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
 from warren.mirror.replication.replicas import Wanted
 
@@ -374,8 +369,8 @@ def test_what_is_lacked_by_who_leads_without_votes_is_found_when_the_leader_is_b
 def test_the_leader_is_shown_first_and_then_its_mirrors(cluster: LoggedCluster) -> None:
     queue = cluster["a"].queue("q")
     ring = cluster["a"].mirroring.figures.ring(queue)
-    assert ring[0] == Shown("a", Standing.LEADER)
-    assert sorted(ring[1:]) == [Shown("b", Standing.IN_SYNC), Shown("c", Standing.IN_SYNC)]
+    assert ring[0] == Shown("a", RingStanding.LEADER)
+    assert sorted(ring[1:]) == [Shown("b", RingStanding.IN_SYNC), Shown("c", RingStanding.IN_SYNC)]
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
 
 from warren.amqp.properties import AmqpContentCodec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.core.memory_queue import MemoryQueue
 from warren.core.ports import Commit
-from warren.core.records import QueueRecord
-from warren.core.vhost import VirtualHost
+from warren.core.vhosts.vhost import VirtualHost
 from warren.mirror.replication.former_copy import FormerCopy
 from warren.mirror.replication.lost_and_found import HEADER, LOST_AND_FOUND
 from warren.mirror.replication.renumbering import Step

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster, random_delays
 from manual_clock import ManualClock
 from pamqp import commands
 
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope
-from warren.core.records import QueueRecord
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
+from warren.core.messages.message import Envelope
 from warren.mirror.messages.post import Kind
 from warren.mirror.replication.instructions import NEVER, Op, Script
 from warren.mirror.replication.mirror import Mirror

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from pamqp import commands
 
-from warren.core.turns import TURN_US
+from warren.core.scheduling.turns import TURN_US
 from warren.mirror.replication.mirroring import LOOK_US, REST_TICKS, TICK_S, Mirroring
 
 QUEUES = 400

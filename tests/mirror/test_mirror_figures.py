@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
-from test_mirrored_queues import mirrored, record
+from mirrored import mirrored, record
 
 
 @pytest.fixture

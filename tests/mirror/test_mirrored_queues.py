@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import gc
-import sys
 from contextlib import nullcontext
-from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster, ClusterNode
+from mirrored import declare_mirrored, mirrored, record
 from pamqp import commands
 from pipe import Client, publish_frames
 
 from warren.amqp.properties import AmqpContentCodec
-from warren.core.backing_queue import BackingSpec
-from warren.core.consumers import Consumer
+from warren.core.backing.backing_queue import BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope
-from warren.core.records import QueueRecord
-from warren.core.waiting import run
+from warren.core.messages.message import Envelope
+from warren.core.queues.consumers import Consumer
+from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader import BATCH_BYTES_MAX
@@ -36,29 +32,6 @@ def cluster() -> Cluster:
     cluster["a"].node.policies.set("/", "ha", "^ha", {"ha-mode": "all"}, 0, "queues")
     cluster.settle()
     return cluster
-
-
-def record(cluster: Cluster, queue: str, node: str = "b") -> QueueRecord:
-    stored = cluster[node].metadata.get(("queue", "/", queue))
-    assert stored is not None and isinstance(stored.record, QueueRecord)
-    return stored.record
-
-
-def declare_mirrored(
-    cluster: Cluster, client: Client, queue: str, arguments: dict[str, Field] | None = None
-) -> None:
-    """Declare a queue at the node of the client, and wait for its mirrors."""
-    client.sends(commands.Queue.Declare, queue=queue, durable=True, arguments=arguments or {})
-    cluster.clock.advance(3)
-    client.receives(commands.Queue.DeclareOk)
-
-
-def mirrored(cluster: Cluster, queue: str, node: str = "a") -> None:
-    """Declare a queue and wait for its mirrors."""
-    client = cluster[node].connects()
-    client.opens_channel(1)
-    declare_mirrored(cluster, client, queue)
-    assert len(record(cluster, queue).mirrors) == 2, record(cluster, queue)
 
 
 def mirrored_later(cluster: Cluster, **definition: str) -> Client:

@@ -9,7 +9,7 @@ from link_network import Network
 from link_nodes import LinkNode, on_loop
 from link_pipe import identity
 
-from warren.mirror.links.pairing import Standing, judge_acceptor, judge_dialler
+from warren.mirror.links.pairing import EstablishedLink, judge_acceptor, judge_dialler
 from warren.mirror.links.ports import EndReason, LinkSettings
 
 SETTINGS = LinkSettings(interval_s=1000.0, timeout_s=5000.0, redial_first_s=0.5, redial_max_s=2.0)
@@ -42,19 +42,19 @@ def test_a_dialler_that_has_the_link_no_more_gets_another_and_one_that_spoke_bef
     incarnation: int, stamp: int, verdict: EndReason | None
 ) -> None:
     peer = identity("bob", incarnation=incarnation)
-    assert judge_dialler("ann", peer, stamp, Standing(BOB, 5), awaiting=False) is verdict
+    assert judge_dialler("ann", peer, stamp, EstablishedLink(BOB, 5), awaiting=False) is verdict
 
 
 def test_a_name_that_is_taken_is_not_given_to_another_node() -> None:
     other = identity("bob", node_id="77", incarnation=9)
-    standing = Standing(BOB, 5)
+    standing = EstablishedLink(BOB, 5)
     assert judge_dialler("ann", other, 9, standing, awaiting=False) is EndReason.DUPLICATE_NAME
     assert judge_acceptor(other, standing) is EndReason.DUPLICATE_NAME
 
 
 def test_a_node_that_came_up_by_dialling_us_is_not_linked_again_by_our_dialling() -> None:
-    assert judge_acceptor(BOB, Standing(BOB, 5)) is EndReason.ALREADY_LINKED
-    assert judge_acceptor(identity("bob", incarnation=2), Standing(BOB, 5)) is None
+    assert judge_acceptor(BOB, EstablishedLink(BOB, 5)) is EndReason.ALREADY_LINKED
+    assert judge_acceptor(identity("bob", incarnation=2), EstablishedLink(BOB, 5)) is None
 
 
 async def dial_at_once(seed: int, breaks: int) -> tuple[LinkNode, LinkNode]:

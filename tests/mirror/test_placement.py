@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field
-from warren.core.records import QueueRecord
 
 
 def leaders(cluster: Cluster, locator: str, *, exclusive: bool = False) -> Counter[str]:

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope, Message
-from warren.core.quorum_level import LastingEnvelopes, QuorumLevel, quorum_level
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.messages.message import Envelope, Message
+from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel, quorum_level
 from warren.mirror.messages.cargo import Unpacker
 from warren.mirror.replication.instructions import Script, perform
 from warren.mirror.replication.leader import SLICE_COUNT, Leader

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from pathlib import Path
 
 import msgspec
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client, Content
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, long, longstr
-from warren.core.records import QueueRecord
-from warren.core.waiting import run
+from warren.core.scheduling.waiting import run
 from warren.mgmt.definitions.importer import Importer
 from warren.mirror.replication.replicas import Wanted
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from pamqp import commands
 from pipe import Client
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, Table, long
-from warren.core.records import QueueRecord
 
 ARGUMENTS: Table = {
     "x-delivery-limit": long(3),

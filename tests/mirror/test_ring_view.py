@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from warren.core.records import GroupMemberRecord, GroupRecord, QueueRecord
+from warren.core.definitions.records import GroupMemberRecord, GroupRecord, QueueRecord
 from warren.mirror.gm.ring_view import shown_ring
 
 QUEUE = QueueRecord(False, {}, 1, leader="b", mirrors=["c", "a"], in_sync=["c"])

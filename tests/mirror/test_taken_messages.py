@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from cluster import Cluster
 from cluster_disk import Disk, backings_on
 from pamqp import commands
 from pipe import Client
 
+from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, longstr
-from warren.core.message import Message
-from warren.core.queue import Queue
-from warren.core.records import QueueRecord
+from warren.core.messages.message import Message
+from warren.core.queues.queue import Queue
 
 POLICY = {"ha-mode": "all", "ha-sync-mode": "automatic"}
 KINDS: list[dict[str, Field]] = [{}, {"x-queue-type": longstr("quorum")}]

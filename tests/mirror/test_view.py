@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warren.core.records import RECORD_TYPES, GroupMemberRecord, GroupRecord
+from warren.core.definitions.records import RECORD_TYPES, GroupMemberRecord, GroupRecord
 from warren.mirror.carriers.ports import MemberId
 from warren.mirror.gm.view import (
     alive_members,

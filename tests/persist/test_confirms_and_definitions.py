@@ -12,11 +12,11 @@ from pamqp import commands
 from pipe import Broker, Client
 from stores import SlowMetadataStore
 
-from warren.core.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.paging import Pager
+from warren.core.backing.variable_queue import VariableQueue
 from warren.core.field import Field, Table
-from warren.core.paging import Pager
-from warren.core.variable_queue import VariableQueue
-from warren.core.waiting import at_risk
+from warren.core.scheduling.waiting import at_risk
 from warren.persist.recovery import Recovery
 from warren.persist.storage import Storage, empty_transient
 

@@ -8,16 +8,16 @@ from random import Random
 import pytest
 from disk import PowerLost, SimulatedDisk
 from stored_node import ORDERS, StoredNode
-from test_storage import LIMITS, NODE_ID, QUEUE, STORE, Node
+from stored_queues import LIMITS, NODE_ID, QUEUE, STORE, Node
 
-from warren.core.message import Envelope, Message
-from warren.core.quorum_level import LastingEnvelopes, QuorumLevel
+from warren.core.messages.message import Envelope, Message
+from warren.core.queues.quorum_level import LastingEnvelopes, QuorumLevel
 from warren.persist.check import check
 from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import Damaged, DeliveryCount, NewerStorage, decode_counts, encode_counts
 from warren.persist.recovery import COUNTS_FILE
-from warren.persist.storage import Limits
+from warren.persist.storage import StorageSizes
 
 ENVELOPE = Envelope("", "key", b"header", False, 0, None)
 
@@ -105,7 +105,7 @@ def test_so_do_marks_of_the_dead(node: Node, disk: SimulatedDisk, checkpoints: i
 
 
 def test_they_survive_when_the_journal_that_had_them_is_gone(disk: SimulatedDisk) -> None:
-    node = Node(disk, Limits(file_bytes_max=20_000, checkpoint_bytes=1 << 40))
+    node = Node(disk, StorageSizes(file_bytes_max=20_000, checkpoint_bytes=1 << 40))
     level = level_of(node)
     publish(level, 3, 5000)
     node.rest()

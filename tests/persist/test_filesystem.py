@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
+from disk import SimulatedDisk
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warren.persist.filesystem import SYNC_ONE_BY_ONE_MAX, File, FileSystem, RealFileSystem
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
-from disk import SimulatedDisk
 
 
 @pytest.fixture(params=["real", "simulated"])

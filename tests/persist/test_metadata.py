@@ -21,18 +21,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from metadata_contract import MetadataContract, Opened, keys, vhost
 
-from warren.core.definition_table import Change
-from warren.core.field import Field, from_plain, to_plain
-from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Stored, Timer, Write
-from warren.core.record_format import NESTING_MAX
-from warren.core.records import (
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.record_format import NESTING_MAX
+from warren.core.definitions.records import (
     BindingRecord,
     GlobalParameterRecord,
     PermissionRecord,
     QueueRecord,
     UserRecord,
 )
-from warren.core.volatile_metadata import VolatileMetadataStore
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
+from warren.core.field import Field, from_plain, to_plain
+from warren.core.ports import Conflict, Key, MetadataStore, Precondition, Stored, Timer, Write
 from warren.persist.data_directory import (
     DataDirectory,
     DirectoryInUse,
@@ -452,7 +452,7 @@ class TestFailingDisk:
 import resource, sys
 from pathlib import Path
 from warren.core.ports import Write
-from warren.core.records import VirtualHostRecord
+from warren.core.definitions.records import VirtualHostRecord
 from warren.persist.data_directory import DataDirectory
 from warren.persist.metadata import LmdbMetadataStore
 retries = []
@@ -501,7 +501,7 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from warren.core.ports import Write
-from warren.core.records import VirtualHostRecord
+from warren.core.definitions.records import VirtualHostRecord
 from warren.persist.data_directory import DataDirectory
 from warren.persist.group_commit import SyncThread
 from warren.persist.metadata import LmdbMetadataStore

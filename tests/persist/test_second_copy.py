@@ -13,9 +13,9 @@ from disk import SimulatedDisk
 from jobs import Jobs
 from manual_clock import ManualClock
 
-from warren.core.definition_table import CompletedCommit, DefinitionTable
+from warren.core.definitions.definition_table import CompletedCommit, DefinitionTable
+from warren.core.definitions.records import QueueRecord, VirtualHostRecord
 from warren.core.ports import Commit, Key, Unreadable, Write
-from warren.core.records import QueueRecord, VirtualHostRecord
 from warren.persist.data_directory import DataDirectory, DataDirectoryRefused
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.metadata import DamagedMetadata, LmdbMetadataStore, decode_definition

@@ -8,150 +8,27 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 import pytest
 from disk import SimulatedDisk
-from jobs import Jobs
-from manual_clock import ManualClock
+from stored_queues import LIMITS, OTHER, QUEUE, STORE, Node
 
-from warren.core.definition_table import CompletedCommit
-from warren.core.message import PAGED_OUT, Envelope, Message
-from warren.core.paging import Pager
-from warren.core.ports import Commit
-from warren.core.variable_queue import DEFAULT_MODE, LAZY_MODE, VariableQueue
+from warren.core.backing.variable_queue import LAZY_MODE, VariableQueue
+from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
-from warren.persist.deleted_queues import NOTED, DeletedQueues, Puts, note_key
-from warren.persist.format import FILE_HEADER_BYTES, SEGMENT_ENTRIES
+from warren.persist.deleted_queues import NOTED, note_key
+from warren.persist.format import SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.log_writer import file_name
-from warren.persist.queue_index import MARK_BYTES_MIN, QueueIndex
-from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE, Recovery
-from warren.persist.storage import START_SHIFT, Limits, Storage, empty_transient
+from warren.persist.queue_index import MARK_BYTES_MIN
+from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
+from warren.persist.storage import START_SHIFT
 from warren.persist.unclaimed import NAMED_MAX
 
-STORE = Path("/data/store")
-NODE_ID = b"n" * 16
-QUEUE, OTHER = 0x100, 0x200
-LIMITS = Limits(file_bytes_max=1 << 20, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
 SMALL, LARGE = 100, 10_000
-
-
-class Publisher:
-    """Remembers which publishes are safe, in order."""
-
-    def __init__(self) -> None:
-        self.settled: list[int] = []
-
-    def refuse(self, publish_seq: int) -> None:
-        raise AssertionError("a queue of this node never takes it back")
-
-    def settle(self, publish_seq: int) -> None:
-        self.settled.append(publish_seq)
-
-
-class Node:
-    """The storage of a node, with queues over it."""
-
-    def __init__(
-        self,
-        disk: SimulatedDisk,
-        limits: Limits = LIMITS,
-        defined: Sequence[int] = (),
-        deleted: Sequence[int] = (),
-    ) -> None:
-        self.disk = disk
-        self.clock = ManualClock()
-        self.jobs = Jobs()
-        self.publisher = Publisher()
-        self.definitions: PendingCommit | None = None
-        self.flow: list[bool] = []
-        self.published = 0
-        disk.make_directory(STORE)
-        empty_transient(disk, STORE)
-        recovery = Recovery(disk, STORE, NODE_ID, report=lambda progress: None)
-        recovery.run()
-        self.noted: list[Puts] = []
-        deleted_queues = DeletedQueues(self._note)
-        deleted_queues.noted.update(deleted)
-        self.storage = Storage(
-            disk,
-            STORE,
-            NODE_ID,
-            recovery,
-            deleted_queues=deleted_queues,
-            clock=self.clock,
-            run_journal=self.jobs.lane("journal"),
-            run_transient=self.jobs.lane("transient"),
-            run_background=self.jobs.lane("background"),
-            call_on_loop=self.jobs.call_on_loop,
-            definitions=lambda: self.definitions,
-            on_flow=self.flow.append,
-            limits=limits,
-        )
-        self.memory_ratio = 0.0
-        self.pager = Pager(self.clock, lambda: self.memory_ratio)
-        self.stores: dict[int, QueueIndex] = {}
-        self.queues: dict[int, VariableQueue] = {}
-        self.open(QUEUE)
-        self.open(OTHER)
-        self.storage.settle_unclaimed(defined)
-
-    def _note(self, puts: Puts) -> Commit:
-        self.noted.append(puts)
-        return CompletedCommit()
-
-    def open(self, queue_id: int, mode: str = DEFAULT_MODE) -> VariableQueue:
-        self.stores[queue_id] = self.storage.open(queue_id, durable=True)
-        queue = VariableQueue(self.stores[queue_id], self.pager, mode=mode)
-        self.queues[queue_id] = queue
-        return queue
-
-    def publish(self, body: bytes, *to: int) -> None:
-        """Publish one persistent message to these queues; its confirm has its number."""
-        envelope = Envelope("", "key", b"header", True, 0, None)
-        self.published += 1
-        for queue_id in to or (QUEUE,):
-            self.queues[queue_id].publish(envelope, body, None, self.publisher, self.published)
-
-    def turn(self) -> None:
-        """What is to run on the loop runs; no thread does anything."""
-        while self.jobs.waiting("loop"):
-            self.jobs.step_lane("loop")
-        self.clock.settle()
-
-    def rest(self, seconds: float = 0.1) -> None:
-        """Everything happens that is under way."""
-        for _ in range(20):
-            self.turn()
-            self.jobs.run_all()
-            self.clock.advance(seconds / 20)
-        self.turn()
-
-    def checkpoint(self) -> None:
-        taken = self.storage.checkpointer.taken
-        self.storage.checkpointer.request()
-        self.rest()
-        assert self.storage.checkpointer.taken > taken
-
-    def stop(self) -> None:
-        for queue in self.queues.values():
-            queue.stop()
-        self.storage.stop()
-        self.jobs.run_all()
-        self.storage.close()
-
-    def written(self) -> int:
-        """Octets on the disk in the log."""
-        return sum(
-            size - FILE_HEADER_BYTES
-            for path, size in self.disk.files().items()
-            if path.parent == STORE / "log"
-        )
 
 
 @pytest.fixture

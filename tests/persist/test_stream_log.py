@@ -10,14 +10,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from manual_clock import ManualClock
-from test_storage import QUEUE, Node, Publisher
+from stored_queues import QUEUE, Node, Publisher
 
-from warren.core.message import Envelope
-from warren.core.queue_arguments import StreamLimits
-from warren.core.stream_log import CHUNKS_MAX, StreamLog
-from warren.core.stream_store import MemoryStreamStore
+from warren.core.backing.stream_limits import StreamLimits
+from warren.core.backing.stream_log import CHUNKS_MAX, StreamLog
+from warren.core.backing.stream_store import MemoryStreamStore
+from warren.core.messages.message import Envelope
 from warren.persist.format import SEGMENT_ENTRIES
-from warren.persist.queue_index import LOADED_MAX, QueueIndex
+from warren.persist.queue_index import QueueIndex
+from warren.persist.stream_reading import LOADED_MAX
 
 STREAM = 0x500
 ENVELOPE = Envelope("", "key", b"header", False, 0, None)
@@ -197,7 +198,7 @@ def test_bodies_and_most_of_the_index_leave_memory(node: Node) -> None:
 def test_readers_all_over_a_stream_keep_few_segments(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warren.persist.queue_index.LOADED_MAX", 2)
+    monkeypatch.setattr("warren.persist.stream_reading.LOADED_MAX", 2)
     log = open_stream(node)
     count = fill_segments(node, log, 5)
     node.checkpoint()

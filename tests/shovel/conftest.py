@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from moving import End
 
 from warren import Broker
-
-HERE = Path(__file__).parent
-for folder in (HERE, HERE.parent / "mgmt"):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-from moving import End  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from warren.core.validation import ValidationFailed
+from warren.core.definitions.validation import ValidationFailed
 from warren.shovel.definition import check, parse
 from warren.shovel.transfer import AckMode
 

@@ -11,7 +11,7 @@ import uvloop
 
 from warren.client.connection import ConnectionFailed
 from warren.client.events import ConnectionEnded
-from warren.shovel.flow import Flow, Progress, SessionEnded
+from warren.shovel.flow import Flow, FlowProgress, SessionEnded
 from warren.shovel.transfer import AckMode, Transfer
 
 log = logging.getLogger("warren.test")
@@ -25,7 +25,7 @@ class EndedConnection:
 @pytest.mark.parametrize("which", [0, 1])
 def test_connection_that_ended_while_the_other_was_set_up_ends_the_flow(which: int) -> None:
     async def work() -> None:
-        told: list[Progress] = []
+        told: list[FlowProgress] = []
         flow = Flow(told.append, log)
         ends: list[Any] = [EndedConnection(None), EndedConnection(None)]
         ends[which].failure = ConnectionFailed(320, "the broker goes away")

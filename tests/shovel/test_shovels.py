@@ -12,11 +12,11 @@ import pytest
 import uvloop
 
 from warren.clock import LoopClock
-from warren.core.access import AccessControl
-from warren.core.definition_table import CompletedCommit
+from warren.core.access.access_control import AccessControl
+from warren.core.definitions.definition_table import CompletedCommit
+from warren.core.definitions.records import ParameterRecord, VirtualHostRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
 from warren.core.ports import Commit, Conflict, Precondition, Write
-from warren.core.records import ParameterRecord, VirtualHostRecord
-from warren.core.volatile_metadata import VolatileMetadataStore
 from warren.shovel.shovels import Shovels
 
 KEY = ("parameter", "shovel", "/", "s")

@@ -10,7 +10,7 @@ from api_client import ApiClient, reason
 from moving import End, until
 
 from warren import Broker
-from warren.core.alarms import Resource
+from warren.core.resources.alarms import Resource
 from warren.shovel.transfer import Transfer
 
 WITHIN = {

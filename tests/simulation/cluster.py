@@ -9,23 +9,18 @@ none at all unless `delay` says how much. Messages of one link stay in order; no
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, deque
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from manual_clock import ManualClock, ManualTimer
+from pipe import Broker
 from shared_metadata import Line, SharedHistory, SimulatedMetadataStore
 
-sys.path.append(str(Path(__file__).parent.parent / "amqp"))
-
-from pipe import Broker
-
-from warren.core.backing_queue import BackingQueue, BackingSpec
-from warren.core.memory_queue import MemoryQueue
-from warren.core.placement import Placement
+from warren.core.backing.backing_queue import BackingQueue, BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.queues.placement import Placement
 from warren.mirror.links.ports import EndReason, Frame, Identity, LinkUser, Part
 from warren.mirror.members import leftovers
 from warren.mirror.messages.calls import Calls
@@ -115,6 +110,9 @@ class FakeLinks:
 
     def peers(self) -> dict[str, Identity]:
         return dict(self.up)
+
+    def is_up(self, node: str) -> bool:
+        return node in self.up
 
 
 StoredCards = dict[int, bytes]

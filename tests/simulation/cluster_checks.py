@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from warren.core.message import Message
-from warren.core.priority_queue import PriorityQueue
-from warren.core.quorum_level import QuorumLevel
-from warren.core.records import QueueRecord
+from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.definitions.records import QueueRecord
+from warren.core.messages.message import Message
+from warren.core.queues.quorum_level import QuorumLevel
 from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel

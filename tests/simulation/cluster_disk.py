@@ -12,11 +12,11 @@ from typing import Any
 
 from manual_clock import ManualTimer
 
-from warren.core.backing_queue import BackingSpec
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Envelope, Message
+from warren.core.backing.backing_queue import BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
-from warren.core.settlement import PublishConfirms
 
 START_SHIFT = 24
 """Positions of a start of a node begin at its number times 2 to this power."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
-
-sys.path.append(str(Path(__file__).parent))
 
 import cluster_checks as checks
 

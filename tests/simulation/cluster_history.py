@@ -24,31 +24,32 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
-import cluster_checks as checks
-from cluster import Cluster, random_delays
-from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session
-from cluster_disk import START_SHIFT, Disk
-from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults
-from pamqp import commands
-from pipe import Frame
+import cluster_checks as checks  # noqa: E402
+from cluster import Cluster, random_delays  # noqa: E402
+from cluster_client import ADMIN, CONFIRM, CONSUME, GET, PLAIN, TX, ClientChannel, Publish, Session  # noqa: E402
+from cluster_disk import START_SHIFT, Disk  # noqa: E402
+from cluster_faults import FAULTS, LATER_FAULTS, LATEST_FAULTS, Faults  # noqa: E402
+from pamqp import commands  # noqa: E402
+from pipe import Frame  # noqa: E402
 
-from warren.core.errors import PreconditionFailed
-from warren.core.field import Field
-from warren.core.memory_queue import MemoryQueue
-from warren.core.message import Message
-from warren.core.queue import Queue
-from warren.core.validation import NotThere
-from warren.core.waiting import run as run_to_end
-from warren.mirror.messages.cargo import Entry
-from warren.mirror.remote.queue_host import WAIT_FOR_QUEUE_S
-from warren.mirror.remote.remote_client import RemoteClient
-from warren.mirror.replication import copy_here, hand_outs
-from warren.mirror.replication.leader_level import LeaderLevel
-from warren.mirror.replication.led_queue import LedQueue
-from warren.mirror.replication.lost_and_found import LOST_AND_FOUND
-from warren.mirror.replication.quorum_members import members_of
+from warren.core.backing.memory_queue import MemoryQueue  # noqa: E402
+from warren.core.definitions.validation import NotThere  # noqa: E402
+from warren.core.errors import PreconditionFailed  # noqa: E402
+from warren.core.field import Field  # noqa: E402
+from warren.core.messages.message import Message  # noqa: E402
+from warren.core.queues.queue import Queue  # noqa: E402
+from warren.core.scheduling.waiting import run as run_to_end  # noqa: E402
+from warren.mirror.messages.cargo import CarriedMessage  # noqa: E402
+from warren.mirror.remote.queue_host import WAIT_FOR_QUEUE_S  # noqa: E402
+from warren.mirror.remote.remote_client import RemoteClient  # noqa: E402
+from warren.mirror.replication import copy_here, hand_outs  # noqa: E402
+from warren.mirror.replication.leader_level import LeaderLevel  # noqa: E402
+from warren.mirror.replication.led_queue import LedQueue  # noqa: E402
+from warren.mirror.replication.lost_and_found import LOST_AND_FOUND  # noqa: E402
+from warren.mirror.replication.quorum_members import members_of  # noqa: E402
 
 FAULTY_S = (2.0, 5.0, 9.0)
 """For so long things go wrong; afterwards everything is healed."""
@@ -1102,7 +1103,7 @@ def watching_returns(history: History) -> Iterator[None]:
 def watching_refusals(history: History) -> Iterator[None]:
     publish = RemoteClient.publish
 
-    def watched(client: RemoteClient, entries: Iterable[Entry]) -> None:
+    def watched(client: RemoteClient, entries: Iterable[CarriedMessage]) -> None:
         for entry in entries:
             refused = len(client._refused)
             publish(client, [entry])

@@ -19,16 +19,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-sys.path.append(str(Path(__file__).parent))
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
-from gm_faults import FAULTS, NODES, Faults
-from gm_links import link_is_whole
-from gm_process import GROUP, Process, World, alive
-from scheduler import Scheduler
+from gm_faults import FAULTS, NODES, Faults  # noqa: E402
+from gm_links import link_is_whole  # noqa: E402
+from gm_process import GROUP, Process, World, alive  # noqa: E402
+from scheduler import Scheduler  # noqa: E402
 
-from warren.mirror.carriers.ports import MemberId, StopReason
-from warren.mirror.gm.base import Limits
-from warren.mirror.gm.view import alive_members
+from warren.mirror.carriers.ports import MemberId, StopReason  # noqa: E402
+from warren.mirror.gm.base import GmLimits  # noqa: E402
+from warren.mirror.gm.view import alive_members  # noqa: E402
 
 FAULTY_S = 0.6
 """For so long things go wrong; afterwards everything is healed."""
@@ -105,7 +106,7 @@ class History:
         world.network.down_may_overtake = random.random() < 0.3
         world.store.watch_chance = random.choice((0.0, 0.5, 1.0))
         if random.random() < 0.2:
-            world.limits = Limits(
+            world.limits = GmLimits(
                 held_bytes_max=600, flush_bytes=150, suspicion_s=0.02, founding_s=0.1
             )
         if random.random() < 0.3:

@@ -14,9 +14,9 @@ from network import Network
 from scheduler import Scheduler
 from shared_store import Answer, Outcome, SharedStore
 
-from warren.core.records import GroupRecord
+from warren.core.definitions.records import GroupRecord
 from warren.mirror.carriers.ports import MemberId, Members, StopReason
-from warren.mirror.gm.base import DRAINING, JOINED, JOINING, Limits
+from warren.mirror.gm.base import DRAINING, JOINED, JOINING, GmLimits
 from warren.mirror.gm.catch_up import missed
 from warren.mirror.gm.circulation import Circulation
 from warren.mirror.gm.effects import (
@@ -33,7 +33,7 @@ from warren.mirror.gm.effects import (
 from warren.mirror.gm.errors import BroadcastRefused, Congested, Inconsistent
 from warren.mirror.gm.handout import Handout
 from warren.mirror.gm.member import Member
-from warren.mirror.gm.messages import NONE, Catchup, Frame, Known, decode, encode
+from warren.mirror.gm.messages import NONE, Catchup, Known, RingFrame, decode, encode
 
 GROUP = "group"
 ALONE = b"alone"
@@ -53,7 +53,7 @@ class World:
         self.network = Network(scheduler)
         self.store: SharedStore[GroupRecord] = SharedStore(scheduler, lambda group: group.version)
         self.epoch = 1
-        self.limits = Limits(suspicion_s=0.02, retry_s=0.01, founding_s=0.1)
+        self.limits = GmLimits(suspicion_s=0.02, retry_s=0.01, founding_s=0.1)
         self.confirmed: Callable[[Process, int], None] = lambda process, number: None
         self.ended: Callable[[Process, StopReason | None], None] = lambda process, reason: None
         self.inheritors: dict[MemberId, set[MemberId]] = {}
@@ -182,7 +182,7 @@ class Process:
                 raise Crashed
 
     def _send(self, effect: Send) -> None:
-        octets = encode(Frame(self.address, effect.to, effect.message))
+        octets = encode(RingFrame(self.address, effect.to, effect.message))
         self.world.scheduler.note(f"{self.address}>{effect.to} {octets!r}")
         self.world.network.send(self.address, effect.to, octets)
 

@@ -10,8 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
+from warren.core.definitions.records import (
+    GlobalParameterRecord,
+    PermissionRecord,
+    VirtualHostRecord,
+)
 from warren.core.ports import Commit, Conflict, Key, MetadataStore, Precondition, Write
-from warren.core.records import GlobalParameterRecord, PermissionRecord, VirtualHostRecord
 
 
 class Opened(NamedTuple):

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from warren.core.definition_table import Change
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.records import VirtualHostRecord
 from warren.core.ports import Commit, Conflict, Key, MetadataStore, Precondition, Write
-from warren.core.records import VirtualHostRecord
 
 NAMES = ("a", "b\0", "caf\udce9", "d", "e" * 255, "f")
 

@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from warren.core.definition_table import Change
+from warren.core.definitions.definition_table import Change
+from warren.core.definitions.record_format import encode_path
 from warren.core.ports import Key
-from warren.core.record_format import encode_path
 from warren.mirror.definitions.codec import decode_definition
 from warren.mirror.definitions.shared_definitions import Piece, SharedDefinitions
 

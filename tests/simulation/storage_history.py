@@ -25,35 +25,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-sys.path += [folder for folder in [str(Path(__file__).parent)] if folder not in sys.path]
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
-from disk import PowerLost, SimulatedDisk
-from jobs import Jobs
-from manual_clock import ManualClock
+from disk import PowerLost, SimulatedDisk  # noqa: E402
+from jobs import Jobs  # noqa: E402
+from manual_clock import ManualClock  # noqa: E402
 
-from warren.core.definition_table import CompletedCommit
-from warren.core.message import PAGED_OUT, Envelope, Message
-from warren.core.paging import Pager
-from warren.core.ports import Commit
-from warren.core.settlement import PENDING, SETTLED, PublishConfirms, Settlement
-from warren.core.succession import Succession
-from warren.core.turns import Turns
-from warren.core.variable_queue import BatchSizes, VariableQueue
-from warren.persist import journal
-from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue
-from warren.persist.format import (
+from warren.core.backing.paging import Pager  # noqa: E402
+from warren.core.backing.variable_queue import BatchSizes, VariableQueue  # noqa: E402
+from warren.core.definitions.definition_table import CompletedCommit  # noqa: E402
+from warren.core.messages.message import PAGED_OUT, Envelope, Message  # noqa: E402
+from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement  # noqa: E402
+from warren.core.messages.succession import Succession  # noqa: E402
+from warren.core.ports import Commit  # noqa: E402
+from warren.core.scheduling.turns import Turns  # noqa: E402
+from warren.persist import journal  # noqa: E402
+from warren.persist.deleted_queues import DeletedQueues, Puts, noted_queue  # noqa: E402
+from warren.persist.format import (  # noqa: E402
     FRAME_HEADER_BYTES,
     SEGMENT_ENTRIES,
     SEGMENT_HEADER_BYTES,
     SHARED,
 )
-from warren.persist.queue_index import QueueIndex
-from warren.persist.recovery import Recovery
-from warren.persist.storage import Limits, Storage, empty_transient
+from warren.persist.queue_index import QueueIndex  # noqa: E402
+from warren.persist.recovery import Recovery  # noqa: E402
+from warren.persist.storage import Storage, StorageSizes, empty_transient  # noqa: E402
 
 DIRECTORY = Path("/store")
 NODE_ID = b"0123456789abcdef"
-LIMITS = Limits(
+LIMITS = StorageSizes(
     file_bytes_max=3000,
     embed_below=300,
     checkpoint_bytes=4000,

@@ -5,15 +5,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
-
-import pytest
-
-sys.path.append(str(Path(__file__).parent))
 
 import cluster_history
+import pytest
 
 OUT_OF_SYNC_SEED = 40_042_089
 """A mirror that is not in sync is promoted in one history of some thousand; here it is."""

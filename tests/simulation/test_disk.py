@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-sys.path.append(str(Path(__file__).parent))
-
 from disk import PowerLost, SimulatedDisk, SimulatedFile
 from disk_image import SECTOR_BYTES
+from hypothesis import given
+from hypothesis import strategies as st
 
 SEEDS = range(300)
 ROOT = Path("/")

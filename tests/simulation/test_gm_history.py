@@ -5,15 +5,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from pathlib import Path
-
-import pytest
-
-sys.path.append(str(Path(__file__).parent))
 
 import gm_history
+import pytest
 from gm_group import Group
 
 SEEDS_A_TEST = 150

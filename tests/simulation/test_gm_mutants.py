@@ -7,26 +7,21 @@ history, for want of one that is bad enough; `test_gm_scenarios.py` has it under
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.append(str(Path(__file__).parent))
-
 import gm_history
+import pytest
 
 from warren.mirror.carriers.ports import StopReason
 from warren.mirror.gm import catch_up
 from warren.mirror.gm.base import JOINED
-from warren.mirror.gm.circulation import Circulation, Progress
+from warren.mirror.gm.circulation import ActivityEffects, Circulation
 from warren.mirror.gm.effects import Deliver
 from warren.mirror.gm.member import HANDLERS, Member
-from warren.mirror.gm.messages import NONE, Entry
+from warren.mirror.gm.messages import NONE, MemberNews
 from warren.mirror.gm.record_access import RecordAccess
 from warren.mirror.gm.ring_links import RingLinks
 from warren.mirror.gm.view import is_alive
@@ -66,14 +61,14 @@ def never_pass_on(patch: Patch) -> None:
 
 
 def drop_some_acks(patch: Patch) -> None:
-    def dropped(progress: Progress) -> Progress:
+    def dropped(progress: ActivityEffects) -> ActivityEffects:
         kept = [entry for entry in progress.entries if entry.pubs or entry.acked % 5 != 2]
         return progress._replace(entries=kept)
 
     _change_progress(patch, dropped)
 
 
-def _change_progress(patch: Patch, change: Callable[[Progress], Progress]) -> None:
+def _change_progress(patch: Patch, change: Callable[[ActivityEffects], ActivityEffects]) -> None:
     progress = Member._progress
     patch.setattr(Member, "_progress", lambda self, result: progress(self, change(result)))
 
@@ -98,7 +93,7 @@ def deliver_the_first_catchup(patch: Patch) -> None:
 
     def loaded(self: Any, known: Any) -> None:
         load(self, known)
-        self.first = [Entry(k.member, 0, k.pending, NONE) for k in known if k.pending]
+        self.first = [MemberNews(k.member, 0, k.pending, NONE) for k in known if k.pending]
 
     enter = Member._enter
 

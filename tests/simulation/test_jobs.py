@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from random import Random
-
-sys.path.append(str(Path(__file__).parent))
 
 from jobs import Jobs
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from random import Random
 from typing import Any
-
-sys.path.append(str(Path(__file__).parent))
 
 from network import Network
 from scheduler import Scheduler

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent))
-
 from metadata_contract import MetadataContract, Opened, keys, vhost
 from metadata_history import Writers, check, final_table
 from shared_metadata import SharedHistory, SimulatedMetadataStore

@@ -5,18 +5,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+import storage_history
 
 from warren.persist import journal
-
-sys.path.append(str(Path(__file__).parent))
-
-import storage_history
 
 SEEDS_A_TEST = 100
 TESTS = 4

@@ -8,15 +8,9 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-HERE = Path(__file__).parent
-for folder in (HERE, *(HERE.parent / name for name in ("persist", "simulation", "system"))):
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, as they stand there, with a real broker."""
+"""The examples of docs/spark.md and docs/lakehouse.md, as they stand there, with a real broker."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ import pika
 import pytest
 from broker_channel import open_channel
 from click.testing import CliRunner
+from lake_tables import ICEBERG_NAME, configure_catalog, read_table
 from pika.adapters.blocking_connection import BlockingChannel
 
 from warren import Broker
 from warren.mgmt.command_line import warren
 from warren.spark_export import read_export
-from warren.spark_export.manifest import list_manifests
+from warren.spark_export.export.lake_table import ICEBERG
+from warren.spark_export.export.manifest import list_manifests
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def broker(store: str) -> Iterator[Broker]:
-    with Broker(data_dir=store) as broker:
+    with Broker(data_dir=store, http_port=0, control_socket=True) as broker:
         yield broker
 
 
@@ -73,19 +75,21 @@ def test_depth_and_age_of_queues(spark: SparkSession, store: str, channel: Block
     assert 0 <= row.median_age_s <= row.oldest_age_s < 3600
 
 
-def test_a_time_is_replayed(
+def test_what_meets_a_condition_is_replayed(
     spark: SparkSession, store: str, broker: Broker, channel: BlockingChannel
 ) -> None:
     channel.exchange_declare("again", "topic")
     channel.queue_declare("replayed")
     channel.queue_bind("replayed", "again", "orders")
-    publish(channel, b"one", b"two")
+    publish(channel, b"one", b"not this", b"two")
     now = datetime.now(UTC)
     for hours in (3, 0):
-        start, end = (
-            (now - timedelta(hours=hours + back)).isoformat(timespec="seconds") for back in (1, -1)
+        start, end = ((now - timedelta(hours=hours + back)).isoformat() for back in (1, -1))
+        condition = (
+            f"enqueued_at >= '{start}' AND enqueued_at < '{end}'"
+            " AND variant_get(headers, '$.n', 'int') = 7 AND string(body) != 'not this'"
         )
-        example("replay").replay(spark, store, "orders", start, end, broker.url, "again")
+        example("replay").replay(spark, store, "orders", condition, broker.url, "again")
     found = [channel.basic_get("replayed", auto_ack=True) for _ in range(3)]
     assert [body for _, _, body in found] == [b"one", b"two", None]
     method, properties, _ = found[0]
@@ -93,7 +97,7 @@ def test_a_time_is_replayed(
     assert (method.exchange, method.routing_key) == ("again", "orders")
     assert properties.headers == {"n": 7}
     assert re.fullmatch(r"replay-orders-\d+", properties.message_id or "")
-    assert channel.queue_declare("orders", passive=True).method.message_count == 2
+    assert channel.queue_declare("orders", passive=True).method.message_count == 3
 
 
 @pytest.fixture
@@ -154,3 +158,127 @@ def test_an_archive_by_a_stream(
     assert [(row.queue, bytes(row.body)) for row in rows] == [
         ("orders", body) for body in (b"one", b"two", b"three")
     ]
+
+
+def test_queues_go_to_a_delta_table(
+    spark: SparkSession, store: str, channel: BlockingChannel, tmp_path: Path
+) -> None:
+    delta = pytest.importorskip("deltalake")
+    table = str(tmp_path / "table")
+    for bodies in ((b"one", b"two"), (b"three",)):
+        publish(channel, *bodies)
+        example("queue_to_delta").follow(spark, store, "orders.*", table).awaitTermination()
+    # What a table does not need goes; the checkpoint stays.
+    delta.DeltaTable(table).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    example("queue_to_delta").follow(spark, store, "orders.*", table).awaitTermination()
+    rows = delta.DeltaTable(table).to_pyarrow_table(filters=[("queue", "=", "orders")])
+    assert sorted(rows.column("body").to_pylist()) == [b"one", b"three", b"two"]
+
+
+def test_queues_go_to_an_iceberg_table(
+    spark: SparkSession,
+    store: str,
+    channel: BlockingChannel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("pyiceberg")
+    configure_catalog(monkeypatch, tmp_path)
+    places = str(tmp_path / "table"), str(tmp_path / "checkpoint")
+    for bodies in ((b"one", b"two"), (b"three",)):
+        publish(channel, *bodies)
+        follow = example("queue_to_iceberg").follow
+        follow(spark, store, "orders.*", ICEBERG_NAME, *places).awaitTermination()
+    rows = read_table(ICEBERG, tmp_path / "table")
+    assert sorted(rows.column("body").to_pylist()) == [b"one", b"three", b"two"]
+
+
+def test_what_is_stuck_and_why(
+    spark: SparkSession, store: str, broker: Broker, channel: BlockingChannel
+) -> None:
+    stuck = example("stuck")
+    login_url = broker.http_url.replace("://", "://guest:guest@")
+    channel.queue_declare("idle", durable=True)
+    publish(channel, b"one", routing_key="idle")
+    publish(channel, b"one", b"two", b"three")
+    with open_channel(broker) as consuming:
+        consuming.basic_qos(prefetch_count=1)
+        consuming.basic_consume("orders", lambda *_: None, consumer_tag="slow")
+        # What is out is known when the consumer has it.
+        while channel.queue_declare("orders", passive=True).method.message_count == 3:
+            consuming.connection.process_data_events(0.1)
+        rows = stuck.stuck(spark, store).collect()
+        found = {(row.queue, row.routing_key, row.state): row.messages for row in rows}
+        assert found == {
+            ("idle", "idle", "ready"): 1,
+            ("orders", "orders", "ready"): 2,
+            ("orders", "orders", "unacked"): 1,
+        }
+        assert all(0 <= row.oldest_age_s < 3600 for row in rows)
+        rows = stuck.reasons(spark, store, login_url).collect()
+    channel.queue_delete("idle")
+    assert {(row.queue, row.consumer, row.prefetch, row.reason) for row in rows} == {
+        ("idle", None, None, "no consumer"),
+        ("orders", "slow", 1, "consumers are slow"),
+    }
+
+
+def test_dead_letters_by_reason_and_origin(
+    spark: SparkSession, store: str, channel: BlockingChannel
+) -> None:
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
+    channel.queue_declare("rejecting", durable=True, arguments=dead)
+    channel.queue_declare("expiring", durable=True, arguments={**dead, "x-message-ttl": 0})
+    publish(channel, b"one", b"two", routing_key="expiring")
+    publish(channel, b"three", routing_key="rejecting")
+    publish(channel, b"alive")
+    method, _, _ = channel.basic_get("rejecting")
+    assert method is not None
+    channel.basic_reject(method.delivery_tag, requeue=False)
+    while channel.queue_declare("orders", passive=True).method.message_count < 4:
+        channel.connection.process_data_events(0.1)
+    rows = example("dead_letters").dead_letters(spark, store).collect()
+    for queue in ("rejecting", "expiring"):
+        channel.queue_delete(queue)
+    assert [(row.queue, row.reason, row.died_in, row.messages) for row in rows] == [
+        ("orders", "expired", "expiring", 2),
+        ("orders", "rejected", "rejecting", 1),
+    ]
+    assert all(row.most_deaths == 1 and row.first <= row.last for row in rows)
+
+
+def test_duplicates_by_message_id(
+    spark: SparkSession, store: str, channel: BlockingChannel
+) -> None:
+    for message_id, body in (("a", b"1"), ("b", b"2"), ("a", b"1"), ("c", b"3"), ("c", b"4")):
+        properties = pika.BasicProperties(delivery_mode=PERSISTENT, message_id=message_id)
+        channel.basic_publish("", "orders", body, properties)
+    publish(channel, b"without", b"without")
+    rows = example("duplicates").duplicates(spark, store, "orders").collect()
+    assert [(row.message_id, row.times, row.bodies, len(row.seqs)) for row in rows] == [
+        ("a", 2, 1, 2),
+        ("c", 2, 2, 2),
+    ]
+
+
+def test_anomalies_of_size_and_rate(
+    spark: SparkSession, store: str, channel: BlockingChannel
+) -> None:
+    anomalies = example("anomalies")
+    publish(channel, *[b"x" * (100 + n % 7) for n in range(30)], b"x" * 5000)
+    (large,) = anomalies.large_messages(anomalies.read_sizes(spark, store)).collect()
+    assert (large.queue, large.bytes, large.median) == ("orders", 5000, 103.0)
+    # Minutes of the past cannot be published: 100 messages in each but one with 5,000, and one
+    # in which nothing came.
+    rows = (
+        spark.range(120)
+        .selectExpr(
+            "'/' AS vhost",
+            "'orders' AS queue",
+            "timestamp('2026-01-31 12:00:00') + make_interval(0,0,0,0,0,id) AS at",
+            "CASE id WHEN 7 THEN 5000 WHEN 9 THEN 0 ELSE 100 + id % 3 END AS n",
+        )
+        .selectExpr("vhost", "queue", "explode(sequence(1, n)) AS seq", "at AS enqueued_at", "n")
+    )
+    minutes = anomalies.busy_minutes(rows.where("n > 0")).collect()
+    assert [(row.at.minute, row.messages) for row in minutes] == [(7, 5000), (9, 0)]

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from raw_clients import RawClients
+from running_cluster import RunningCluster
+from server_process import PATIENCE_S, ServerProcess
 
-HERE = Path(__file__).parent
-if str(HERE) not in sys.path:
-    sys.path.append(str(HERE))
-
-from raw_clients import RawClients  # noqa: E402
-from running_cluster import RunningCluster  # noqa: E402
-from server_process import PATIENCE_S, ServerProcess  # noqa: E402
-
-from warren import Broker  # noqa: E402
+from warren import Broker
 
 
 @pytest.fixture

@@ -15,11 +15,12 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent))
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
-from cut_network import CutNetwork, NoNamespaces
-from failover import FAULTS, Ledger, fail_over, prepare
-from running_cluster import RunningCluster
+from cut_network import CutNetwork, NoNamespaces  # noqa: E402
+from failover import FAULTS, Ledger, fail_over, prepare  # noqa: E402
+from running_cluster import RunningCluster  # noqa: E402
 
 NODES = ("a", "b", "c")
 

@@ -13,6 +13,7 @@ about five minutes.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import threading
 import time
@@ -22,7 +23,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pika
-from by_hand import (
+
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
+
+from by_hand import (  # noqa: E402
     SERVER,
     Rabbitmq,
     Warren,
@@ -31,9 +36,9 @@ from by_hand import (
     free_ports,
     step,
 )
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError  # noqa: E402
 
-from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget
+from warren.mgmt.ctl.control_client import ControlClient, RemoteTarget  # noqa: E402
 
 Broker: TypeAlias = Rabbitmq | Warren
 

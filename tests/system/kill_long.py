@@ -24,9 +24,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-HERE = Path(__file__).parent
-if str(HERE) not in sys.path:
-    sys.path.append(str(HERE))
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
 from durable_load import Load, audit, audit_mortal, declare, ledgers, take_in  # noqa: E402
 from mortal_ledger import MortalLedger  # noqa: E402

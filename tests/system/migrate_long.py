@@ -22,7 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import pika
-from by_hand import (
+
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
+
+from by_hand import (  # noqa: E402
     PATIENCE_S,
     SERVER,
     Rabbitmq,
@@ -34,7 +38,7 @@ from by_hand import (
     step,
 )
 
-from warren.mgmt.migrate.side import side
+from warren.mgmt.migrate.side import side  # noqa: E402
 
 MESSAGES = 20_000
 

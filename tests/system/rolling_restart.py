@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.append(str(Path(__file__).parent))
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
-from failover import Course, Ledger, leader_of, prepare
-from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until
+from failover import Course, Ledger, leader_of, prepare  # noqa: E402
+from running_cluster import ClusterProcess, RunningCluster, publish, take, wait_until  # noqa: E402
 
 OUTAGE_S_MAX = 5.0
 """What a leader that is killed costs at most, with default settings."""

@@ -19,9 +19,9 @@ from warren.compat_tests.raw_connection import (
     Silence,
     SocketClosed,
 )
-from warren.core.alarms import Resource
-from warren.core.growth import ALWAYS
-from warren.core.memory_monitor import Absolute
+from warren.core.resources.alarms import Resource
+from warren.core.resources.growth import ALWAYS
+from warren.core.resources.memory_monitor import Absolute
 
 ELSEWHERE = "warren@elsewhere"
 MEMORY, DISK = Resource.MEMORY, Resource.DISK

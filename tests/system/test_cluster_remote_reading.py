@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
-
-sys.path.append(str(Path(__file__).parent.parent / "spark"))
-
 from stream_batches import Query
 
-from warren.spark_export import remote_node
 from warren.spark_export.errors import StoreRefused
-from warren.spark_export.remote_store import RemoteSnapshot
-from warren.spark_export.source import BatchReader, MessageStoreSource
+from warren.spark_export.remote import remote_node
+from warren.spark_export.remote.remote_store import RemoteSnapshot
+from warren.spark_export.source.source import BatchReader, MessageStoreSource
 
 COUNT = 30
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from cutting_proxy import CuttingProxy
+from proxied_node import proxied
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
-from test_cluster_metrics import scrape
+from scrape_node import scrape
 
 from warren.mgmt.ctl.errors import Refused
 
@@ -164,29 +161,6 @@ def test_why_another_node_leads_and_who_is_up_are_shown(cluster: RunningCluster)
         C: "running",
     }
     assert b.asks("nodes", A)["state"] == "down"
-
-
-@contextmanager
-def proxied(port: int) -> Iterator[CuttingProxy]:
-    """A proxy on a loop of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    proxy = CuttingProxy(port)
-    try:
-        asyncio.run_coroutine_threadsafe(proxy.__aenter__(), loop).result()
-        proxy.cut_off = lambda: loop.call_soon_threadsafe(_cut_off, proxy)  # type: ignore[attr-defined]
-        yield proxy
-        asyncio.run_coroutine_threadsafe(proxy.__aexit__(), loop).result()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def _cut_off(proxy: CuttingProxy) -> None:
-    proxy.refuse = True
-    proxy.cut()
 
 
 def test_a_node_that_has_paused_is_shown_as_such(tmp_path: Path) -> None:

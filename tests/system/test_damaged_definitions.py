@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_damaged_storage import BODIES, everything_in, expected, fill, refused
+from damaged_storage import BODIES, everything_in, expected, fill, refused
 
 from warren.compat_tests.raw_client import RawClient
 

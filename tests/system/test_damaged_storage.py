@@ -10,41 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_process import PATIENCE_S, launch
+from damaged_storage import BODIES, everything_in, expected, fill, refused
 
-from warren.compat_tests.raw_client import RawChannel, RawClient
+from warren.compat_tests.raw_client import RawClient
 from warren.persist.check import queue_names
 from warren.persist.format import FILE_MAGIC, FORMAT_VERSION, SEGMENT_MAGIC
 
-COUNT = 300
 LATER = FORMAT_VERSION + 1
-
-BODIES = {
-    # Below 4096 bytes every queue has its own copy, above they share one.
-    "small": [b"small %03d " % number + b"s" * 500 for number in range(COUNT)],
-    "large": [b"large %03d " % number + b"l" * 6000 for number in range(COUNT)],
-}
-
-
-def fill(channel: RawChannel) -> None:
-    """Two queues that share their messages and one of its own, all confirmed."""
-    channel.call("confirm.select")
-    channel.declare_exchange("both", "fanout", durable=True)
-    for queue in ("one", "two", "own"):
-        channel.declare(queue, durable=True)
-    for queue in ("one", "two"):
-        channel.bind(queue, "both")
-    for small, large in zip(BODIES["small"], BODIES["large"], strict=True):
-        channel.publish(small, exchange="both", delivery_mode=2)
-        channel.publish(large, exchange="both", delivery_mode=2)
-    channel.confirms(2 * COUNT)
-    for small in BODIES["small"]:
-        channel.publish(small, "own", delivery_mode=2)
-    channel.confirms(COUNT)
-
-
-def expected() -> list[bytes]:
-    return [body for pair in zip(*BODIES.values(), strict=True) for body in pair]
 
 
 @pytest.fixture
@@ -170,15 +142,6 @@ def test_a_damaged_segment_is_restored_from_the_log_and_reported(
         channel.got(queue, b"after")
 
 
-def everything_in(directory: Path) -> dict[str, bytes | None]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
-        for path in directory.rglob("*")
-        # The readers of a database that is opened are noted there.
-        if path.name != "lock.mdb"
-    }
-
-
 def made_later(data_dir: Path, what: str) -> None:
     """Write a later format's number into a file."""
     store = data_dir / "store"
@@ -219,21 +182,6 @@ def test_unfinished_files_beside_a_later_format_are_left_too(stopped: Path, tmp_
     before = everything_in(stopped)
     refused(tmp_path, stopped, f"format {LATER}")
     assert everything_in(stopped) == before
-
-
-def refused(tmp_path: Path, data_dir: Path, reason: str) -> None:
-    """The server ends with exit code 1 and says why."""
-    log = tmp_path / "refused.log"
-    with log.open("wb") as errors:
-        process = launch(["--data-dir", str(data_dir), "--amqp", "127.0.0.1:0"], tmp_path, errors)
-    try:
-        output, _ = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
-    assert (process.returncode, output) == (1, b"")
-    lines = log.read_text().splitlines()
-    assert lines[-1].startswith("warren: ") and reason in lines[-1]
-    assert "Traceback" not in log.read_text()
 
 
 def test_storage_of_another_node_is_refused(

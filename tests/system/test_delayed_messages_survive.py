@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import AMQPError
+from server_channel import ARGUMENTS, channel_of
 from server_process import PATIENCE_S, ServerProcess
 
 COUNT = 3000
-ARGUMENTS = ["--data-dir", "data", "--amqp", "127.0.0.1:0"]
-
-
-@contextmanager
-def channel_of(server: ServerProcess) -> Iterator[BlockingChannel]:
-    connection = pika.BlockingConnection(pika.URLParameters(server.url))
-    try:
-        yield connection.channel()
-    finally:
-        # The node may be gone: closing says so, and ends the socket all the same.
-        with suppress(AMQPError):
-            connection.close()
 
 
 def declare(channel: BlockingChannel) -> None:

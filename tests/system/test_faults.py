@@ -18,8 +18,8 @@ from warren import Broker
 from warren.amqp.heartbeat import Heartbeat
 from warren.compat_tests.raw_client import RawChannel, RawClient
 from warren.compat_tests.raw_connection import Silence, SocketClosed
-from warren.core.alarms import Resource
-from warren.core.paging import Pager
+from warren.core.backing.paging import Pager
+from warren.core.resources.alarms import Resource
 from warren.faults import NodeFailed
 from warren.persist import checkpoint
 from warren.persist.filesystem import RealFile
@@ -210,7 +210,7 @@ def test_a_fault_in_the_callbacks_of_a_connection_ends_that_connection_only(
 def faulty_server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path, Path]]:
     """A node as a process, the file that makes it fail, and its log."""
     trigger, log = tmp_path / "fail", tmp_path / "log"
-    program = str(Path(__file__).with_name("faulty_node.py"))
+    program = str(Path(__file__).parents[1] / "support" / "faulty_node.py")
     command = [sys.executable, "-P", program, str(trigger), "server", "--http", "none"]
     command += ["--data-dir", str(tmp_path / "data"), "--amqp", "127.0.0.1:0"]
     with log.open("wb") as file:

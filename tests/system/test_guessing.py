@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pika
 import pytest
+from api_client import EVERYTHING, ApiClient
 from pika.exceptions import AMQPConnectionError
 
 from warren import Broker
-from warren.core.login_throttle import FORGIVEN_S, OF_NAME_MAX
-
-sys.path.append(str(Path(__file__).parents[1] / "mgmt"))
-
-from api_client import EVERYTHING, ApiClient
+from warren.core.access.login_throttle import FORGIVEN_S, OF_NAME_MAX
 
 
 @pytest.fixture

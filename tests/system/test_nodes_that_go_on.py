@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from proxied_node import proxied
 from raw_clients import RawClients
 from reserved_port import reserve_port
 from running_cluster import LEASE_TTL_S, ClusterProcess, RunningCluster, wait_until
-from test_cluster_shown import proxied
 
 from warren.cluster import FOUND_S
 from warren.mgmt.ctl.errors import Refused

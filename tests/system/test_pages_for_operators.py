@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from warren import Broker
-from warren.core.alarms import Resource
+from warren.core.resources.alarms import Resource
 
 pytest.importorskip("playwright", reason="the web pages are tested with Playwright")
 
@@ -41,6 +41,8 @@ CALLS = {
     ("shovels",): "shovels",
     ("limits",): "vhost-limits",
     ("federation",): "federation-links",
+    ("trace",): "trace/%2F",
+    ("trace", "/", "m"): "trace/%2F/m",
     ("definitions",): "definitions",
     ("nodes",): "nodes",
     ("nodes", NODE): "nodes/warren%40localhost",

@@ -11,13 +11,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from paused_node import WHY, state
 from pika.exceptions import ConnectionClosedByBroker
 from running_cluster import ClusterProcess, RunningCluster, publish, wait_until
 
-from warren.mgmt.ctl.errors import CtlError, Refused
+from warren.mgmt.ctl.errors import Refused
 
 GUEST = {"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
-WHY = "the node has lost etcd and waits for it"
 
 
 @pytest.fixture
@@ -35,13 +35,6 @@ def loses_etcd(cluster: RunningCluster) -> None:
     cluster.etcd.kill()
     for name in "ab":
         wait_until(lambda: state(cluster[name]) == "paused")  # noqa: B023
-
-
-def state(node: ClusterProcess) -> str:
-    try:
-        return str(node.asks("control", "app")["state"])
-    except CtlError:
-        return ""
 
 
 def fill(cluster: RunningCluster) -> None:

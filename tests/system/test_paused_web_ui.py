@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from paused_node import WHY, state
 from running_cluster import RunningCluster, publish, wait_until
-from test_paused_node import WHY, state
 
 pytest.importorskip("playwright", reason="the web pages are tested with Playwright")
 

@@ -10,7 +10,7 @@ from raw_clients import publish_bytes
 
 from warren import Broker
 from warren.compat_tests.raw_client import RawChannel, RawClient
-from warren.core.stock import Stock
+from warren.core.messages.stock import Stock
 
 Connect = Callable[..., RawClient]
 

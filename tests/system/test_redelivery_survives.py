@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pika
 import pytest
+from server_channel import ARGUMENTS, channel_of
 from server_process import ServerProcess
-from test_delayed_messages_survive import ARGUMENTS, channel_of
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from api_client import ApiClient
 
 from warren import Broker
+from warren.core.definitions.records import PermissionRecord, PolicyRecord
 from warren.core.node import Node
 from warren.core.ports import Write
-from warren.core.records import PermissionRecord, PolicyRecord
-
-sys.path.append(str(Path(__file__).parents[1] / "mgmt"))
-
-from api_client import ApiClient
 
 QUEUES = 300
 FOR_EVER = "^" + "(?:a|a|aa)?" * 60 + "[!.]$"

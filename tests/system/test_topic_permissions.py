@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
+from api_client import EVERYTHING, ApiClient
 from pika.exceptions import ChannelClosedByBroker
 
 from warren import Broker
-
-sys.path.append(str(Path(__file__).parents[1] / "mgmt"))
-
-from api_client import EVERYTHING, ApiClient
 
 LONG = "ok." + "x" * 300
 

@@ -447,6 +447,50 @@ def test_a_policy_is_set_seen_applied_edited_and_deleted(ui: WebUi, channel: Any
     expect(page.get_by_text("No policies.")).to_be_visible()
 
 
+def test_the_life_of_a_message_is_recorded_found_and_shown(
+    ui: WebUi, broker: Broker, channel: Any
+) -> None:
+    declare(channel, "lives")
+    page = ui.page
+    ui.open("trace")
+    expect(page.get_by_text("No rules: nothing is recorded.")).to_be_visible()
+    form = ui.unfold("Set a rule")
+    form.get_by_label("Name", exact=True).fill("orders")
+    form.get_by_label("Queue").fill("^lives$")
+    form.get_by_label("Filter").fill("nonsense =")
+    ui.check_form()
+    form.get_by_role("button", name="Set rule").click()
+    expect(form.get_by_role("alert")).to_contain_text("filter should be a filter")
+    ui.forget_refusal("/api/parameters")
+    form.get_by_label("Filter").fill("size > 1")
+    form.get_by_role("button", name="Set rule").click()
+    ui.expect_notice("The rule orders is set.")
+    properties = pika.BasicProperties(message_id="order 7/8")
+    channel.basic_publish("", "lives", b"body", properties)
+    method, _, _ = channel.basic_get("lives")
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_qos()
+    ui.refresh()
+    expect(page.get_by_role("link", name="order 7/8")).to_be_visible()
+    ui.picture("trace")
+    page.get_by_label("Message id").fill("order 7/8")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(ui.heading("Message order 7/8")).to_be_visible()
+    happened = page.get_by_role("region", name="Records of the message").locator("tbody tr")
+    expect(happened).to_have_count(3)
+    for row, text in enumerate(("published", "delivered", "acknowledged")):
+        expect(happened.nth(row)).to_contain_text(text)
+    expect(happened.nth(0)).to_contain_text("user: guest")
+    expect(page.get_by_role("region", name="Queues of the message")).to_contain_text("acknowledged")
+    ui.picture("life")
+    ui.open("trace")
+    page.get_by_role("button", name="Delete rule orders").click()
+    ui.confirm("Delete")
+    ui.expect_notice("The rule orders is deleted.")
+    expect(page.get_by_text("No rules: nothing is recorded.")).to_be_visible()
+    channel.queue_delete("lives")
+
+
 def test_a_shovel_is_set_seen_running_restarted_and_deleted(
     ui: WebUi, broker: Broker, channel: Any
 ) -> None:
@@ -743,6 +787,8 @@ PAGES = (
     ["policies"],
     ["shovels"],
     ["federation"],
+    ["trace"],
+    ["trace", "/", "m"],
     ["limits"],
     ["definitions"],
     ["nodes"],

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parent.parent / "simulation"))
-
 from manual_clock import ManualClock
 
 from warren.clock import EndingClock

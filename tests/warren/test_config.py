@@ -11,7 +11,7 @@ import pytest
 from warren import Broker
 from warren.conf_keys import KEYS
 from warren.config import Config, Listener, PasswordRule, SslOptions, TcpOptions, override
-from warren.core.memory_monitor import Absolute, Fraction
+from warren.core.resources.memory_monitor import Absolute, Fraction
 from warren.rabbitmq_conf import ConfigError, examine_config, parse_config
 from warren.unused_keys import AS_IT_IS, NO_ERLANG, NO_FORMATTERS, TO_STANDARD_ERROR, UNUSED
 
@@ -153,6 +153,10 @@ def test_a_configuration_does_not_show_the_password() -> None:
         ("disk_free_limit.relative = 1.5", "disk_free_limit", Fraction(1.5)),
         ("disk_free_limit.absolute = 5GB", "disk_free_limit", Absolute(5 * 10**9)),
         ("snapshot_rate = 16MB", "snapshot_rate", 16_000_000),
+        ("trace.size_limit = 1MB", "trace_size_limit", 1_000_000),
+        ("opentelemetry.endpoint = http://h:4318", "otel_endpoint", "http://h:4318/v1/traces"),
+        ("opentelemetry.endpoint = https://h/x/", "otel_endpoint", "https://h/x"),
+        ("opentelemetry.service_name = shop", "otel_service_name", "shop"),
         ("log.default.level = error", "log_level", "error"),
         ("log.console = false", "log_console", False),
         ("log.console.level = debug", "log_console_level", "debug"),

@@ -10,7 +10,7 @@ import pika
 from warren import Broker
 from warren.amqp.channel import Channel
 from warren.amqp.connection import Connection
-from warren.core.queue import Queue
+from warren.core.queues.queue import Queue
 
 
 def use(broker: Broker) -> None:

@@ -21,9 +21,8 @@ import time
 import traceback
 from pathlib import Path
 
-SYSTEM_TESTS = str(Path(__file__).parent.parent)
-if SYSTEM_TESTS not in sys.path:
-    sys.path.append(SYSTEM_TESTS)
+TESTS = Path(__file__).parents[2]
+sys.path += [str(TESTS / folder) for folder in ("support", "simulation", "system")]
 
 from chaos.checks import Logs, complaints_of, rest  # noqa: E402
 from chaos.faults import Scene, happen  # noqa: E402

@@ -1,0 +1,126 @@
+"""What a connection begins with: greeting, login, and what client and broker agree on.
+
+Section 1 of amqp_semantics.md. `Connection` is the state machine; here is what its states up to
+open decide. Nothing here writes to a socket.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pamqp import commands
+
+from warren.amqp import sasl
+from warren.amqp.field_table import TableError
+from warren.amqp.frames import FRAME_MIN_SIZE, METHOD, frame
+from warren.amqp.methods import encode_method, make
+from warren.amqp.peer import CAPABILITIES, ConnectionSettings, Peer
+from warren.core.access.access_control import User
+from warren.core.field import Field, Table
+from warren.core.node import Node
+
+FROM_WITHIN = ("EXTERNAL",)
+"""The login mechanism of who connects from within the node and is admitted already."""
+
+NO_FRAME_MAX = 1 << 32
+"""The size of frames where neither side has set a limit."""
+
+
+class HandshakeFault(Exception):
+    """The handshake goes no further; the text says why, to the log."""
+
+
+class Agreed(NamedTuple):
+    """What tune and tune-ok have settled; octets and seconds."""
+
+    channel_max: int
+    frame_max: int
+    heartbeat_s: int
+
+
+def mechanisms(settings: ConnectionSettings, peer: Peer) -> tuple[str, ...]:
+    """The login mechanisms that the peer is offered."""
+    return FROM_WITHIN if peer.admitted is not None else sasl.offered(settings.mechanisms, peer.tls)
+
+
+def greeting(node: Node, offered: tuple[str, ...]) -> bytes:
+    """The frame of connection.start, made once for all peers that are offered the same."""
+    known = node.greetings.get(offered)
+    if known is None:
+        flags: Table = {name: Field("t", True) for name in CAPABILITIES}
+        properties = {**node.server_properties(), "capabilities": Field("F", flags)}
+        start = make(
+            commands.Connection.Start,
+            version_major=0,
+            version_minor=9,
+            server_properties=dict(sorted(properties.items())),
+            mechanisms=" ".join(offered),
+            locales="en_US",
+        )
+        known = node.greetings[offered] = frame(METHOD, 0, encode_method(start))
+    return known
+
+
+def capabilities_of(client_properties: Table) -> frozenset[str]:
+    """What the client says it can do, by name."""
+    capabilities = client_properties.get("capabilities")
+    if capabilities is None or capabilities.kind != "F":
+        return frozenset()
+    yes = Field("t", True)
+    return frozenset([name for name, flag in capabilities.value.items() if flag == yes])
+
+
+class Authentication:
+    """One login by one mechanism. Raises `HandshakeFault` for one that was not offered."""
+
+    def __init__(
+        self, mechanism: str, node: Node, settings: ConnectionSettings, peer: Peer
+    ) -> None:
+        if mechanism not in mechanisms(settings, peer):
+            raise HandshakeFault(f"mechanism {mechanism} is not offered")
+        self.mechanism = mechanism
+        self._node = node
+        self._peer = peer
+        self._exchange = sasl.Exchange(mechanism)
+
+    def respond(self, response: Any) -> User | sasl.Challenge:
+        """The user, or what to ask the client next.
+
+        Raises `LoginRefused`, and `HandshakeFault` for what is not a response of the mechanism.
+        """
+        peer = self._peer
+        try:
+            step = self._exchange.respond(response, peer.certificate_name)
+            if isinstance(step, sasl.Challenge):
+                return step
+            return peer.admitted or self._node.log_in(
+                step.user, step.password, peer.host, peer.loopback
+            )
+        except (sasl.SyntaxFault, TableError):
+            raise HandshakeFault(f"not a response of {self.mechanism}") from None
+
+    def refusal(self) -> commands.Connection.Close:
+        """What clients are told that can be told."""
+        return make(
+            commands.Connection.Close,
+            reply_code=403,
+            reply_text=(
+                "ACCESS_REFUSED - Login was refused using authentication mechanism "
+                f"{self.mechanism}. For details see the broker logfile."
+            ),
+            class_id=0,
+            method_id=0,
+        )
+
+
+def agreed(settings: ConnectionSettings, method: commands.Connection.TuneOk) -> Agreed:
+    """Raises `HandshakeFault` where the client wants more than it was offered."""
+    frame_max: int = method.frame_max
+    channel_max: int = method.channel_max
+    frame_max_ok = frame_max >= FRAME_MIN_SIZE or frame_max == 0
+    if settings.frame_max:
+        frame_max_ok = FRAME_MIN_SIZE <= frame_max <= settings.frame_max
+    channel_max_ok = not settings.channel_max or 0 < channel_max <= settings.channel_max
+    if not (frame_max_ok and channel_max_ok):
+        raise HandshakeFault(f"tune-ok with frame_max {frame_max} and channel_max {channel_max}")
+    return Agreed(channel_max, frame_max or NO_FRAME_MAX, method.heartbeat)

@@ -1,0 +1,17 @@
+"""What keeps the messages of a queue.
+
+Theory. A queue decides who gets a message; its *backing queue* keeps it until then, and until it
+is acknowledged. `backing_queue` is the interface: messages are published, fetched, acknowledged
+and requeued under positions that only grow. The implementations can be stacked:
+
+| module | a backing queue |
+|---|---|
+| `memory_queue` | in memory only |
+| `variable_queue` | in memory while there is room, otherwise on disk (`queue_store`) |
+| `priority_queue` | made of one backing queue for each priority |
+| `due_queue` | whose messages come out when they are due |
+
+`paging` decides how much all of them together may keep in memory, from `queue_rates`. `peeking`
+and `taking` are for looking at messages and taking them out of the middle. Quorum queues
+(`core/queues/quorum_level.py`) and mirrors (`mirror/replication/`) wrap a backing queue.
+"""

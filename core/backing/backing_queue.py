@@ -1,0 +1,350 @@
+"""The interface between a queue and what holds its messages.
+
+A queue decides who gets a message, when it expires and what happens to it then; its backing
+queue keeps the messages in order, in memory or on disk, and knows which are out for
+acknowledgement. A message is *ready* from `publish` to `fetch`, *pending* from `fetch` or
+`publish_delivered` to `ack` or `requeue`.
+
+`MemoryQueue` holds everything in memory. `VariableQueue` moves messages to a disk and back; a
+durable one sets `defers_confirms` and settles persistent publishes later. Messages that a disk
+has lost are ready until a fetch finds that out, so a fetch may return None, or fewer messages
+than `length` promised, and `length` is right afterwards. If it is not 0 then, the messages may
+not be handed out yet (`Queue.withhold`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
+
+
+class BackingSpec(NamedTuple):
+    """What a backing queue is to be made for.
+
+    `queue_id` names the queue on disk, and is another one when a queue of its name is declared
+    anew. It is a multiple of `LEVELS`: each level of a priority queue has a number of its own.
+    `beside`: what is published belongs to the message before it, whose queue is another one, and is
+    to be on disk with it or not at all.
+    """
+
+    queue_id: int
+    durable: bool
+    mode: str
+    beside: bool = False
+
+
+QUEUE_BYTES = 1500
+MESSAGE_BYTES = 200
+"""What an empty queue takes of memory, and what a message in memory takes besides its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackingQueueStatus:
+    """What management shows as `backing_queue_status`, under RabbitMQ's names, and a bit more.
+
+    `delta` is (start, count, end). What RabbitMQ has in q2 and q3 counts as delta. A
+    `target_ram_count` of None is infinity. `ram_bytes` are the bodies of the ready messages but
+    those in delta, `stored_count` the messages, ready or not, that the disk has.
+    """
+
+    mode: str = "default"
+    q1: int = 0
+    q2: int = 0
+    delta: tuple[int, int, int] = (0, 0, 0)
+    q3: int = 0
+    q4: int = 0
+    len: int = 0
+    target_ram_count: int | None = None
+    next_seq_id: int = 0
+    avg_ingress_rate: float = 0.0
+    avg_egress_rate: float = 0.0
+    avg_ack_ingress_rate: float = 0.0
+    avg_ack_egress_rate: float = 0.0
+    ram_msg_count: int = 0
+    ram_ack_count: int = 0
+    ram_bytes: int = 0
+    stored_count: int = 0
+    disk_reads: int = 0
+    disk_writes: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the queue takes of memory, estimated."""
+        messages = self.ram_msg_count + self.ram_ack_count
+        return QUEUE_BYTES + MESSAGE_BYTES * messages + self.ram_bytes
+
+
+LEVELS = 256
+"""Levels a priority queue can have (amqp_semantics.md section 10)."""
+
+
+class Peeked(NamedTuple):
+    """Ready messages that were looked at: all there are below `next_position`, from some start."""
+
+    messages: list[Message]
+    next_position: int
+
+
+class Listed(NamedTuple):
+    """Positions of ready messages: all there are below `next_position`, from some start.
+
+    `safe`: each of them is to be found again after a restart.
+    """
+
+    positions: list[int]
+    next_position: int
+    safe: bool
+
+
+class BackingQueue(Protocol):
+    @property
+    def length(self) -> int:
+        """Ready messages. A plain attribute: it is read for every publish."""
+        ...
+
+    @property
+    def defers_confirms(self) -> bool:
+        """Whether a persistent publish with a `confirms` is settled later, by `confirms.settle`."""
+        ...
+
+    @property
+    def defers_transient(self) -> bool:
+        """Whether that is so for every publish with a `confirms`, persistent or not."""
+        ...
+
+    @property
+    def expiring(self) -> bool:
+        """Whether a message that was there from the start may expire."""
+        ...
+
+    @property
+    def ready_bytes(self) -> int:
+        """Body bytes of the ready messages."""
+        ...
+
+    @property
+    def published(self) -> int:
+        """Messages it was given since it was made."""
+        ...
+
+    @property
+    def next_position(self) -> int:
+        """The position the next message will have."""
+        ...
+
+    @property
+    def undelivered_from(self) -> int:
+        """Messages before this position were delivered once, or are gone; later ones were not."""
+        ...
+
+    def status(self, now: float) -> BackingQueueStatus:
+        """Where the messages are; `now` is the time on the node's clock."""
+        ...
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        """Append a ready message."""
+        ...
+
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message:
+        """Take a message that a consumer gets at once: pending without ever being ready.
+
+        Only legal while no message is ready.
+        """
+        ...
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        """`publish` each of these messages, of which none expires. They are numbered from
+        `first_seq` on."""
+        ...
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        """`publish_delivered` each of these messages, of which none expires."""
+        ...
+
+    def fetch(self) -> Message | None:
+        """Make the first ready message pending and return it, for a client."""
+        ...
+
+    def fetch_many(self, limit: int) -> list[Message]:
+        """`fetch` up to so many times."""
+        ...
+
+    def fetch_to_drop(self) -> Message | None:
+        """`fetch` a message that no client gets."""
+        ...
+
+    def fetch_expired(self, now: float, limit: int) -> list[Message]:
+        """Make up to `limit` messages pending that expired by `now`, and return them.
+
+        Only a message at the head counts, or at the head of its priority.
+        """
+        ...
+
+    def next_expiry(self) -> float | None:
+        """The earliest expiry among the messages `fetch_expired` would look at first."""
+        ...
+
+    def load(self, messages: Iterable[Message]) -> list[Message]:
+        """Give pending messages their bodies back where those were paged out.
+
+        Returns them without those whose bodies are lost. The bodies stay until other work gets
+        its turn.
+        """
+        ...
+
+    def ack(self, messages: Collection[Message]) -> None:
+        """Forget pending messages."""
+        ...
+
+    def requeue(self, messages: Iterable[Message]) -> None:
+        """Make pending messages ready again, in their original positions."""
+        ...
+
+    def purge(self) -> int:
+        """Drop all ready messages; returns how many."""
+        ...
+
+    def set_mode(self, mode: str) -> None:
+        """Keep as much in memory as there is room for (`default`), or nothing (`lazy`)."""
+        ...
+
+    def stop(self) -> None:
+        """The node stops; nothing may be called any more."""
+        ...
+
+    def delete(self) -> None:
+        """The queue is gone: forget everything, ready and pending."""
+        ...
+
+
+class OneByOne(ABC):
+    """Many publishes for a backing queue to which each is one of its own."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None: ...
+
+    @abstractmethod
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message: ...
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq):
+            self.publish(envelope, body, None, confirms, seq)
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        return [
+            self.publish_delivered(envelope, body, None, confirms, seq)
+            for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq)
+        ]
+
+
+class ReturningQueue(BackingQueue, Protocol):
+    """The backing queue of a queue that counts how often messages come back."""
+
+    def give_back(self, messages: Collection[Message], *, last: bool) -> None:
+        """Count a return of each pending message, and make it ready again: behind the messages that
+        were returned before, or behind all that are ready."""
+        ...
+
+    def mark_dead(self, messages: Collection[Message], why: int) -> None:
+        """Remember why these pending messages died, so that a restart does not deliver them."""
+        ...
+
+
+class MirroredLevel(BackingQueue, Protocol):
+    """A backing queue of which other nodes may have copies; of a priority queue, each level.
+
+    `expiring` is set by who fills it before a queue has it.
+    """
+
+    expiring: bool
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        """Look at ready messages from a position on, in order, at one at least if there is any.
+
+        They stay as they are, and so must the messages that are returned.
+        """
+        ...
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        """The positions of the first ready messages in [start, end), without looking at them."""
+        ...
+
+    def take(self, positions: Sequence[int]) -> list[Message]:
+        """Make ready messages pending wherever in the queue they stand, and return them in order.
+
+        Positions at which no message is ready are passed over. `requeue` puts the messages back in
+        their places.
+        """
+        ...
+
+    def skip_to(self, position: int) -> None:
+        """Give the next message this position, which is not below the one it would have."""
+        ...
+
+    @property
+    def delivered_below(self) -> int:
+        """Messages before this position count as delivered once, or are gone."""
+        ...
+
+    def count_as_delivered(self, below: int) -> None:
+        """From now on every message before this position counts as delivered once."""
+        ...

@@ -1,0 +1,148 @@
+"""The interface between a variable queue and the disk.
+
+A `QueueStore` keeps messages of one queue under their positions. It knows nothing of who is ready
+and who is pending: a message is in it from `write` or `page` to `remove`, whether or not a copy
+is in memory too. Positions only grow, and none is used twice, not even after a crash.
+
+Everything returns at once. What was handed over can be read at once; whether it is on the disk
+yet is the store's business, and `PublishConfirms.settle` tells when it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from warren.core.backing.backing_queue import Listed
+from warren.core.messages.message import Message
+from warren.core.messages.settlement import PublishConfirms
+
+
+class Batch(NamedTuple):
+    """Messages read from a store, in the order of their positions.
+
+    `next_position`: everything below it, from where reading started, is in the batch or lost.
+    `lost`, `lost_bytes`: messages that could not be read, and their body bytes. They are reported
+    by the store, and no longer in it.
+    """
+
+    messages: list[Message]
+    next_position: int
+    lost: int
+    lost_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What a store held when the node started: `count` messages, all in [start, end).
+
+    `expiring`: one of them may expire.
+    """
+
+    count: int
+    body_bytes: int
+    start: int
+    end: int
+    expiring: bool = False
+
+
+class QueueStore(Protocol):
+    durable: bool
+    """Whether persistent messages are to survive a restart."""
+
+    redelivered_below: int
+    """Messages below this position may have been delivered before the node started."""
+
+    read_count: int
+    """Messages read from the disk so far."""
+
+    written_count: int
+    """Messages written to it so far."""
+
+    delivery_counts: dict[int, int]
+    """How often messages were returned, by position; the level of a quorum queue changes it."""
+
+    dead_marks: dict[int, int]
+    """Why messages are dead that must not be delivered any more, by position, as small numbers;
+    whoever marks them changes it."""
+
+    @property
+    def count(self) -> int:
+        """Messages it has, ready and pending."""
+        ...
+
+    def recovered(self) -> Recovered: ...
+
+    def first_position(self) -> int:
+        """The position of the first message to be published since the node started."""
+        ...
+
+    def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
+        """Keep a persistent message of a durable queue.
+
+        `confirms` is told when it is safe, or when it was removed before it had to be.
+        """
+        ...
+
+    def write_many(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms | None,
+        publish_seqs: Iterable[int],
+    ) -> None:
+        """`write` each of these messages, with its number."""
+        ...
+
+    def page(self, messages: Sequence[Message]) -> None:
+        """Keep messages that were not written, given in order; a restart loses them."""
+        ...
+
+    def remove(self, messages: Iterable[Message]) -> None:
+        """Forget these messages. Those the store does not have are passed over."""
+        ...
+
+    def remove_range(self, start: int, end: int) -> None:
+        """Forget every message in [start, end)."""
+        ...
+
+    def counts_changed(self, positions: Iterable[int]) -> None:
+        """The delivery counts or dead marks of these messages have changed, and are to survive a
+        restart."""
+        ...
+
+    def read(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
+        """The first messages in [start, end); at least one if there is any, whatever its size."""
+        ...
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        """The positions of the first messages in [start, end)."""
+        ...
+
+    def read_body(self, message: Message) -> bytes | None:
+        """The body of a message of this store; None when it is lost, which is reported."""
+        ...
+
+    def has_written(self, message: Message) -> bool:
+        """Whether `read_body` could give the body back if it were dropped from memory now."""
+        ...
+
+    def next_expiry(self, start: int, end: int) -> float | None:
+        """When the first message in [start, end) expires, on the clock of the node."""
+        ...
+
+    def expiries(self) -> Iterator[tuple[int, float | None]]:
+        """The position of each message the node found when it started, and when it expires, on
+        the clock of the node. Nothing is written or removed meanwhile.
+
+        Who asks reads messages in any order from now on: the store keeps in memory where they are.
+        """
+        ...
+
+    def close(self, undelivered_from: int) -> None:
+        """The node stops: messages from this position on were never delivered."""
+        ...
+
+    def delete(self) -> None:
+        """The queue is gone, with all its messages."""
+        ...

@@ -1,0 +1,191 @@
+"""What observers of a virtual host are told of its messages: the firehose, and the life trace.
+
+A virtual host without an observer tells nobody anything, and its messages pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple, Protocol
+
+from warren.core.messages.message import Envelope, Message
+
+
+class TracedClient(NamedTuple):
+    """Who published, or was handed something: connection name, channel number, user."""
+
+    connection: str
+    channel: int
+    user: str
+
+
+class TracedQueue(Protocol):
+    """A queue, as observers see it."""
+
+    name: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this node leads it; else the node that does reports what happens there."""
+        ...
+
+    def trace_with(self, observer: MessageObserver | None) -> None: ...
+
+
+class MessageObserver:
+    """Is told what becomes of messages, and does nothing with it: each observer overrides what it
+    is for. Messages that are handed in stay as they are."""
+
+    def published(
+        self,
+        publisher: TracedClient,
+        envelope: Envelope,
+        body: bytes,
+        queues: Sequence[TracedQueue],
+    ) -> None:
+        """A client published this, and it is about to reach these queues."""
+
+    def unroutable(self, envelope: Envelope, returned: bool) -> None:
+        """No queue took it. `returned`: its publisher got it back."""
+
+    def arrived(self, queue: TracedQueue, envelope: Envelope, from_node: str) -> None:
+        """A client of another node published this, and it is about to reach the queue."""
+
+    def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
+        """The queue does not take it: it is full, or has too few copies."""
+
+    def delivered(
+        self,
+        queue: TracedQueue,
+        recipient: TracedClient,
+        envelope: Envelope,
+        body: bytes,
+        redelivered: bool,
+        no_ack: bool,
+    ) -> None:
+        """A client was handed this from the queue. `no_ack`: that was the end of it."""
+
+    def acknowledged(self, queue: TracedQueue, messages: Collection[Message]) -> None:
+        """Clients acknowledged these."""
+
+    def requeued(self, queue: TracedQueue, messages: Collection[Message]) -> None:
+        """These are in the queue again."""
+
+    def died(self, queue: TracedQueue, envelopes: Collection[Envelope], reason: str) -> None:
+        """These leave the queue for a `DeathReason`, or never got into it."""
+
+    def due(self, queue: TracedQueue, messages: Collection[Message]) -> None:
+        """The delay of these is over."""
+
+    def dead_lettered(
+        self, queue: TracedQueue, envelope: Envelope, targets: Sequence[TracedQueue]
+    ) -> None:
+        """A message that died in the queue is about to be published to these queues."""
+
+    def sent_on(
+        self, queue: TracedQueue, envelope: Envelope, targets: Sequence[TracedQueue]
+    ) -> None:
+        """A message whose delay is over is about to be published to these queues."""
+
+    def taken(
+        self, queue: TracedQueue, action: str, envelope: Envelope, targets: Sequence[TracedQueue]
+    ) -> None:
+        """An operator has it moved or copied to these queues, or deleted."""
+
+    def emptied(self, queue: TracedQueue, deleted: bool) -> None:
+        """The queue was purged, or deleted with what was in it."""
+
+    def mirrored(self, queue: str, envelope: Envelope) -> None:
+        """A queue that another node leads has a copy here, which got this message."""
+
+
+class Observers(MessageObserver):
+    """Tells several observers, in order; there may be none."""
+
+    def __init__(self) -> None:
+        self._observers: tuple[MessageObserver, ...] = ()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is any."""
+        return bool(self._observers)
+
+    def tell(self, *observers: MessageObserver | None) -> None:
+        """Tell these from now on, in place of those before."""
+        self._observers = tuple([one for one in observers if one is not None])
+
+    def published(
+        self,
+        publisher: TracedClient,
+        envelope: Envelope,
+        body: bytes,
+        queues: Sequence[TracedQueue],
+    ) -> None:
+        for observer in self._observers:
+            observer.published(publisher, envelope, body, queues)
+
+    def unroutable(self, envelope: Envelope, returned: bool) -> None:
+        for observer in self._observers:
+            observer.unroutable(envelope, returned)
+
+    def arrived(self, queue: TracedQueue, envelope: Envelope, from_node: str) -> None:
+        for observer in self._observers:
+            observer.arrived(queue, envelope, from_node)
+
+    def refused(self, queue: TracedQueue, envelope: Envelope) -> None:
+        for observer in self._observers:
+            observer.refused(queue, envelope)
+
+    def delivered(
+        self,
+        queue: TracedQueue,
+        recipient: TracedClient,
+        envelope: Envelope,
+        body: bytes,
+        redelivered: bool,
+        no_ack: bool,
+    ) -> None:
+        for observer in self._observers:
+            observer.delivered(queue, recipient, envelope, body, redelivered, no_ack)
+
+    def acknowledged(self, queue: TracedQueue, messages: Collection[Message]) -> None:
+        for observer in self._observers:
+            observer.acknowledged(queue, messages)
+
+    def requeued(self, queue: TracedQueue, messages: Collection[Message]) -> None:
+        for observer in self._observers:
+            observer.requeued(queue, messages)
+
+    def died(self, queue: TracedQueue, envelopes: Collection[Envelope], reason: str) -> None:
+        for observer in self._observers:
+            observer.died(queue, envelopes, reason)
+
+    def due(self, queue: TracedQueue, messages: Collection[Message]) -> None:
+        for observer in self._observers:
+            observer.due(queue, messages)
+
+    def dead_lettered(
+        self, queue: TracedQueue, envelope: Envelope, targets: Sequence[TracedQueue]
+    ) -> None:
+        for observer in self._observers:
+            observer.dead_lettered(queue, envelope, targets)
+
+    def sent_on(
+        self, queue: TracedQueue, envelope: Envelope, targets: Sequence[TracedQueue]
+    ) -> None:
+        for observer in self._observers:
+            observer.sent_on(queue, envelope, targets)
+
+    def taken(
+        self, queue: TracedQueue, action: str, envelope: Envelope, targets: Sequence[TracedQueue]
+    ) -> None:
+        for observer in self._observers:
+            observer.taken(queue, action, envelope, targets)
+
+    def emptied(self, queue: TracedQueue, deleted: bool) -> None:
+        for observer in self._observers:
+            observer.emptied(queue, deleted)
+
+    def mirrored(self, queue: str, envelope: Envelope) -> None:
+        for observer in self._observers:
+            observer.mirrored(queue, envelope)

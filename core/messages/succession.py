@@ -1,0 +1,208 @@
+"""Moves of messages inside the broker: what a message leaves waits for where it goes.
+
+A dead letter is published to its new queues, and only when all of them have it safe may it leave
+the old one: the removal becomes durable in a later batch of the log than the publish. So a crash
+finds the message in the old queue or in the new ones, or in both, where the old one counts as
+redelivered. The new queues may be at other nodes, and mirrored; the rule is the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from warren.core.messages.message import Envelope
+from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms, Settlement
+from warren.core.ports import Clock
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import run
+
+AGAIN_S = 1.0
+"""How long a successor waits that could not be delivered: the node of its queue is down."""
+
+
+PUBLISH_US = 5
+"""What a publish costs, as `core/scheduling/turns.py` counts it."""
+
+
+class Successor(Protocol):
+    """A queue that takes the message."""
+
+    name: str
+    published: int
+
+    @property
+    def refuses_when_full(self) -> bool:
+        """Whether it has a length limit above which it refuses messages."""
+        ...
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement: ...
+
+
+class _Move:
+    """One message, and how many queues do not have it safe yet.
+
+    `missed` is called instead of `done` if a queue was deleted before it had the message; where it
+    is None, such a queue counts as having had it.
+    """
+
+    __slots__ = ("done", "missed", "unsafe")
+
+    def __init__(self, done: Callable[[], None], missed: Callable[[], None] | None) -> None:
+        self.done = done
+        self.missed = missed
+        self.unsafe = 1
+
+    @property
+    def insists(self) -> bool:
+        """Whether a queue that is full gets the message when it has room again."""
+        return self.missed is not None
+
+    def miss(self) -> None:
+        """One of the queues is gone."""
+        if self.missed is not None:
+            self.done = self.missed
+
+
+class _Publish:
+    """The message on its way to one queue."""
+
+    __slots__ = ("body", "envelope", "move", "queue")
+
+    def __init__(self, move: _Move, queue: str, envelope: Envelope, body: bytes) -> None:
+        self.move = move
+        self.queue = queue
+        self.envelope = envelope
+        self.body = body
+
+
+class Succession:
+    """Publishes messages and tells when they are safe. Implements `PublishConfirms`.
+
+    `queue_named` finds the queue that has a name now.
+    """
+
+    def __init__(
+        self, clock: Clock, turns: Turns, queue_named: Callable[[str], Successor | None]
+    ) -> None:
+        self._clock = clock
+        self._turns = turns
+        self._queue_named = queue_named
+        self._unsafe: dict[int, _Publish] = {}
+        self._later: list[_Publish] = []
+        self._last_number = 0
+        self._ended = False
+        # Who is to be told: one move may be done because another one is, to any depth.
+        self._done: deque[Callable[[], None]] = deque()
+        self._telling = False
+
+    def __len__(self) -> int:
+        """Publishes that are not safe yet."""
+        return len(self._unsafe)
+
+    def publish(
+        self,
+        queues: Iterable[Successor],
+        envelope: Envelope,
+        body: bytes,
+        done: Callable[[], None],
+        missed: Callable[[], None] | None = None,
+    ) -> None:
+        """Publish to these queues, and call `done` once all of them have the message safe.
+
+        That may be within this call. A queue that refuses messages when it is full does not get
+        it, as its owner wished; one that cannot be reached is tried again until it can.
+
+        With `missed`, one that is full is tried again as well, and `missed` is called instead of
+        `done` if a queue was deleted before it had the message.
+        """
+        move = _Move(done, missed)
+        for queue in queues:
+            move.unsafe += 1
+            self._publish(_Publish(move, queue.name, envelope, body), queue)
+        self._one_is_safe(move)
+
+    def end(self) -> None:
+        """The queues are gone: nothing is tried again, and nobody is told any more."""
+        self._ended = True
+        self._unsafe.clear()
+        self._later.clear()
+
+    def settle(self, publish_seq: int) -> None:
+        publish = self._unsafe.pop(publish_seq, None)
+        if publish is not None:
+            self._one_is_safe(publish.move)
+
+    def refuse(self, publish_seq: int) -> None:
+        publish = self._unsafe.pop(publish_seq, None)
+        if publish is not None:
+            self._refused(publish, self._queue_named(publish.queue))
+
+    def _publish(self, publish: _Publish, queue: Successor) -> None:
+        self._last_number += 1
+        number = self._last_number
+        self._unsafe[number] = publish
+        queue.published += 1
+        answer = queue.publish(publish.envelope, publish.body, self, number)
+        if answer is PENDING:
+            return
+        del self._unsafe[number]
+        if answer is REJECTED:
+            self._refused(publish, queue)
+        else:
+            self._one_is_safe(publish.move)
+
+    def _refused(self, publish: _Publish, queue: Successor | None) -> None:
+        move = publish.move
+        if queue is None:
+            # A queue that was deleted would have been deleted with the message in it.
+            move.miss()
+            self._one_is_safe(move)
+        elif queue.refuses_when_full and not move.insists:
+            self._one_is_safe(move)
+        else:
+            self._try_later(publish)
+
+    def _try_later(self, publish: _Publish) -> None:
+        """The queue cannot be reached, or its node is gone and nobody can say what it has."""
+        if not self._later:
+            self._clock.call_later(AGAIN_S, self._try_again)
+        self._later.append(publish)
+
+    def _try_again(self) -> None:
+        later, self._later = self._later, []
+        run(self._publish_again(later), lambda result: result())
+
+    async def _publish_again(self, publishes: list[_Publish]) -> None:
+        for publish in publishes:
+            if self._ended:
+                return
+            queue = self._queue_named(publish.queue)
+            if queue is None:
+                publish.move.miss()
+                self._one_is_safe(publish.move)
+            else:
+                self._publish(publish, queue)
+            self._turns.spend(PUBLISH_US)
+            await self._turns.pause()
+
+    def _one_is_safe(self, move: _Move) -> None:
+        move.unsafe -= 1
+        if move.unsafe:
+            return
+        self._done.append(move.done)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._done:
+                self._done.popleft()()
+        finally:
+            self._telling = False

@@ -1,0 +1,358 @@
+"""Policies: which one an object gets, and what queue and exchange make of it.
+
+Answerable for policies_and_parameters.md sections 1.1 and 1.3, and for keeping policies in the
+metadata store. What a live queue does when its settings change is the queue's.
+
+An object has at most one policy and one operator policy: the one with the highest priority of
+those that match; among equals the one whose name was set first. The definitions of several
+policies are never merged. Of a policy and an operator policy the smaller value counts, for an
+operator can only limit. Of that and the arguments of the declaration the smaller counts where
+section 1.3 says so, else the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from warren.core.backing.stream_limits import SEGMENT_BYTES, StreamLimits
+from warren.core.definitions.records import PolicyRecord
+from warren.core.definitions.validation import (
+    NotThere,
+    ValidationFailed,
+    expect_vhost,
+    is_number,
+    is_storable,
+    term,
+)
+from warren.core.exchanges.delay import exchange_behind
+from warren.core.patterns.matcher import Matcher
+from warren.core.patterns.pattern import InvalidPattern, compile_pattern
+from warren.core.patterns.stored_patterns import StoredPattern, StoredPatterns
+from warren.core.policies.policy_definition import NOT_FOR, check_definition
+from warren.core.ports import Commit, Key, MetadataStore, Write
+from warren.core.queues.queue_arguments import QueueArguments
+from warren.core.queues.queue_arguments import QueueSettings as QueueSettings
+from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM, QueueType
+from warren.core.queues.stream_arguments import period_s
+
+Kind: TypeAlias = Literal["queue", "exchange"]
+
+APPLIES_TO: Mapping[str, frozenset[Kind]] = {
+    "queues": frozenset({"queue"}),
+    "exchanges": frozenset({"exchange"}),
+    "all": frozenset({"queue", "exchange"}),
+}
+
+PATTERNS_MAX = 65_536
+"""Characters that the patterns of a virtual host's policies have together; as many for operator
+policies. It bounds what they cost while a node starts, and the memory they take compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy or an operator policy of a virtual host."""
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str
+    definition: Mapping[str, Any]
+    priority: int | float
+    age: int
+    expression: Matcher
+
+    def matches(self, name: str, kind: Kind, queue_type: QueueType = CLASSIC) -> bool:
+        """Whether it applies to a queue of this type, or to an exchange, of this name."""
+        if kind not in APPLIES_TO[self.apply_to]:
+            return False
+        if kind == "queue" and not self.definition.keys().isdisjoint(NOT_FOR[queue_type]):
+            return False
+        return self.expression.search(name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applies to one object: the names and the definition HTTP shows."""
+
+    policy: str | None
+    operator_policy: str | None
+    definition: Mapping[str, Any]
+
+
+def by_precedence(policies: Iterable[Policy]) -> list[Policy]:
+    """The policies in the order in which `matching` is to try them."""
+    return sorted(policies, key=lambda policy: (-policy.priority, policy.age, policy.name))
+
+
+def matching(
+    policies: Iterable[Policy], name: str, kind: Kind, queue_type: QueueType = CLASSIC
+) -> Policy | None:
+    """The first of the policies, which are in order of precedence, that applies."""
+    return next((policy for policy in policies if policy.matches(name, kind, queue_type)), None)
+
+
+def merged_definition(user_policy: Policy | None, operator_policy: Policy | None) -> dict[str, Any]:
+    """Step 1 of section 1.3: all keys of both, the smaller value where both have one."""
+    merged = dict(user_policy.definition) if user_policy is not None else {}
+    if operator_policy is not None:
+        for key, limit in operator_policy.definition.items():
+            merged[key] = min(merged[key], limit) if key in merged else limit
+    return merged
+
+
+def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
+    """Step 2 of section 1.3 for queues: their arguments, and the merged definition."""
+
+    def smaller(argument: float | None, key: str) -> Any:
+        given = [limit for limit in (argument, definition.get(key)) if limit is not None]
+        return min(given, default=None)
+
+    def own(argument: Any, key: str, default: Any = None) -> Any:
+        return definition.get(key, default) if argument is None else argument
+
+    if declared.type is QUORUM:
+        return _quorum_settings(declared, definition)
+    if declared.type is STREAM:
+        return _stream_settings(declared, definition)
+    delays = own(declared.redelivery_delay_ms, "redelivery-delay")
+    return QueueSettings(
+        message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
+        expires_ms=smaller(declared.expires_ms, "expires"),
+        max_length=smaller(declared.max_length, "max-length"),
+        max_length_bytes=smaller(declared.max_length_bytes, "max-length-bytes"),
+        overflow=own(declared.overflow, "overflow", "drop-head"),
+        dead_letter_exchange=own(declared.dead_letter_exchange, "dead-letter-exchange"),
+        dead_letter_routing_key=own(declared.dead_letter_routing_key, "dead-letter-routing-key"),
+        queue_mode=own(declared.queue_mode, "queue-mode", "default"),
+        queue_version=own(declared.queue_version, "queue-version", 1),
+        queue_master_locator=own(declared.queue_master_locator, "queue-master-locator"),
+        max_priority=declared.max_priority,
+        single_active_consumer=declared.single_active_consumer,
+        delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
+        redelivery_delay_ms=None if delays is None else tuple(delays),
+        deduplication_window=declared.deduplication_window,
+    )
+
+
+def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
+    """The same for quorum queues (quorum_queues.md section 2)."""
+
+    def smaller(argument: float | None, key: str) -> Any:
+        given = [limit for limit in (argument, definition.get(key)) if limit is not None]
+        return min(given, default=None)
+
+    def of_policy(argument: Any, key: str) -> Any:
+        return definition.get(key, argument)
+
+    def of_argument(argument: Any, key: str) -> Any:
+        return definition.get(key) if argument is None else argument
+
+    overflow = of_policy(declared.overflow, "overflow")
+    locator = of_policy(declared.queue_leader_locator, "queue-leader-locator")
+    return QueueSettings(
+        type=QUORUM,
+        message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
+        expires_ms=of_policy(declared.expires_ms, "expires"),
+        max_length=smaller(declared.max_length, "max-length"),
+        max_length_bytes=smaller(declared.max_length_bytes, "max-length-bytes"),
+        # They have no reject-publish-dlx, and accept it for the sake of classic ones.
+        overflow="reject-publish" if overflow == "reject-publish" else "drop-head",
+        dead_letter_exchange=of_argument(declared.dead_letter_exchange, "dead-letter-exchange"),
+        dead_letter_routing_key=of_argument(
+            declared.dead_letter_routing_key, "dead-letter-routing-key"
+        ),
+        dead_letter_strategy=of_argument(declared.dead_letter_strategy, "dead-letter-strategy"),
+        delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
+        single_active_consumer=declared.single_active_consumer,
+        queue_leader_locator=locator,
+        queue_master_locator=_place_of(locator),
+        quorum_initial_group_size=declared.quorum_initial_group_size,
+    )
+
+
+def _stream_settings(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
+    """The same for streams: a policy counts for more than the arguments (streams.md, Policies)."""
+    age = definition.get("max-age", declared.max_age)
+    segment_bytes = definition.get("stream-max-segment-size-bytes", declared.segment_bytes)
+    locator = definition.get("queue-leader-locator", declared.queue_leader_locator)
+    keeps = StreamLimits(
+        octets_max=definition.get("max-length-bytes", declared.max_length_bytes),
+        age_max_s=None if age is None else period_s(age),
+        segment_bytes=SEGMENT_BYTES if segment_bytes is None else segment_bytes,
+    )
+    return QueueSettings(
+        type=STREAM,
+        keeps=keeps,
+        queue_mode="lazy",
+        queue_leader_locator=locator,
+        queue_master_locator=_place_of(locator),
+    )
+
+
+def _place_of(leader_locator: str | None) -> str:
+    """The locator of classic queues that means the same. All but the default are alike, and the
+    node's own locator is for classic queues."""
+    return "client-local" if leader_locator in (None, "client-local") else "min-masters"
+
+
+def validated(
+    pattern: Any, definition: Any, priority: Any, apply_to: Any, *, operator: bool
+) -> PolicyRecord:
+    """The record of a policy as JSON gave it. Raises `ValidationFailed`."""
+    if not isinstance(pattern, str):
+        raise ValidationFailed(f"pattern should be a binary, actually was {term(pattern)}")
+    try:
+        compile_pattern(pattern)
+    except InvalidPattern as error:
+        raise ValidationFailed(
+            f"pattern should be regular expression but is invalid: {error.reason}"
+        ) from None
+    if not isinstance(apply_to, str) or apply_to not in APPLIES_TO:
+        shown = apply_to if isinstance(apply_to, str) else term(apply_to)
+        raise ValidationFailed(
+            f"apply-to '{shown}' unrecognised; should be 'queues', 'exchanges' or 'all'"
+        )
+    if not is_number(priority) or not is_storable(priority):
+        raise ValidationFailed(f"priority should be a number, actually was {term(priority)}")
+    check_definition(definition, operator=operator)
+    return PolicyRecord(pattern, apply_to, dict(definition), priority)
+
+
+class Policies:
+    """The policies and operator policies of all virtual hosts, kept in the metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._of_vhost: dict[tuple[str, str], list[Policy]] = {}
+        self._watchers: list[Callable[[str], None]] = []
+        self._patterns = StoredPatterns(compile_pattern)
+        for operator in (False, True):
+            store.watch((_store_kind(operator),), self._changed)
+
+    def set(
+        self,
+        vhost: str,
+        name: str,
+        pattern: Any,
+        definition: Any,
+        priority: Any = 0,
+        apply_to: Any = "all",
+        *,
+        operator: bool = False,
+    ) -> Commit:
+        """Make or replace a policy. Raises `ValidationFailed` or `NoSuchVhost`.
+
+        Nothing changes, and nobody is told, when the policy is there as it is.
+        """
+        record = validated(pattern, definition, priority, apply_to, operator=operator)
+        expect_vhost(self._store, vhost)
+        others = [one for one in self.of_vhost(vhost, operator=operator) if one.name != name]
+        if sum(len(one.pattern) for one in others) + len(pattern) > PATTERNS_MAX:
+            raise ValidationFailed(
+                f"the patterns of the policies of vhost '{vhost}' would have more than"
+                f" {PATTERNS_MAX} characters together"
+            )
+        ages = {policy.name: policy.age for policy in self.of_vhost(vhost, operator=operator)}
+        # A name keeps its age when its policy is replaced.
+        age = ages.get(name, max(ages.values(), default=0) + 1)
+        record = msgspec.structs.replace(record, age=age)
+        key = (_store_kind(operator), vhost, name)
+        stored = self._store.get(key)
+        if stored is not None and stored.record == record:
+            # Every queue of the virtual host would look for its policy again.
+            return self._store.transact([])
+        return self._store.transact([Write(key, record)])
+
+    def clear(self, vhost: str, name: str, *, operator: bool = False) -> Commit:
+        """Raises `NotThere`."""
+        self.get(vhost, name, operator=operator)
+        return self._store.transact([Write((_store_kind(operator), vhost, name), None)])
+
+    def get(self, vhost: str, name: str, *, operator: bool = False) -> Policy:
+        """Raises `NotThere`."""
+        stored = self._store.get((_store_kind(operator), vhost, name))
+        if stored is None:
+            raise NotThere("Parameter does not exist")
+        return self._policy(stored.key, stored.record)
+
+    def of_vhost(self, vhost: str, *, operator: bool = False) -> list[Policy]:
+        """The policies of the virtual host in order of precedence."""
+        prefix = (_store_kind(operator), vhost)
+        policies = self._of_vhost.get(prefix)
+        if policies is None:
+            policies = self._of_vhost[prefix] = by_precedence(self._stored(prefix))
+        return policies
+
+    def all(self, *, operator: bool = False) -> Iterator[Policy]:
+        """The policies of all virtual hosts by virtual host and name."""
+        return self._stored((_store_kind(operator),))
+
+    def applied(
+        self, vhost: str, name: str, kind: Kind, queue_type: QueueType = CLASSIC
+    ) -> Applied:
+        """What applies to the exchange of this name, or to the queue, which is of this type.
+
+        A delay queue has the policies of a queue with the name of its exchange.
+        """
+        if kind == "queue":
+            name = exchange_behind(name) or name
+        policy = matching(self.of_vhost(vhost), name, kind, queue_type)
+        operator_policy = matching(self.of_vhost(vhost, operator=True), name, kind, queue_type)
+        return Applied(
+            policy.name if policy is not None else None,
+            operator_policy.name if operator_policy is not None else None,
+            merged_definition(policy, operator_policy),
+        )
+
+    def queue_settings(self, vhost: str, name: str, declared: QueueArguments) -> QueueSettings:
+        """What the queue of this name with these arguments goes by."""
+        applied = self.applied(vhost, name, "queue", declared.type)
+        exchange = exchange_behind(name)
+        if exchange is not None:
+            locator = applied.definition.get("queue-master-locator")
+            return QueueSettings(queue_mode="lazy", queue_master_locator=locator, delays=exchange)
+        return effective_arguments(declared, applied.definition)
+
+    def alternate_exchange(self, vhost: str, name: str) -> str | None:
+        """The alternate exchange policies give this exchange; its argument would come first."""
+        alternate: str | None = self.applied(vhost, name, "exchange").definition.get(
+            "alternate-exchange"
+        )
+        return alternate
+
+    def watch(self, callback: Callable[[str], None]) -> None:
+        """Call back with the virtual host after any of its policies was set or cleared."""
+        self._watchers.append(callback)
+
+    def _stored(self, prefix: Key) -> Iterator[Policy]:
+        for key, record, _ in self._store.records(prefix):
+            yield self._policy(key, record)
+
+    def _policy(self, key: Key, record: object) -> Policy:
+        assert isinstance(record, PolicyRecord)
+        kind, vhost, name = key
+        shown = f"{kind.replace('_', ' ')} '{name}' of virtual host '{vhost}'"
+        return Policy(
+            vhost,
+            name,
+            record.pattern,
+            record.apply_to,
+            record.definition,
+            record.priority,
+            record.age,
+            StoredPattern(self._patterns, record.pattern, shown),
+        )
+
+    def _changed(self, key: Key, record: object | None) -> None:
+        kind, vhost, _ = key
+        self._of_vhost.pop((kind, vhost), None)
+        for callback in self._watchers:
+            callback(vhost)
+
+
+def _store_kind(operator: bool) -> str:
+    return "operator_policy" if operator else "policy"

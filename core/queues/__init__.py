@@ -1,0 +1,16 @@
+"""A queue as its clients see it: consumers, acknowledgements, expiry, limits, the end.
+
+Theory. A queue hands each message to the next consumer of its ring that may have one, and asks its
+backing queue (`core/backing/`) for it. What a channel gets is marked with its holder until it is
+acknowledged, rejected or requeued. Everything that few queues need (time limits, length limits,
+tracing) is behind one flag.
+
+| where to look | for |
+|---|---|
+| `queue` | one queue; begin here |
+| `consumers` | who is served next, single active consumer, priorities |
+| `queue_arguments`, `queue_type` | what clients may declare, and what it means |
+| `quorum_queue`, `quorum_level` | what quorum queues do otherwise than classic ones |
+| `redelivery` | delivery limits, and returns that wait |
+| `placement`, `moving`, `local_queues` | queues in a cluster: where one is, what a change of its
+leader takes along |"""

@@ -1,0 +1,195 @@
+"""Consumers and the ring in which a queue serves them.
+
+A consumer stands in its queue's ring exactly while nothing blocks it. The queue serves the
+highest priority that has anyone in the ring, round robin inside a priority; who gets blocked
+leaves, and comes back at the tail (amqp_semantics.md sections 4.4 and 5.2).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from warren.core.field import Table
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.queues.queue_type import STREAM
+
+if TYPE_CHECKING:
+    from warren.core.queues.queue import Queue
+
+
+class Blocked:
+    """Why a consumer gets nothing at the moment: bits of one number.
+
+    Plain integers: arithmetic with the members of an enumeration takes twenty times as long, and
+    is done for every acknowledgement.
+    """
+
+    PREFETCH: Final = 1
+    CHANNEL_LIMIT: Final = 2
+    SOCKET: Final = 4
+    NOT_ACTIVE: Final = 8
+    COMMITS: Final = 16
+    MOVING: Final = 32
+    CAUGHT_UP: Final = 64
+
+
+NO_LIMIT = 1 << 62
+
+
+class Consumer(ABC):
+    """One subscription to one queue. Whoever speaks to the client says how to hand over.
+
+    `prefetch` is the largest number of unacknowledged messages, `NO_LIMIT` for none;
+    `asked_prefetch` is what the client asked for, 0 for no limit.
+    """
+
+    limited = True
+
+    is_local = True
+    """Whether its channel is of this node."""
+
+    __slots__ = (
+        "arguments",
+        "asked_prefetch",
+        "blocked",
+        "exclusive",
+        "no_ack",
+        "prefetch",
+        "priority",
+        "queue",
+        "tag",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        priority: int,
+        prefetch: int,
+        arguments: Table,
+    ) -> None:
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.priority = priority
+        self.asked_prefetch = prefetch
+        self.prefetch = NO_LIMIT if no_ack or not prefetch else prefetch
+        self.arguments = arguments
+        self.unacked = 0
+        self.blocked = 0
+
+    @abstractmethod
+    def send(self, envelope: Envelope, body: bytes, redelivered: bool) -> None:
+        """Hand over a message that needs no acknowledgement."""
+
+    @abstractmethod
+    def take(self, message: Message) -> None:
+        """Hand over a message and remember it as unacknowledged."""
+
+    @abstractmethod
+    def take_many(self, messages: list[Message]) -> None:
+        """`take` each of these; there are no more than `capacity`."""
+
+    def send_many(self, envelopes: Sequence[Envelope], bodies: Sequence[bytes]) -> None:
+        """`send` each of these, which were not delivered before."""
+        for envelope, body in zip(envelopes, bodies, strict=True):
+            self.send(envelope, body, False)
+
+    @abstractmethod
+    def capacity(self) -> int:
+        """How many messages it can take before something blocks it; at least one in the ring."""
+
+    @abstractmethod
+    def traced_as(self) -> TracedClient:
+        """Who is behind it, for observers."""
+
+    @abstractmethod
+    def cancelled(self) -> None:
+        """The queue is gone, and this subscription with it."""
+
+    @abstractmethod
+    def move_to(self, queue: Queue) -> None:
+        """The queue is another object now, which knows nothing of what was handed over before.
+
+        Verdicts on that go to the old one still, which ignores them.
+        """
+
+    @property
+    def wants_cancel(self) -> bool:
+        """Whether it is to be cancelled when the queue gets another leader: also a reader of a
+        stream, which would begin anew where it has begun before."""
+        if self.queue.settings.type is STREAM:
+            return True
+        cancel = self.arguments.get("x-cancel-on-ha-failover")
+        return cancel is not None and cancel.value is True
+
+    def block(self, reason: int) -> None:
+        """Leave the ring for this reason, if not out of it already."""
+        if not self.blocked:
+            self.queue.ring.remove(self)
+        self.blocked |= reason
+
+    def unblock(self, reason: int) -> bool:
+        """Lift one reason. True when that brought the consumer back into the ring."""
+        if not self.blocked & reason:
+            return False
+        self.blocked &= ~reason
+        if self.blocked:
+            return False
+        self.queue.ring.add(self)
+        return True
+
+    def settled(self, count: int) -> None:
+        """So many of its messages were acknowledged, rejected or requeued."""
+        self.unacked -= count
+        if self.blocked & Blocked.PREFETCH and self.unacked < self.prefetch:
+            self.unblock(Blocked.PREFETCH)
+
+
+class ConsumerRing:
+    """The unblocked consumers of a queue.
+
+    `top` are those of the highest priority that has any; an empty deque when nobody can be served.
+    """
+
+    __slots__ = ("_levels", "top")
+
+    def __init__(self) -> None:
+        self._levels: dict[int, deque[Consumer]] = {}
+        self.top: deque[Consumer] = deque()
+
+    def add(self, consumer: Consumer) -> None:
+        level = self._levels.get(consumer.priority)
+        if level is None:
+            level = self._levels[consumer.priority] = deque()
+        level.append(consumer)
+        self._find_top()
+
+    def remove(self, consumer: Consumer) -> None:
+        level = self._levels[consumer.priority]
+        level.remove(consumer)
+        if not level:
+            del self._levels[consumer.priority]
+            self._find_top()
+
+    def remove_all(self, gone: Collection[Consumer]) -> None:
+        """Remove those of these consumers that are in the ring."""
+        for priority in {consumer.priority for consumer in gone if not consumer.blocked}:
+            left = deque([c for c in self._levels[priority] if c not in gone])
+            if left:
+                self._levels[priority] = left
+            else:
+                del self._levels[priority]
+        self._find_top()
+
+    def _find_top(self) -> None:
+        levels = self._levels
+        self.top = levels[max(levels)] if levels else deque()

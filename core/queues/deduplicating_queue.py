@@ -1,0 +1,269 @@
+"""A queue that takes each message id once: `x-message-deduplication-window`.
+
+It remembers the ids of the last so many messages it took (`windowed_queue.py`). A message whose id
+is among them is dropped, and confirmed when the first one is safe: whoever published it learns what
+it would have learnt then. A message without an id is always taken.
+
+An id stays when its message is consumed, expires or is purged. It goes when its message could not
+be kept after all, or an operator takes it out, so that it can be put back. A dead letter is taken
+whatever its id: it comes from a queue, perhaps from this one, and not from a publisher who tries
+again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from warren.core.backing.backing_queue import MirroredLevel
+from warren.core.backing.windowed_queue import RECALL_COUNT, WindowedQueue
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
+from warren.core.ports import ContentCodec
+from warren.core.queues.moving import Moving, Unanswered
+from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import run
+
+DEATHS: Final = "x-death"
+
+RECALL_US = 2
+"""What it costs to read an id, as `core/scheduling/turns.py` counts it."""
+
+EARLY_US = 5
+"""What it costs to take a message that had to wait."""
+
+
+class Early(NamedTuple):
+    """A publish that came before the queue knew which ids it has."""
+
+    envelope: Envelope
+    body: bytes
+    confirms: PublishConfirms | None
+    publish_seq: int
+    again: bool
+
+
+class Unsafe:
+    """A message that is not safe yet: how many have to say that it is, it and its id, and the
+    publishers that wait for that."""
+
+    __slots__ = ("left", "message_id", "publishers")
+
+    def __init__(self, message_id: bytes, left: int) -> None:
+        self.message_id = message_id
+        self.left = left
+        self.publishers: list[tuple[PublishConfirms, int]] = []
+
+
+class DeduplicatingQueue(Queue):
+    """Its backing queue is a `WindowedQueue`. `duplicates` counts what it dropped."""
+
+    __slots__ = (
+        "_codec",
+        "_early",
+        "_last_number",
+        "_unsafe",
+        "_unsafe_ids",
+        "_window",
+        "duplicates",
+    )
+
+    def __init__(
+        self, *args: Any, backing: WindowedQueue, codec: ContentCodec, **named: Any
+    ) -> None:
+        self._codec = codec
+        self._window = backing
+        self._last_number = 0
+        self._unsafe: dict[int, Unsafe] = {}
+        self._unsafe_ids: dict[bytes, Unsafe] = {}
+        self.duplicates = 0
+        # What was published before all ids were recalled; None when they are.
+        self._early: deque[Early] | None = None
+        super().__init__(*args, backing=backing, **named)
+        if backing.recall():
+            self._early = deque()
+            run(self._recall(), lambda result: result())
+
+    @property
+    def ids(self) -> int:
+        """How many ids it remembers."""
+        return self._window.ids
+
+    # Publishing
+
+    @property
+    def one_by_one(self) -> bool:
+        return True
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        return self._take(envelope, body, confirms, publish_seq, again=False)
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        each = zip(envelopes, bodies, range(first_seq, first_seq + len(bodies)), strict=True)
+        answers = [self.publish(envelope, body, confirms, seq) for envelope, body, seq in each]
+        return () if confirms is None else answers
+
+    def publish_again(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        return self._take(envelope, body, confirms, publish_seq, again=True)
+
+    def _take(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+        *,
+        again: bool,
+    ) -> Settlement:
+        if self._early is not None:
+            self._early.append(Early(envelope, body, confirms, publish_seq, again))
+            return SETTLED if confirms is None else PENDING
+        message_id = self._codec.property_text(envelope.header, "message_id")
+        if not message_id or self.is_held:
+            # While it is held it comes once more, to this queue or to the one that succeeds it.
+            return self._keep(envelope, body, confirms, publish_seq, again)
+        if message_id in self._window:
+            if DEATHS in self._codec.headers(envelope.header):
+                return self._keep(envelope, body, confirms, publish_seq, again)
+            return self._drop(message_id, confirms, publish_seq)
+        self._last_number += 1
+        number = self._last_number
+        answer = self._keep(envelope, body, self, number, again)
+        if answer is REJECTED:
+            return REJECTED
+        left = int(answer is PENDING)
+        left += self._window.remember(
+            message_id, persistent=envelope.persistent, confirms=self, publish_seq=number
+        )
+        if not left:
+            return SETTLED
+        unsafe = Unsafe(message_id, left)
+        self._unsafe[number] = self._unsafe_ids[message_id] = unsafe
+        if confirms is None:
+            return SETTLED
+        unsafe.publishers.append((confirms, publish_seq))
+        return PENDING
+
+    def _keep(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+        again: bool,
+    ) -> Settlement:
+        publish = super().publish_again if again else super().publish
+        return publish(envelope, body, confirms, publish_seq)
+
+    def _drop(
+        self, message_id: bytes, confirms: PublishConfirms | None, publish_seq: int
+    ) -> Settlement:
+        self.duplicates += 1
+        self._turned_away += 1
+        unsafe = self._unsafe_ids.get(message_id)
+        if unsafe is None or confirms is None:
+            return SETTLED
+        unsafe.publishers.append((confirms, publish_seq))
+        return PENDING
+
+    # `PublishConfirms`, for what is not safe yet
+
+    def settle(self, publish_seq: int) -> None:
+        unsafe = self._unsafe.get(publish_seq)
+        if unsafe is None:
+            return
+        unsafe.left -= 1
+        if not unsafe.left:
+            self._no_longer_unsafe(publish_seq, unsafe)
+            for confirms, number in unsafe.publishers:
+                confirms.settle(number)
+
+    def refuse(self, publish_seq: int) -> None:
+        unsafe = self._unsafe.get(publish_seq)
+        if unsafe is None:
+            return
+        self._no_longer_unsafe(publish_seq, unsafe)
+        if not self.deleted:
+            self._window.forget(unsafe.message_id)
+        for confirms, number in unsafe.publishers:
+            confirms.refuse(number)
+
+    def _no_longer_unsafe(self, number: int, unsafe: Unsafe) -> None:
+        del self._unsafe[number]
+        if self._unsafe_ids.get(unsafe.message_id) is unsafe:
+            del self._unsafe_ids[unsafe.message_id]
+
+    # Ids that were there before
+
+    async def _recall(self) -> None:
+        turns = self._vhost.turns
+        more = True
+        while more and not self.deleted:
+            turns.spend(RECALL_COUNT * RECALL_US)
+            await turns.pause()
+            more = not self.deleted and self._window.recall()
+        while self._early and not self.deleted:
+            early, self._early = self._early, None
+            publish = early.popleft()
+            answer = self._take(*publish[:4], again=publish.again)
+            self._early = early
+            if publish.confirms is not None and answer is not PENDING:
+                told = publish.confirms
+                (told.refuse if answer is REJECTED else told.settle)(publish.publish_seq)
+            turns.spend(EARLY_US)
+            await turns.pause()
+        if not self.deleted:
+            self._early = None
+
+    # Operators
+
+    @property
+    def levels(self) -> list[MirroredLevel]:
+        return super().levels[:1]
+
+    def settle_out(self, messages: Sequence[Message]) -> None:
+        if not self.deleted:
+            for message in messages:
+                message_id = self._codec.property_text(message.envelope.header, "message_id")
+                if message_id:
+                    self._window.forget(message_id)
+        super().settle_out(messages)
+
+    # Life
+
+    def delete(self) -> None:
+        super().delete()
+        for publish in self._take_early():
+            if publish.confirms is not None:
+                publish.confirms.refuse(publish.publish_seq)
+
+    def move_out(self) -> Moving:
+        moving = super().move_out()
+        early = [
+            Unanswered(0, *publish[:4], may_be_delivered=publish.again)
+            for publish in self._take_early()
+        ]
+        return moving._replace(unanswered=[*moving.unanswered, *early])
+
+    def _take_early(self) -> list[Early]:
+        early, self._early = list(self._early or ()), None
+        return early

@@ -1,0 +1,92 @@
+"""Where queues are: what a virtual host asks when it makes one or meets the definition of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from warren.core.definitions.records import QueueRecord
+from warren.core.field import Table
+from warren.core.queues.moving import Moving
+from warren.core.queues.queue_arguments import QueueSettings
+
+if TYPE_CHECKING:
+    from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import QueueOwner
+
+
+class Placement(Protocol):
+    def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
+        """The node that is to have a queue which a client of this node declares."""
+        ...
+
+    def members_of_new(
+        self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
+    ) -> Sequence[str]:
+        """The nodes that are to have a new quorum queue; none where there is but one node.
+
+        Raises `InternalFault` when too few of them are up, unless the queue `may_wait` for them;
+        `described` is the queue in its text.
+        """
+        ...
+
+    def is_here(self, record: QueueRecord) -> bool:
+        """Whether this node has the queue."""
+        ...
+
+    def storage_id(self, record: QueueRecord) -> int:
+        """What the storage of this node knows the queue by."""
+        ...
+
+    def remote_queue(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> Queue:
+        """What stands for a queue that another node has."""
+        ...
+
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        """A queue has another leader; this object takes the place of the one before."""
+        ...
+
+    async def placed(self, queue: Queue) -> None:
+        """Return when a new queue has the mirrors it is to have, or has waited for long enough."""
+        ...
+
+
+class OneNode:
+    """There is but one node, and it has every queue."""
+
+    def leader_of_new(self, vhost: str, settings: QueueSettings, exclusive: bool) -> str:
+        return ""
+
+    def members_of_new(
+        self, described: str, settings: QueueSettings, leader: str, *, may_wait: bool = False
+    ) -> Sequence[str]:
+        return ()
+
+    def is_here(self, record: QueueRecord) -> bool:
+        return True
+
+    def storage_id(self, record: QueueRecord) -> int:
+        return record.queue_id
+
+    def remote_queue(
+        self,
+        vhost: QueueOwner,
+        name: str,
+        record: QueueRecord,
+        arguments: Table,
+        settings: QueueSettings,
+    ) -> Queue:
+        raise AssertionError(f"queue {name!r} is nowhere else")
+
+    def move_in(self, queue: Queue, moving: Moving) -> None:
+        raise AssertionError(f"queue {queue.name!r} was nowhere else")
+
+    async def placed(self, queue: Queue) -> None:
+        """There is nowhere else."""

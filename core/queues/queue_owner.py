@@ -1,0 +1,97 @@
+"""What a queue asks of its virtual host, and of whoever buries its dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from warren.core.messages.message import Message
+from warren.core.messages.message_observer import MessageObserver
+from warren.core.ports import Clock, ContentCodec
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Event
+
+if TYPE_CHECKING:
+    from warren.core.queues.queue import Queue
+
+
+class DeathReason(StrEnum):
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
+
+
+class DeadLetters(Protocol):
+    """Publishes what died in a queue to its dead letter exchange."""
+
+    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
+        """Count messages that are not to be published."""
+        ...
+
+    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+        """These pending messages of the queue died, the oldest first.
+
+        `Queue.buried` is told when their dead letters are safe.
+        """
+        ...
+
+    def bury_unkept(
+        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+    ) -> None:
+        """A message died before the queue took it. `done` is called when its dead letter is safe,
+        which may be at once."""
+        ...
+
+    def all_buried(self, queue: Queue) -> Event:
+        """Happens when nothing of the queue is left to bury."""
+        ...
+
+    def queue_ends(self, queue: Queue) -> None:
+        """The queue is about to be deleted, and its messages with it; the dead ones are not."""
+        ...
+
+    def queue_moves(self, queue: Queue) -> None:
+        """Another object is about to stand for the queue, in which the dead ones die again."""
+        ...
+
+
+class QueueOwner(Protocol):
+    """What a queue asks of its virtual host."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def turns(self) -> Turns: ...
+
+    @property
+    def codec(self) -> ContentCodec: ...
+
+    @property
+    def burials(self) -> DeadLetters: ...
+
+    @property
+    def observer(self) -> MessageObserver | None:
+        """Who is told of what clients publish."""
+        ...
+
+    def queue_unused(self, queue: Queue) -> None:
+        """The queue has lost its last user and is to be deleted."""
+        ...
+
+    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
+        """Delete the queue and its bindings, unless `check` raises."""
+        ...
+
+    def current(self, queue: Queue) -> Queue | None:
+        """What stands for the queue now; None when it was deleted."""
+        ...
+
+    def renew_queue(self, queue: Queue) -> None:
+        """The leader of the queue, at another node, has forgotten us: begin anew with it."""
+        ...

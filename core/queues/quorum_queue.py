@@ -1,0 +1,286 @@
+"""A quorum queue: what it does otherwise than a classic queue (quorum_queues.md sections 3 to 5).
+
+Answerable for delivery counts and the delivery limit, for where returned messages go, for the
+consumers' credit, and for what counts towards length limits. How returned messages are kept is the
+business of its level (`quorum_level.py`), and what becomes of dead ones that of the burials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final, cast
+
+from warren.core.backing.backing_queue import ReturningQueue
+from warren.core.errors import ResourceLocked, Unsupported
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.ports import ContentCodec
+from warren.core.queues.consumers import NO_LIMIT, Consumer
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
+from warren.core.queues.quorum_level import QuorumLevel
+from warren.core.queues.redelivery import CountedEnvelopes
+
+CREDIT: Final = 2000
+"""Unacknowledged messages that a consumer without a prefetch limit may have."""
+
+OPEN_AGAIN: Final = 0.8
+"""A queue that refuses publishes takes them again when it is down to so much of its limit."""
+
+REASONS: Final = {
+    1: DeathReason.REJECTED,
+    2: DeathReason.EXPIRED,
+    3: DeathReason.MAXLEN,
+    4: DeathReason.DELIVERY_LIMIT,
+}
+"""Why messages died, as the storage has it."""
+NUMBERS: Final = {reason: number for number, reason in REASONS.items()}
+
+
+class QuorumQueue(Queue):
+    """`level` keeps the counts: the backing queue itself, or what a leader's level is around."""
+
+    __slots__ = ("_counted", "_kept", "_kept_bytes", "_leaving", "_refusing", "level")
+
+    def __init__(self, *args: Any, level: QuorumLevel, codec: ContentCodec, **named: Any) -> None:
+        self.level = level
+        self._counted = CountedEnvelopes(codec)
+        # Consumers that were cancelled and have unacknowledged messages.
+        self._leaving: dict[Consumer, None] = {}
+        # Whether it has been too long, and is not short enough yet.
+        self._refusing = False
+        # The dead that stay until they are safe elsewhere: their positions and octets.
+        self._kept: dict[int, int] = {}
+        self._kept_bytes = 0
+        super().__init__(*args, backing=level, **named)
+
+    @property
+    def one_by_one(self) -> bool:
+        # Its own level confirms nothing while something is published.
+        return self._rules or (self.backing is not self.level and self.backing.defers_transient)
+
+    @property
+    def set_aside(self) -> tuple[int, int]:
+        return len(self._kept), self._kept_bytes
+
+    def _time_to_live_ms(self, envelope: Envelope) -> int | None:
+        ttl_ms = super()._time_to_live_ms(envelope)
+        # As in RabbitMQ: a waiting consumer gets the message, otherwise it expires soon.
+        return 1 if ttl_ms == 0 else ttl_ms
+
+    # Consumers
+
+    @property
+    def consumer_total(self) -> int:
+        self._forget_leavers()
+        return len(self.consumers) + len(self._leaving)
+
+    def _forget_leavers(self) -> None:
+        """Forget cancelled consumers that have no unacknowledged message any more."""
+        for consumer in [consumer for consumer in self._leaving if not consumer.unacked]:
+            del self._leaving[consumer]
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        super().add_consumer(consumer)
+        if consumer.prefetch == NO_LIMIT and not consumer.no_ack:
+            consumer.prefetch = CREDIT
+
+    def _check_exclusive(self, consumer: Consumer) -> None:
+        """A quorum queue accepts exclusive consumers and treats them like the others."""
+
+    def _without(self, gone: Collection[Consumer]) -> None:
+        leaving = [consumer for consumer in gone if consumer.unacked]
+        if leaving and not self.deleted:
+            self._leaving.update(dict.fromkeys(leaving))
+            # Where its channel closes, its messages come back at once.
+            self._vhost.clock.call_soon(self._forget_leavers)
+        super()._without(gone)
+
+    def ack(self, messages: Collection[Message]) -> None:
+        super().ack(messages)
+        if self._leaving:
+            self._forget_leavers()
+
+    def delete(self) -> None:
+        super().delete()
+        self._leaving.clear()
+
+    def _next_active(self) -> Consumer | None:
+        return next(iter(self.consumers), None)
+
+    def _unused(self) -> None:
+        if self.consumers or not self.consumer_total:
+            super()._unused()
+        else:
+            self._unused_timer = None
+            self.touch()
+
+    # Delivery counts
+
+    def _send_message(self, consumer: Consumer, message: Message) -> None:
+        count = self.level.counts.get(message.position)
+        envelope = message.envelope
+        if count is not None:
+            message.envelope = self._counted.of(envelope, count)
+        super()._send_message(consumer, message)
+        message.envelope = envelope
+
+    def _hand_over(self, consumer: Consumer, message: Message) -> None:
+        count = self.level.counts.get(message.position)
+        if count is None:
+            super()._hand_over(consumer, message)
+            return
+        # Only what the client is sent has the count, not what the queue keeps.
+        envelope = message.envelope
+        message.envelope = self._counted.of(envelope, count)
+        super()._hand_over(consumer, message)
+        message.envelope = envelope
+
+    def _hand_over_many(self, consumer: Consumer, limit: int) -> int:
+        if not self.level.counts:
+            return super()._hand_over_many(consumer, limit)
+        message = self.backing.fetch()
+        if message is None:
+            return 0
+        self._hand_over(consumer, message)
+        return 1
+
+    def get(self, no_ack: bool, client: TracedClient) -> Message | None:
+        if self.settings.single_active_consumer:
+            raise ResourceLocked(
+                f"cannot obtain access to locked {self._described}. basic.get operations are not "
+                "supported by quorum queues with single active consumer"
+            )
+        message = super().get(False, client)
+        if message is not None and no_ack:
+            # It is gone in a moment, and its count with it.
+            message.envelope = self.envelope_got(message, False)
+            self.got -= 1
+            self.got_no_ack += 1
+            self.unacked -= 1
+            if self._trace is not None:
+                self._trace.acknowledged(self, (message,))
+            self.backing.ack((message,))
+        return message
+
+    def envelope_got(self, message: Message, no_ack: bool) -> Envelope:
+        if no_ack:
+            return message.envelope
+        return self._counted.of(message.envelope, self.level.counts.get(message.position, 0))
+
+    # Returns
+
+    def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
+        """What was delivered is returned: at the end, or with a delivery limit at the head."""
+        if delivered:
+            self._take_back(messages, last=self.settings.delivery_limit is None)
+        else:
+            super().requeue(messages, delivered=False)
+
+    def abandoned(self, messages: list[Message]) -> None:
+        self._take_back(messages, last=False)
+
+    def _take_back(self, messages: list[Message], *, last: bool) -> None:
+        if self.deleted:
+            return
+        self.unacked -= len(messages)
+        self.given_back += len(messages)
+        limit = self.settings.delivery_limit
+        if limit is None:
+            dead = []
+        else:
+            times = self.level.counts.get
+            dead = [message for message in messages if times(message.position, 0) >= limit]
+            if dead:
+                messages = [message for message in messages if times(message.position, 0) < limit]
+        for message in messages:
+            message.redelivered = True
+            if message.expires_at is not None:
+                self._has_expiring = True
+        if messages:
+            if self._trace is not None:
+                self._trace.requeued(self, messages)
+            cast(ReturningQueue, self.backing).give_back(messages, last=last)
+        if dead:
+            self.ways_out.rejected += len(dead)
+            self._bury(dead, DeathReason.DELIVERY_LIMIT)
+        self._keep_rules()
+        self.deliver()
+
+    # Deaths
+
+    def _bury(self, dead: list[Message], reason: DeathReason) -> None:
+        if self.settings.dead_letter_exchange is None:
+            self._vhost.burials.died(self, len(dead), reason)
+        if self.settings.keeps_dead:
+            for message in dead:
+                self._kept[message.position] = message.body_bytes
+                self._kept_bytes += message.body_bytes
+            cast(ReturningQueue, self.backing).mark_dead(dead, NUMBERS[reason])
+        super()._bury(dead, reason)
+
+    def buried(self, messages: list[Message]) -> None:
+        for message in messages:
+            self._kept_bytes -= self._kept.pop(message.position, 0)
+        super().buried(messages)
+
+    def keep_limits(self) -> None:
+        self._bury_again()
+        super().keep_limits()
+
+    def _bury_again(self) -> None:
+        """Bury the messages that were dead before this node was started, or before it led.
+
+        Every message before a dead one had been delivered, so only few have to be looked at.
+        """
+        marks = self.level.dead_marks
+        left = marks.keys() - self._kept.keys() if marks else set()
+        last = max(left, default=-1)
+        living: list[Message] = []
+        while left and (message := self.backing.fetch_to_drop()) is not None:
+            if message.position in left:
+                left.remove(message.position)
+                self._bury([message], REASONS[marks.pop(message.position)])
+                continue
+            living.append(message)
+            if message.position > last:
+                break
+        if living:
+            self.backing.requeue(living)
+
+    # Length limits
+
+    def _over_limit(self) -> bool:
+        return self.backing.length > 0 and self._is_longer_than(1)
+
+    def _would_overflow(self, body_size: int) -> bool:
+        """Whether it refuses publishes: from when it is too long until it is short enough."""
+        self._refusing = self._is_longer_than(OPEN_AGAIN if self._refusing else 1)
+        return self._refusing
+
+    def _is_longer_than(self, part: float) -> bool:
+        settings = self.settings
+        # After a change of policy, dead letters still kept from before must not push out messages.
+        count, octets = self.set_aside if settings.keeps_dead else (0, 0)
+        return (
+            settings.max_length is not None
+            and self.backing.length + count > settings.max_length * part
+        ) or (
+            settings.max_length_bytes is not None
+            and self.backing.ready_bytes + octets > settings.max_length_bytes * part
+        )
+
+    # Life
+
+    def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
+        """Raise `Unsupported`: a quorum queue is deleted on no condition."""
+        for wanted, flag in ((if_unused, "if-unused"), (if_empty, "if-empty")):
+            if wanted:
+                raise Unsupported(
+                    f"cannot delete {self._described}. queue.delete operations with {flag} flag "
+                    "set are not supported by quorum queues"
+                )
+
+    @property
+    def _described(self) -> str:
+        return f"queue '{self.name}' in vhost '{self.vhost_name}'"

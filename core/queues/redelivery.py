@@ -1,0 +1,162 @@
+"""Messages that come back to a classic queue: how often they may, and how long they wait then.
+
+`x-delivery-limit` says how often a message may be returned, `x-redelivery-delay` for how long its
+n-th return keeps it from being ready: a list of times, of which the last one is for all further
+returns. Counts are kept by the backing queue, as durably as acknowledgements, and go to mirrors.
+What waits is pending in the backing queue: it is ready at once where the node ends, or another one
+leads, and its count is what it was.
+
+A queue with neither setting has no `Redelivery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
+from typing import Final, NamedTuple, Protocol, cast
+
+from msgspec.structs import replace
+
+from warren.core.backing.backing_queue import BackingQueue, MirroredLevel
+from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.field import long
+from warren.core.messages.message import Envelope, Message
+from warren.core.ports import ContentCodec
+from warren.core.queues.queue_arguments import QueueSettings
+
+DELIVERY_COUNT: Final = "x-delivery-count"
+
+
+class CountingQueue(MirroredLevel, Protocol):
+    """A backing queue whose store can keep how often messages were returned."""
+
+    @property
+    def delivery_counts(self) -> dict[int, int]:
+        """By position; as they were found at the start, and changed from outside since then."""
+        ...
+
+    @property
+    def dead_marks(self) -> dict[int, int]:
+        """By position, why messages are dead; the same is true of it."""
+        ...
+
+    def counts_changed(self, positions: Collection[int]) -> None:
+        """The counts and marks of these messages are to be kept."""
+        ...
+
+
+class CountedEnvelopes:
+    """Makes envelopes whose header says how often a message was returned.
+
+    It remembers the last one: many messages have the same.
+    """
+
+    __slots__ = ("_codec", "_last")
+
+    def __init__(self, codec: ContentCodec) -> None:
+        self._codec = codec
+        self._last: tuple[Envelope, int, Envelope] | None = None
+
+    def of(self, envelope: Envelope, count: int) -> Envelope:
+        last = self._last
+        if last is not None and last[0] is envelope and last[1] == count:
+            return last[2]
+        headers = {**self._codec.headers(envelope.header), DELIVERY_COUNT: long(count)}
+        header = self._codec.with_headers(envelope.header, headers)
+        counted = replace(envelope, header=header, stored=None)
+        self._last = (envelope, count, counted)
+        return counted
+
+
+class TakenBack(NamedTuple):
+    """What becomes of messages that came back: ready at once, or returned too often."""
+
+    ready: list[Message]
+    dead: list[Message]
+
+
+class Redelivery:
+    """The returns of one classic queue. `len` is how many messages wait."""
+
+    def __init__(self, codec: ContentCodec) -> None:
+        self._envelopes = CountedEnvelopes(codec)
+        # When each is ready again, and the number of its return, which tells equal times apart.
+        self._waiting: list[tuple[float, int, Message]] = []
+        self._returns = 0
+        self.waiting_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def shown(self, backing: BackingQueue, message: Message) -> Envelope:
+        """The envelope that a client is shown."""
+        return self._envelopes.of(message.envelope, self.count(backing, message))
+
+    def count(self, backing: BackingQueue, message: Message) -> int:
+        """How often the message was returned."""
+        return _level_of(backing, message).delivery_counts.get(message.position, 0)
+
+    def take_back(
+        self,
+        backing: BackingQueue,
+        messages: Collection[Message],
+        settings: QueueSettings,
+        now: float,
+    ) -> TakenBack:
+        """Count a return of each message. Those that have to wait are kept until they are `due`."""
+        limit = settings.delivery_limit
+        taken = TakenBack([], [])
+        for message in messages:
+            level = _level_of(backing, message)
+            times = level.delivery_counts.get(message.position, 0) + 1
+            if limit is not None and times > limit:
+                taken.dead.append(message)
+                continue
+            level.delivery_counts[message.position] = times
+            level.counts_changed((message.position,))
+            delay_ms = delay_of(settings.redelivery_delay_ms, times)
+            if delay_ms:
+                self._wait(message, now + delay_ms / 1000)
+            else:
+                taken.ready.append(message)
+        return taken
+
+    def _wait(self, message: Message, until: float) -> None:
+        self._returns += 1
+        heappush(self._waiting, (until, self._returns, message))
+        self.waiting_bytes += message.body_bytes
+
+    def next_due(self) -> float | None:
+        """When the first message that waits is ready again."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def due(self, now: float, limit: int) -> list[Message]:
+        """Up to so many messages that wait no longer, and are to be ready again."""
+        found: list[Message] = []
+        waiting = self._waiting
+        while waiting and len(found) < limit and waiting[0][0] <= now:
+            found.append(heappop(waiting)[2])
+        self.waiting_bytes -= sum([message.body_bytes for message in found])
+        return found
+
+    def waiting(self) -> list[Message]:
+        """Those that wait, in no order."""
+        return [message for _, _, message in self._waiting]
+
+    def clear(self) -> None:
+        """They are no business of this queue any more."""
+        self._waiting.clear()
+        self.waiting_bytes = 0
+
+
+def delay_of(delays_ms: Sequence[int] | None, times: int) -> int:
+    """How many milliseconds a message waits that was returned so often."""
+    return delays_ms[min(times, len(delays_ms)) - 1] if delays_ms else 0
+
+
+def _level_of(backing: BackingQueue, message: Message) -> CountingQueue:
+    """What has the message, and keeps its count."""
+    if isinstance(backing, PriorityQueue):
+        backing = backing.level_of(message.envelope)
+    # All that keep messages can keep counts.
+    return cast(CountingQueue, backing)

@@ -1,0 +1,16 @@
+"""A virtual host: its exchanges, queues and bindings, and the rules between them.
+
+Theory. `vhost` declares, binds, deletes and publishes. A definition changes in a transaction of the
+store first, and in memory when the store has it. What a change leads to elsewhere has a module of
+its own:
+
+| where to look | for |
+|---|---|
+| `vhost` | declare, bind, delete, publish; begin here |
+| `burials`, `dead_letter` | messages that died: where they go, and what they look like then |
+| `delay_queue` | where delayed messages wait |
+| `ending` | the deletion of what has very many bindings |
+| `reply_to` | direct reply-to |
+| `topology_access` | which permissions a declaration or binding needs |
+| `pattern_targets`, `node_counts` | queues behind topic patterns; counts for the overview |
+"""

@@ -1,0 +1,165 @@
+"""What a message looks like after it died in a queue: headers, routing keys, the cycle rule.
+
+The rules are amqp_semantics.md section 9. Everything here is a pure function of the message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warren.core.field import (
+    INTEGER_KINDS,
+    LONG_MAX,
+    Field,
+    Table,
+    cut_to_short_string,
+    long,
+    longstr,
+    to_text,
+)
+from warren.core.messages.message import Envelope
+from warren.core.ports import ContentCodec
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_type import QUORUM
+
+DEATHS = "x-death"
+
+COUNTS = INTEGER_KINDS | {"T"}
+"""The types of field of which RabbitMQ takes a value for a number."""
+
+
+def dead_lettered(
+    envelope: Envelope,
+    queue: str,
+    reason: str,
+    settings: QueueSettings,
+    died_at: float,
+    codec: ContentCodec,
+) -> tuple[Envelope, tuple[str, ...], Table]:
+    """The envelope to publish to the dead letter exchange, its routing keys, and its headers."""
+    headers = codec.headers(envelope.header)
+    keys = (envelope.routing_key, *carbon_copies(headers, "CC"))
+    expiration = codec.property_text(envelope.header, "expiration")
+    _record_death(headers, envelope, keys, queue, reason, int(died_at), expiration)
+    new_key = settings.dead_letter_routing_key
+    if new_key is None:
+        new_key = envelope.routing_key
+        copies = envelope.copies
+    else:
+        headers.pop("CC", None)
+        copies = ()
+    dead = Envelope(
+        settings.dead_letter_exchange or "",
+        # As an argument or a policy it may be longer than a routing key on the wire.
+        cut_to_short_string(new_key),
+        codec.for_dead_letter(envelope.header, headers),
+        _is_persistent(envelope, settings, codec),
+        envelope.priority,
+        None,
+        copies,
+    )
+    return dead, (new_key, *copies), headers
+
+
+def _is_persistent(envelope: Envelope, settings: QueueSettings, codec: ContentCodec) -> bool:
+    """As its publisher wanted it: a quorum queue keeps every message as if it were persistent."""
+    if settings.type is QUORUM:
+        return codec.is_persistent(envelope.header)
+    return envelope.persistent
+
+
+def carbon_copies(headers: Table, name: str) -> tuple[str, ...]:
+    """The routing keys in a CC or BCC header; what is not a string in it is passed over."""
+    field = headers.get(name)
+    if field is None or field.kind != "A":
+        return ()
+    return tuple(to_text(item.value) for item in field.value if item.kind == "S")
+
+
+def goes_in_circles(headers: Table, queue: str, reason: str) -> bool:
+    """Whether a message that died for this reason would return to `queue` without end.
+
+    It would when the queue is among its deaths and no death since then was a rejection.
+    """
+    if reason == "rejected":
+        return False
+    for death in _deaths(headers):
+        if _text(death, "reason") == "rejected":
+            return False
+        if _text(death, "queue") == queue:
+            return True
+    return False
+
+
+def _record_death(
+    headers: Table,
+    envelope: Envelope,
+    keys: tuple[str, ...],
+    queue: str,
+    reason: str,
+    died_at: int,
+    expiration: bytes | None,
+) -> None:
+    first = DEATHS not in headers
+    deaths = _merged(_deaths(headers))
+    for index, death in enumerate(deaths):
+        if _key(death) == (queue, reason):
+            del deaths[index]
+            count = death.get("count")
+            times = 1
+            if count is not None and count.kind in COUNTS:
+                times = min(count.value + 1, LONG_MAX)
+            death = dict(sorted({**death, "count": long(times)}.items()))
+            break
+    else:
+        death = {
+            "count": long(1),
+            "reason": longstr(reason),
+            "queue": longstr(queue),
+            "time": Field("T", died_at),
+            "exchange": longstr(envelope.exchange),
+            "routing-keys": Field("A", [longstr(key) for key in keys]),
+        }
+        if expiration is not None:
+            death["original-expiration"] = Field("S", expiration)
+    headers[DEATHS] = Field("A", [Field("F", death), *(Field("F", other) for other in deaths)])
+    if first:
+        headers["x-first-death-reason"] = longstr(reason)
+        headers["x-first-death-queue"] = longstr(queue)
+        headers["x-first-death-exchange"] = longstr(envelope.exchange)
+
+
+def _merged(deaths: list[Table]) -> list[Table]:
+    """The deaths with one entry for each queue and reason, the first of them.
+
+    Brokers of long ago, and shovels, make several of one kind, without a count: their number is
+    the count then. As in RabbitMQ the order of several is turned round, and one alone stays as it
+    is.
+    """
+    if len(deaths) < 2:
+        return deaths
+    found: dict[tuple[str | None, str | None], list[Table]] = {}
+    for death in deaths:
+        found.setdefault(_key(death), []).append(death)
+    merged = [
+        first if "count" in first else {"count": long(1 + len(others)), **first}
+        for first, *others in found.values()
+    ]
+    return merged[::-1]
+
+
+def _key(death: Table) -> tuple[str | None, str | None]:
+    return _text(death, "queue"), _text(death, "reason")
+
+
+def _deaths(headers: Table) -> list[Table]:
+    """The deaths so far; the newest is first, and a header of another type counts as none."""
+    field = headers.get(DEATHS)
+    if field is None or field.kind != "A":
+        return []
+    return [item.value for item in field.value if item.kind == "F"]
+
+
+def _text(table: Table, name: str) -> str | None:
+    field: Any = table.get(name)
+    return to_text(field.value) if field is not None and field.kind in ("S", "x") else None

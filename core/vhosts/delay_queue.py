@@ -1,0 +1,127 @@
+"""A delay queue: where the delayed messages of one exchange wait.
+
+A message here expires when its delay is over, and what expires is routed by the exchange as if it
+were published now: by the way of dead letters (`burials.py`), so it stays here, on disk and at
+mirrors, until every queue it is for has it safe. It gets no `x-death`.
+
+The broker declares and deletes the queue with its exchange. Clients cannot use it, and of policies
+only the keys that say where it is and how it is mirrored count (`Policies.queue_settings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Protocol, cast
+
+from warren.core.backing.backing_queue import BackingQueue
+from warren.core.exchanges.delay import delay_ms
+from warren.core.messages.message import Envelope, Message
+from warren.core.ports import ContentCodec
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_owner import DeathReason
+
+UNDER_WAY_MAX = 2000
+UNDER_WAY_BYTES_MAX = 16 << 20
+"""Messages that are due and have not arrived yet, and the octets of their bodies: the others wait
+on disk."""
+
+
+DUE_SLICE = 64
+"""Messages that are read in one go when they are due: each is wherever it was written."""
+
+READ_US = 15
+"""What it costs to read one."""
+
+
+class TakingQueue(BackingQueue, Protocol):
+    """The backing queue of a delay queue: `DueQueue`, or what a leader has around it."""
+
+    def take(self, positions: Collection[int]) -> list[Message]:
+        """Make these messages pending, whenever they are due; those that are not ready are passed
+        over."""
+        ...
+
+    def first_due(self, start: int, count: int) -> list[Message]:
+        """Look at so many ready messages in the order in which they are due, after as many."""
+        ...
+
+
+class DelayQueue(Queue):
+    """The queue behind one exchange of type `x-delayed-message`."""
+
+    __slots__ = ("_codec", "_under_way", "_under_way_bytes")
+
+    def __init__(self, *args: Any, codec: ContentCodec, **named: Any) -> None:
+        self._codec = codec
+        # Messages that were taken out and have not arrived, and the octets of their bodies.
+        self._under_way = 0
+        self._under_way_bytes = 0
+        super().__init__(*args, **named)
+
+    # Publishing
+
+    @property
+    def one_by_one(self) -> bool:
+        return True
+
+    def _find_rules(self) -> None:
+        # Every message has a time of its own.
+        self._rules = True
+
+    def _time_to_live_ms(self, envelope: Envelope) -> int | None:
+        # One without a delay is due now; it comes here only where the exchange was another before.
+        return delay_ms(self._codec.headers(envelope.header)) or 1
+
+    # What is due
+
+    def _drop_expired(self, limit: int) -> bool:
+        room = min(limit, UNDER_WAY_MAX - self._under_way, DUE_SLICE)
+        if room <= 0 or self._under_way_bytes >= UNDER_WAY_BYTES_MAX:
+            # `buried` goes on.
+            return True
+        before = self._under_way
+        is_last = super()._drop_expired(room)
+        self._vhost.turns.spend((self._under_way - before) * READ_US)
+        return is_last
+
+    def _bury(self, dead: list[Message], reason: DeathReason) -> None:
+        if self._trace is not None:
+            self._trace.due(self, dead)
+        self._under_way += len(dead)
+        self._under_way_bytes += sum([message.body_bytes for message in dead])
+        self._vhost.burials.bury(self, dead, reason)
+
+    def buried(self, messages: list[Message]) -> None:
+        self._under_way -= len(messages)
+        self._under_way_bytes -= sum([message.body_bytes for message in messages])
+        super().buried(messages)
+        if not self.deleted:
+            self._resume_soon()
+
+    # What operators do
+
+    @property
+    def _taking(self) -> TakingQueue:
+        return cast(TakingQueue, self.backing)
+
+    def first_due(self, start: int, count: int) -> list[Message]:
+        """Look at so many delayed messages, the next due first, after so many others."""
+        return self._taking.first_due(start, count)
+
+    def send_now(self, positions: Collection[int]) -> int:
+        """Route these messages now; returns how many of them were there."""
+        messages = self._taking.take(positions)
+        if messages:
+            self._bury(messages, DeathReason.EXPIRED)
+        return len(messages)
+
+    def cancel(self, positions: Collection[int]) -> int:
+        """Drop these messages; returns how many of them were there."""
+        messages = self._taking.take(positions)
+        if messages:
+            self.ways_out.purged += len(messages)
+            if self._trace is not None:
+                for message in messages:
+                    self._trace.taken(self, "delete", message.envelope, ())
+            self.backing.ack(messages)
+        return len(messages)

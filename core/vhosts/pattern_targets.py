@@ -1,0 +1,61 @@
+"""The queues behind the patterns of topic exchanges, found once for each set of patterns.
+
+Routing keys may all be different, but what they fit are few sets of bindings, for each of which a
+topic exchange answers one and the same object until a binding changes (`TopicTrie.match`). So the
+queues that follow are kept by that object. Where bindings lead to other exchanges, which look at
+the key for themselves, nothing is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.exchange import Exchange, TopicExchange
+from warren.core.queues.queue import Queue
+
+KEPT_MAX = 100_000
+"""Bindings and queues that are kept in all sets; beyond that it begins anew."""
+
+Queues = tuple[Queue, ...] | None
+"""None where more than the routing key decides."""
+
+
+class PatternTargets:
+    """Those of one exchange. Good until anything changes that a publish depends on (`Topology`).
+
+    `route` finds the queues for a routing key in the general way.
+    """
+
+    __slots__ = ("_exchange", "_kept", "_match", "_route", "_size")
+
+    def __init__(self, exchange: TopicExchange, route: Callable[[Exchange, str], Queues]) -> None:
+        self._exchange = exchange
+        self._match = exchange.patterns.match
+        self._route = route
+        self._size = 0
+        # By the identity of the bindings, which are kept, so that nothing else can have it.
+        self._kept: dict[int, tuple[Collection[Binding], Queues]] = {}
+
+    def queues(self, routing_key: str) -> Queues:
+        """The queues for a key; for the same bindings, the same object."""
+        bindings = self._match(routing_key)
+        kept = self._kept.get(id(bindings))
+        if kept is not None:
+            return kept[1]
+        queues = self._route(self._exchange, routing_key)
+        if _decide_alone(self._exchange, bindings):
+            size = 1 + len(bindings) + len(queues or ())
+            self._size += size
+            if self._size > KEPT_MAX:
+                self._kept.clear()
+                self._size = size
+            self._kept[id(bindings)] = (bindings, queues)
+        return queues
+
+
+def _decide_alone(exchange: Exchange, bindings: Collection[Binding]) -> bool:
+    """Whether the queues follow from these bindings and nothing else."""
+    if not bindings:
+        return exchange.alternate is None
+    return all([binding.destination_kind == "queue" for binding in bindings])

@@ -1,0 +1,984 @@
+"""A virtual host: its exchanges, queues and bindings, and the rules between them.
+
+The definitions in the metadata store are the truth, and what lives here follows them. Whoever
+declares, binds or deletes decides what is to be written and hands it to the store; exchanges,
+queues and bindings come and go when the store tells of the change. On a single node that is
+before the call returns; in a cluster it is when the commit is `visible`, and the call has to be
+made again when it was `refused`.
+
+Every change of what a publish would resolve to bumps `topology.generation`, which is how the
+caches of the connections notice.
+
+The rules are those of amqp_semantics.md sections 2.1, 3 and 4.1. Permissions are the caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from random import Random
+from typing import cast
+
+import msgspec
+
+from warren.core.access.limits import VhostLimits
+from warren.core.access.quotas import VhostQuotas
+from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec
+from warren.core.definitions.records import (
+    BindingRecord,
+    ExchangeRecord,
+    QueueRecord,
+    VirtualHostRecord,
+    group_key,
+)
+from warren.core.errors import (
+    BrokerError,
+    CommandInvalid,
+    NotFound,
+    PreconditionFailed,
+    no_exchange,
+    no_queue,
+)
+from warren.core.exchanges.binding import Binding, DestinationKind
+from warren.core.exchanges.delay import DELAYED_TYPE, ROUTING_TYPE, check_name, delay_queue_name
+from warren.core.exchanges.exchange import (
+    EXCHANGE_TYPES,
+    INTERNAL_USER,
+    DelayedExchange,
+    Exchange,
+    make_exchange,
+)
+from warren.core.exchanges.removal import Removal
+from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route
+from warren.core.field import KIND_NAMES, Table, from_plain, to_plain, to_text
+from warren.core.log_line import log_event
+from warren.core.messages.firehose import TRACE_EXCHANGE
+from warren.core.messages.message import Envelope
+from warren.core.messages.message_observer import MessageObserver
+from warren.core.messages.message_stats import NOTHING, MessageStats
+from warren.core.policies.policy import Policies
+from warren.core.ports import (
+    Clock,
+    Commit,
+    Conflict,
+    ContentCodec,
+    Key,
+    MetadataStore,
+    Precondition,
+    Write,
+)
+from warren.core.queues import queue_arguments
+from warren.core.queues.local_queues import LocalQueues
+from warren.core.queues.placement import Placement
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.queues.queue_type import CLASSIC, QUORUM, majority_of, with_default_type
+from warren.core.queues.quorum_level import LastingEnvelopes
+from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Waiting, run
+from warren.core.vhosts.burials import Burials
+from warren.core.vhosts.ending import Ending
+from warren.core.vhosts.equivalence import inequivalent, shown, shown_argument, type_shown
+from warren.core.vhosts.node_counts import NodeCounts
+from warren.core.vhosts.observation import Observation, Topology
+from warren.core.vhosts.queue_making import Makings, made_queue
+from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
+
+log = logging.getLogger("warren.vhost")
+queue_log = logging.getLogger("warren.queue")
+
+ALTERNATE_EXCHANGE = "alternate-exchange"
+
+FEW = 20
+"""Queues that may go with their virtual host in one transaction."""
+
+FOLLOW_US = 25
+"""What it costs to find the policy of a queue, as `core/scheduling/turns.py` counts it."""
+
+DECLARE_US = 100
+BIND_US = 40
+DELETE_US = 20
+"""What it costs to declare a queue or exchange, to bind, and to delete anything."""
+
+QUEUE_ID_BITS = 54
+"""Random bits that tell queues apart on disk, deleted ones included."""
+
+PREDECLARED = (
+    (DEFAULT_EXCHANGE, "direct", False),
+    ("amq.direct", "direct", False),
+    ("amq.fanout", "fanout", False),
+    ("amq.topic", "topic", False),
+    ("amq.headers", "headers", False),
+    ("amq.match", "headers", False),
+    (TRACE_EXCHANGE, "topic", True),
+)
+"""Name, type and whether internal of the exchanges every virtual host has."""
+
+
+NOBODY = object()
+"""Owns an exclusive queue whose connection ended before the queue was there."""
+
+
+class VirtualHost:
+    """One virtual host. `new_backing_queue` makes what holds the messages of one queue.
+
+    `local_queues` are those of all virtual hosts which this node has itself.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        clock: Clock,
+        turns: Turns,
+        codec: ContentCodec,
+        store: MetadataStore,
+        policies: Policies,
+        limits: VhostLimits,
+        replies: Replies,
+        counts: NodeCounts,
+        random: Random,
+        new_backing_queue: Callable[[BackingSpec], BackingQueue],
+        placement: Placement,
+        local_queues: LocalQueues,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.turns = turns
+        self.topology = Topology()
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        self.observation = Observation(self.queues, self.topology)
+        # What its queues may hold; `Node` sets it.
+        self.quotas: VhostQuotas | None = None
+        # What passed through channels and queues that are gone.
+        self.past_channels = NOTHING
+        self.past_received = 0
+        self.past_sent = 0
+        self._ended = False
+        # Whether it is being deleted, in turns.
+        self._is_going = False
+        # The exchanges that have a delay queue.
+        self.delayed: dict[str, DelayedExchange] = {}
+        self.codec = codec
+        self._store = store
+        self._policies = policies
+        self._limits = limits
+        self._replies = replies
+        self._counts = counts
+        self._random = random
+        self._makings = Makings(self, new_backing_queue, LastingEnvelopes())
+        self._placement = placement
+        self._local_queues = local_queues
+        self._bindings: dict[Key, Binding] = {}
+        self._bindings_to: dict[tuple[str, str], dict[Binding, None]] = {}
+        self._exclusive: dict[object, dict[str, Queue]] = {}
+        # Whose the exclusive queues are to be that are being declared, by their ids.
+        self._owners: dict[int, object] = {}
+        self.ending = Ending(self, turns)
+        # Counts the changes of policies that all have to follow.
+        self._policy_round = 0
+        self.burials = Burials(self, clock, codec, turns, counts)
+        for exchange, kind, internal in PREDECLARED:
+            record = ExchangeRecord(
+                kind, auto_delete=False, internal=internal, arguments={}, declared_by=INTERNAL_USER
+            )
+            self._add_exchange(exchange, record)
+        self._stop_watching = [
+            store.watch((kind, name), told)
+            for kind, told in (
+                ("exchange", self._exchange_changed),
+                ("queue", self._queue_changed),
+                ("binding", self._binding_changed),
+            )
+        ]
+
+    def recover(self) -> None:
+        """Bring to life what the store has.
+
+        What cannot be, such as an exchange of a type this version does not know, is logged and
+        left in the store. What a queue drops when it comes back is dead-lettered when all is
+        there that it may be meant for.
+        """
+        self.burials.hold()
+        for kind, told in (
+            ("exchange", self._exchange_changed),
+            ("queue", self._queue_changed),
+            ("binding", self._binding_changed),
+        ):
+            for stored in self._store.records((kind, self.name)):
+                told(stored.key, stored.record)
+        self.burials.release()
+
+    # Exchanges
+
+    def exchange(self, name: str) -> Exchange:
+        """Raises `NotFound`."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise no_exchange(name, self.name)
+        return exchange
+
+    def check_exchange_type(self, kind: str) -> None:
+        """Raise `CommandInvalid` when there is no such type."""
+        if kind not in EXCHANGE_TYPES:
+            raise CommandInvalid(f"unknown exchange type '{kind}'")
+
+    def check_exchange_arguments(self, name: str, arguments: Table) -> None:
+        """Raise `PreconditionFailed` when what names the alternate exchange is no string."""
+        alternate = arguments.get(ALTERNATE_EXCHANGE)
+        if alternate is not None and alternate.kind != "S":
+            raise PreconditionFailed(
+                f"invalid type '{KIND_NAMES[alternate.kind]}' for arg '{ALTERNATE_EXCHANGE}' in "
+                f"exchange '{name}' in vhost '{self.name}'"
+            )
+
+    def declare_exchange(
+        self,
+        name: str,
+        kind: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+        declared_by: str = "",
+    ) -> Commit:
+        """Make an exchange that does not exist yet, and the delay queue of a delayed one. Raises
+        for what its type cannot have."""
+        plain = to_plain(arguments)
+        record = ExchangeRecord(kind, auto_delete, internal, plain, durable, declared_by)
+        self._made_exchange(name, record)
+        self.turns.spend(DECLARE_US)
+        key = ("exchange", self.name, name)
+        writes = [Write(key, record, not durable)]
+        if kind == DELAYED_TYPE:
+            check_name(name, self.name)
+            writes.append(self._delay_queue(name, durable))
+        preconditions = [self._unchanged(write.key) for write in writes]
+        return self._store.transact(writes, preconditions)
+
+    def _delay_queue(self, exchange: str, durable: bool) -> Write:
+        """What declares the queue in which the delayed messages of a new exchange wait."""
+        name = delay_queue_name(exchange)
+        leader = self._placement.leader_of_new(self.name, self._settings(name, {}), False)
+        record = QueueRecord(
+            auto_delete=False,
+            arguments={},
+            queue_id=self._new_queue_id(),
+            durable=durable,
+            leader=leader,
+            declared_by=INTERNAL_USER,
+        )
+        return Write(("queue", self.name, name), record, not durable)
+
+    async def placed_exchange(self, name: str) -> None:
+        """Return when the delay queue of an exchange that was just declared, if it has one, has
+        the mirrors it is to have."""
+        queue = self.queues.get(delay_queue_name(name))
+        if queue is not None:
+            await self._placement.placed(queue)
+
+    def delay_queue(self, exchange: str) -> Queue | None:
+        """The queue in which the delayed messages of an exchange wait; None without one."""
+        found = self.delayed.get(exchange)
+        return self.queues.get(found.delay_queue) if found is not None else None
+
+    def check_exchange_equivalent(
+        self,
+        exchange: Exchange,
+        kind: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+    ) -> None:
+        """Raise `PreconditionFailed` when a declaration contradicts the exchange there is."""
+        described = f"exchange '{exchange.name}' in vhost '{self.name}'"
+        for name, received, current in (
+            ("type", type_shown(kind), type_shown(exchange.type)),
+            ("durable", durable, exchange.durable),
+            ("auto_delete", auto_delete, exchange.auto_delete),
+            ("internal", internal, exchange.internal),
+        ):
+            if received != current:
+                raise inequivalent(name, described, shown(received), shown(current))
+        names = [ALTERNATE_EXCHANGE]
+        if exchange.type == DELAYED_TYPE:
+            names.append(ROUTING_TYPE)
+        for name in names:
+            received_argument, current_argument = arguments.get(name), exchange.arguments.get(name)
+            if received_argument != current_argument:
+                both = received_argument is not None and current_argument is not None
+                raise inequivalent(
+                    name,
+                    described,
+                    shown_argument(received_argument, both),
+                    shown_argument(current_argument, both),
+                )
+
+    async def end_exchange(self, name: str, *, if_unused: bool) -> None:
+        """Delete the exchange and its bindings, in turns if they are many.
+
+        One that does not exist is no error; raises `PreconditionFailed` for one in use.
+        """
+        exchange = self.exchanges.get(name)
+        bindings: list[Binding] = []
+        if exchange is not None and not (if_unused and exchange.bindings):
+            bindings = [*exchange.bindings, *self.bindings_to("exchange", name)]
+        delete = partial(self.delete_exchange, name, if_unused=if_unused)
+        await self.ending.exchange(bindings, delete)
+
+    def delete_exchange(self, name: str, *, if_unused: bool) -> Commit:
+        """Delete the exchange and its bindings; one that does not exist is no error."""
+        removal = self._removal()
+        exchange = self.exchanges.get(name)
+        if exchange is not None:
+            if if_unused and exchange.bindings:
+                raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+            removal.of_exchange(exchange)
+        return self._remove([], removal)
+
+    # Queues
+
+    def queue(self, name: str) -> Queue:
+        """Raises `NotFound`."""
+        queue = self.queues.get(name)
+        if queue is None:
+            raise no_queue(name, self.name)
+        return queue
+
+    def check_queue_limit(self, name: str) -> None:
+        """Raise `PreconditionFailed` when the virtual host may have no further queue."""
+        self._limits.check_queue(self.name, name, len(self.queues) - len(self.delayed))
+
+    def with_default_type(
+        self, arguments: Table, *, durable: bool, exclusive: bool, auto_delete: bool
+    ) -> Table:
+        """The arguments of a declaration, with the virtual host's default type of queues where the
+        client has not said which it wants."""
+        stored = self._store.get(("vhost", self.name))
+        if stored is None:
+            return arguments
+        assert isinstance(stored.record, VirtualHostRecord)
+        default = stored.record.default_queue_type
+        return with_default_type(
+            arguments, default, durable=durable, exclusive=exclusive, auto_delete=auto_delete
+        )
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: Table,
+        declared_by: str = "",
+        may_wait: bool = False,
+    ) -> Commit:
+        """Make a queue that does not exist yet. Raises `PreconditionFailed` for its arguments, and
+        `NotFound` when the node stops: nobody would hear of the queue any more.
+
+        Raises `InternalFault` for a quorum queue of which too few members are up, unless it
+        `may_wait` for them.
+        """
+        if not self._stop_watching:
+            raise NotFound(f"vhost '{self.name}' is down")
+        settings = self._settings(name, arguments)
+        exclusive = exclusive_owner is not None
+        queue_arguments.check_properties(
+            name,
+            self.name,
+            arguments,
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+        )
+        queue_id = self._new_queue_id()
+        leader = self._placement.leader_of_new(self.name, settings, exclusive)
+        members: Sequence[str] = ()
+        if settings.type is QUORUM:
+            described = f"queue '{name}' in vhost '{self.name}'"
+            members = self._placement.members_of_new(described, settings, leader, may_wait=may_wait)
+        record = QueueRecord(
+            auto_delete,
+            to_plain(arguments),
+            queue_id,
+            durable=durable,
+            exclusive=exclusive,
+            leader=leader,
+            members=list(members),
+            acks=majority_of(members) if members else 0,
+            declared_by=declared_by,
+        )
+        if exclusive_owner is not None:
+            self._owners[queue_id] = exclusive_owner
+        self._counts.queues_created += 1
+        self.turns.spend(DECLARE_US)
+        key = ("queue", self.name, name)
+        # An exclusive queue ends with its connection, and so at the latest with the node.
+        transient = not durable or record.exclusive
+        commit = self._store.transact([Write(key, record, transient)], [self._unchanged(key)])
+        if not commit.visible:
+            commit.then(lambda: self._forget_owner(queue_id))
+        log_event(queue_log, logging.DEBUG, "queue_declared", queue=name, vhost=self.name)
+        return commit
+
+    async def placed(self, queue: Queue) -> None:
+        """Return when a queue that was just declared has the mirrors it is to have."""
+        await self._placement.placed(queue)
+
+    def _forget_owner(self, queue_id: int) -> None:
+        """The declaration is decided: refused, or the queue knows by now whose it is."""
+        self._owners.pop(queue_id, None)
+
+    def _new_queue_id(self) -> int:
+        return self._random.getrandbits(QUEUE_ID_BITS) * LEVELS
+
+    def check_queue_equivalent(
+        self,
+        queue: Queue,
+        connection: object,
+        *,
+        exclusive: bool,
+        durable: bool,
+        auto_delete: bool,
+        arguments: Table,
+    ) -> None:
+        """Raise when a declaration contradicts the queue there is.
+
+        `ResourceLocked` where exclusiveness differs, `PreconditionFailed` for all else.
+        """
+        owner = connection if exclusive else None
+        if queue.exclusive_owner is not owner:
+            raise queue.locked()
+        described = f"queue '{queue.name}' in vhost '{self.name}'"
+        for name, received, current in (
+            ("durable", durable, queue.durable),
+            ("auto_delete", auto_delete, queue.auto_delete),
+        ):
+            if received != current:
+                raise inequivalent(name, described, shown(received), shown(current))
+        queue_arguments.check_equivalent(queue.name, self.name, arguments, queue.arguments)
+
+    def delete_queue(self, queue: Queue) -> Commit:
+        """Delete the queue and its bindings; `queue.left_ready` says what was in it then."""
+        return self.delete_queues([queue])
+
+    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
+        """`QueueOwner`: delete the queue and its bindings, in turns if they are many."""
+        await self.ending.queue(queue, check)
+
+    def delete_exclusive_queues(self, connection: object) -> None:
+        """The connection ends, and its exclusive queues with it, the first few at once."""
+        owned = self._exclusive.get(connection)
+        if owned:
+            self._in_background(self.ending.queues(list(owned.values())))
+        for queue_id, owner in self._owners.items():
+            if owner is connection:
+                self._owners[queue_id] = NOBODY
+
+    def queue_unused(self, queue: Queue) -> None:
+        """`QueueOwner`: an auto-delete or expired queue goes."""
+        if not queue.deleted:
+            self._in_background(self._end_unused(queue))
+
+    async def _end_unused(self, queue: Queue) -> None:
+        def check() -> None:
+            queue.check_unused()
+
+        # Whoever uses it again, while it ends in turns, keeps it.
+        with suppress(PreconditionFailed):
+            await self.ending.queue(queue, check)
+
+    # Bindings
+
+    def bind(self, binding: Binding, connection: object) -> Commit:
+        """Bind. The same binding again is no error.
+
+        Raises `NotFound`, `ResourceLocked`, or what the exchange has against the binding.
+        """
+        source = self.exchange(binding.source)
+        if binding.destination_kind == "queue":
+            queue = self.queue(binding.destination)
+            queue.check_access(connection)
+            durable = queue.survives
+        else:
+            durable = self.exchange(binding.destination).durable
+        source.check_binding(binding)
+        if binding in source.bindings:
+            return self._store.transact([])
+        self.turns.spend(BIND_US)
+        key = self._binding_key(binding)
+        record = BindingRecord(to_plain(binding.arguments))
+        # A binding survives a restart if both its ends do.
+        transient = not (source.durable and durable)
+        return self._store.transact(
+            [Write(key, record, transient)],
+            [
+                self._unchanged(("exchange", self.name, source.name)),
+                self._unchanged((binding.destination_kind, self.name, binding.destination)),
+            ],
+        )
+
+    def unbind(self, binding: Binding, connection: object) -> Commit:
+        """Unbind. What does not exist is no error."""
+        if binding.destination_kind == "queue":
+            queue = self.queues.get(binding.destination)
+            if queue is not None:
+                queue.check_access(connection)
+        return self.delete_bindings([binding])
+
+    def delete_bindings(self, bindings: Iterable[Binding]) -> Commit:
+        """Delete bindings, as far as they exist, and the auto-delete exchanges left unused."""
+        removal = self._removal()
+        removal.of_bindings(bindings)
+        return self._remove([], removal)
+
+    def bindings(self) -> Iterator[Binding]:
+        """All bindings but the implicit ones of the default exchange."""
+        for exchange in self.exchanges.values():
+            yield from exchange.bindings
+
+    def binding(self, key: Key) -> Binding | None:
+        """The binding that has this key in the metadata store."""
+        return self._bindings.get(key)
+
+    def bindings_to(self, kind: str, name: str) -> list[Binding]:
+        """The bindings that lead to this queue or exchange."""
+        return list(self._bindings_to.get((kind, name), ()))
+
+    # Publishing
+
+    def queues_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None:
+        """The queues for this key, or None when the message decides too."""
+        routed = route(
+            self.exchanges.get,
+            exchange,
+            (routing_key,),
+            dict,
+            lambda name: None,
+            self._is_addressable,
+        )
+        self._count_routing(routed)
+        return self._queues(routed.queues) if routed.by_key_only else None
+
+    def queues_for(
+        self, exchange: Exchange, routing_keys: Sequence[str], header: bytes
+    ) -> tuple[Queue, ...]:
+        """The queues for a message with these keys and this content header."""
+        routed = route(
+            self.exchanges.get,
+            exchange,
+            routing_keys,
+            lambda: self.codec.headers(header),
+            lambda name: self.codec.property_text(header, name),
+            self._is_addressable,
+        )
+        self._count_routing(routed)
+        return self._queues(routed.queues)
+
+    def _is_addressable(self, name: str) -> bool:
+        """Whether a queue gets what is published to the default exchange with its name as key."""
+        queue = self.queues.get(name)
+        return queue is not None and queue.settings.delays is None
+
+    def _count_routing(self, routed: Routed) -> None:
+        if routed.cost_us:
+            self.turns.spend(routed.cost_us)
+
+    def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None:
+        """Hand a message for the default exchange to the waiting channels its keys name."""
+        for key in routing_keys:
+            if key.startswith(REPLY_TO_PREFIX):
+                self._replies.deliver(key, envelope, body)
+
+    def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
+        """Publish for the broker itself: nobody is asked and nobody is told."""
+        exchange = self.exchanges.get(envelope.exchange)
+        if exchange is not None:
+            for queue in self.queues_for(exchange, routing_keys, envelope.header):
+                queue.published += 1
+                queue.publish(envelope, body, None, 0)
+
+    def count_past(self, stats: MessageStats) -> None:
+        """Count what passed through a channel that is gone, or was none, as with HTTP."""
+        if self._ended:
+            self._counts.past_channels = self._counts.past_channels.plus(stats)
+        else:
+            self.past_channels = self.past_channels.plus(stats)
+
+    def _count_past_queue(self, queue: Queue) -> None:
+        """What passed through a queue that is going still counts as of its type."""
+        kind = queue.settings.type
+        if queue.is_here and kind is not CLASSIC:
+            past = self._counts.past_of_type
+            past[kind] = past.get(kind, NOTHING).plus(queue.stats())
+
+    def connection_ended(self, received_octets: int, sent_octets: int) -> None:
+        """A connection to the virtual host is gone; what passed through it still counts."""
+        if self._ended:
+            self._counts.past_received += received_octets
+            self._counts.past_sent += sent_octets
+        else:
+            self.past_received += received_octets
+            self.past_sent += sent_octets
+
+    @property
+    def observer(self) -> MessageObserver | None:
+        """Who is told what becomes of messages."""
+        return self.observation if self.observation.is_needed else None
+
+    # Policies
+
+    def apply_policies(self) -> None:
+        """A policy of the virtual host changed: every queue and exchange follows, in turns."""
+        self._policy_round += 1
+        self._in_background(self._apply_policies(self._policy_round))
+
+    async def _apply_policies(self, policy_round: int) -> None:
+        turns = self.turns
+        exchanges, queues = list(self.exchanges.values()), list(self.queues.values())
+        for exchange in exchanges:
+            turns.spend(FOLLOW_US)
+            await turns.pause()
+            if policy_round != self._policy_round:
+                # Another change was made meanwhile, and all follow that.
+                return
+            exchange.alternate = self._alternate(exchange)
+        self.topology.generation += 1
+        for queue in queues:
+            turns.spend(FOLLOW_US)
+            await turns.pause()
+            if policy_round != self._policy_round:
+                return
+            if not queue.deleted:
+                queue.apply_settings(self._settings(queue.name, queue.arguments))
+        self.topology.generation += 1
+
+    def stop(self) -> None:
+        """The node stops; what is durable is to be found again."""
+        for queue in self.queues.values():
+            queue.stop()
+
+    def stop_following(self) -> None:
+        """What becomes of definitions from now on is for the node's next start."""
+        for stop in self._stop_watching:
+            stop()
+        self._stop_watching.clear()
+
+    async def empty(self) -> None:
+        """Delete most of what is in it, because all of it is to go."""
+        self._is_going = True
+        await self.ending.queues(list(self.queues.values())[FEW:])
+        self.turns.let_go(await self.ending.most_of(list(self.bindings())))
+
+    def end(self) -> None:
+        """The virtual host is deleted: its queues end, and with them their consumers."""
+        self._ended = True
+        self.stop_following()
+        self.count_past(self.past_channels)
+        self.connection_ended(self.past_received, self.past_sent)
+        for queue in list(self.queues.values()):
+            self._local_queues.remove(queue)
+            self._count_past_queue(queue)
+            queue.delete()
+        self._policy_round += 1
+        self.burials.end()
+        self.queues.clear()
+        self.exchanges.clear()
+        self.delayed.clear()
+        self._bindings.clear()
+        self._bindings_to.clear()
+        self._exclusive.clear()
+        self.topology.generation += 1
+
+    # What the store tells
+
+    def _exchange_changed(self, key: Key, record: object | None) -> None:
+        name = key[2]
+        if record is None:
+            exchange = self.exchanges.pop(name, None)
+            if exchange is not None:
+                self.delayed.pop(name, None)
+                for binding in list(exchange.bindings):
+                    self._forget_binding(self._binding_key(binding))
+                self.topology.generation += 1
+            return
+        assert isinstance(record, ExchangeRecord)
+        if name not in self.exchanges:
+            with self._skipping(key):
+                self._add_exchange(name, record)
+
+    def _queue_changed(self, key: Key, record: object | None) -> None:
+        name = key[2]
+        queue = self.queues.get(name)
+        if record is None:
+            if queue is not None:
+                self._end_queue(queue)
+            return
+        assert isinstance(record, QueueRecord)
+        if queue is not None and record.queue_id == queue.queue_id:
+            self._follow_leader(queue, record)
+            return
+        if queue is not None:
+            # It was deleted and declared anew, and this node hears of both at once.
+            self._end_queue(queue)
+        if not record.queue_id:
+            # Declared before queues had a storage.
+            record = msgspec.structs.replace(record, queue_id=self._new_queue_id())
+            self._store.transact([Write(key, record)])
+        with self._skipping(key):
+            self._add_queue(name, record)
+
+    def _follow_leader(self, queue: Queue, record: QueueRecord) -> None:
+        """The definition of a queue that is there has changed."""
+        here = self._placement.is_here(record)
+        if not queue.is_led_as(record.leader, record.epoch, here):
+            self._renew(queue, record)
+        else:
+            queue.mirrored = bool(record.mirrors)
+
+    def current(self, queue: Queue) -> Queue | None:
+        """`QueueOwner`: it may have got other leaders since anybody looked."""
+        current = self.queues.get(queue.name)
+        return current if current is not None and current.queue_id == queue.queue_id else None
+
+    def renew_queue(self, queue: Queue) -> None:
+        """`QueueOwner`: begin anew with the leader of the queue, which has forgotten us."""
+        stored = self._store.get(("queue", self.name, queue.name))
+        if stored is not None and self.queues.get(queue.name) is queue:
+            assert isinstance(stored.record, QueueRecord)
+            self._renew(queue, stored.record)
+
+    def _renew(self, queue: Queue, record: QueueRecord) -> None:
+        """Put another object in the place of a queue."""
+        self._local_queues.remove(queue)
+        moving = queue.move_out()
+        self._add_queue(queue.name, record)
+        successor = self.queues[queue.name]
+        self._placement.move_in(successor, moving)
+        # Who waits for the leader asks the next one behind what was under way before.
+        queue.succeeded_by(successor)
+
+    def _binding_changed(self, key: Key, record: object | None) -> None:
+        if record is None:
+            self._forget_binding(key)
+            return
+        assert isinstance(record, BindingRecord)
+        _, _, source, kind, destination, routing_key, _ = key
+        binding = Binding(
+            source,
+            cast(DestinationKind, kind),
+            destination,
+            routing_key,
+            from_plain(record.arguments),
+        )
+        with self._skipping(key):
+            self.exchange(source).check_binding(binding)
+            if kind == "queue":
+                self.queue(destination)
+            else:
+                self.exchange(destination)
+            self._add_binding(key, binding)
+
+    @contextmanager
+    def _skipping(self, key: Key) -> Iterator[None]:
+        """Pass over a definition that cannot be brought to life."""
+        try:
+            yield
+        except BrokerError as error:
+            log_event(
+                log,
+                logging.ERROR,
+                "definition_skipped",
+                key="/".join(key),
+                reason=error.text,
+            )
+
+    # What keeps the maps in step
+
+    def _made_exchange(self, name: str, record: ExchangeRecord) -> Exchange:
+        return make_exchange(
+            record.type,
+            name,
+            durable=record.durable,
+            auto_delete=record.auto_delete,
+            internal=record.internal,
+            arguments=from_plain(record.arguments),
+            random=self._random,
+        )
+
+    def _add_exchange(self, name: str, record: ExchangeRecord) -> None:
+        exchange = self._made_exchange(name, record)
+        exchange.declared_by = record.declared_by
+        self.exchanges[name] = exchange
+        exchange.alternate = self._alternate(exchange)
+        if isinstance(exchange, DelayedExchange):
+            self.delayed[name] = exchange
+        self.topology.generation += 1
+
+    def _add_queue(self, name: str, record: QueueRecord) -> None:
+        arguments = from_plain(record.arguments)
+        settings = self._settings(name, arguments)
+        if self._placement.is_here(record):
+            queue = self._queue_here(name, record, arguments, settings)
+        else:
+            queue = self._placement.remote_queue(self, name, record, arguments, settings)
+        self.observation.queue_is_here(queue)
+        self.queues[name] = queue
+        queue.mirrored = bool(record.mirrors)
+        queue.declared_by = record.declared_by
+        owner = queue.exclusive_owner
+        if owner is not None:
+            self._exclusive.setdefault(owner, {})[name] = queue
+        self.topology.generation += 1
+        if queue.is_here:
+            self._local_queues.add(queue)
+            queue.keep_limits()
+        if owner is NOBODY:
+            self.delete_queues([queue])
+
+    def _queue_here(
+        self, name: str, record: QueueRecord, arguments: Table, settings: QueueSettings
+    ) -> Queue:
+        # An exclusive queue that nobody here declares is one of a node that was here before.
+        owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
+        storage_id = self._placement.storage_id(record)
+        spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
+        return made_queue(
+            self._makings,
+            name,
+            settings,
+            spec,
+            durable=record.durable,
+            auto_delete=record.auto_delete,
+            exclusive_owner=owner,
+            arguments=arguments,
+            queue_id=record.queue_id,
+        )
+
+    def _end_queue(self, queue: Queue) -> None:
+        del self.queues[queue.name]
+        self.observation.queue_is_gone(queue)
+        self._local_queues.remove(queue)
+        log_event(queue_log, logging.DEBUG, "queue_deleted", queue=queue.name, vhost=self.name)
+        self._counts.queues_deleted += 1
+        self._count_past_queue(queue)
+        if queue.exclusive_owner is not None:
+            owned = self._exclusive[queue.exclusive_owner]
+            del owned[queue.name]
+            if not owned:
+                del self._exclusive[queue.exclusive_owner]
+        self.topology.generation += 1
+        queue.delete()
+        if queue.settings.delays is not None:
+            # Its exchange may go in the same transaction.
+            self.turns.soon(partial(self._replace_delay_queue, queue.settings.delays))
+
+    def _replace_delay_queue(self, exchange: str) -> None:
+        """Make another delay queue where one has ended with its node, and not with its exchange:
+        what the exchange is to delay would be dropped."""
+        if exchange not in self.delayed or self.delay_queue(exchange) is not None:
+            return
+        if self._is_going or self._ended:
+            return
+        write = self._delay_queue(exchange, self.delayed[exchange].durable)
+        keys = (write.key, ("exchange", self.name, exchange))
+        # Another node may be faster.
+        with suppress(Conflict):
+            self._store.transact([write], [self._unchanged(key) for key in keys])
+
+    def _add_binding(self, key: Key, binding: Binding) -> None:
+        if not self.exchanges[binding.source].add(binding):
+            return
+        self._bindings[key] = binding
+        destination = (binding.destination_kind, binding.destination)
+        self._bindings_to.setdefault(destination, {})[binding] = None
+        self.topology.generation += 1
+
+    def _forget_binding(self, key: Key) -> None:
+        binding = self._bindings.pop(key, None)
+        if binding is None:
+            return
+        source = self.exchanges.get(binding.source)
+        if source is not None:
+            source.remove(binding)
+        destination = (binding.destination_kind, binding.destination)
+        bindings = self._bindings_to[destination]
+        del bindings[binding]
+        if not bindings:
+            del self._bindings_to[destination]
+        self.topology.generation += 1
+
+    def _in_background(self, waiting: Waiting[None]) -> None:
+        """Go through an operation that nobody waits for."""
+        run(waiting, lambda result: result())
+
+    # What is to be written
+
+    def delete_queues(self, queues: Iterable[Queue]) -> Commit:
+        """Delete queues, their bindings and the auto-delete exchanges that leaves unused."""
+        removal = self._removal()
+        here = [queue for queue in queues if self.queues.get(queue.name) is queue]
+        for queue in here:
+            removal.of_queue(queue.name)
+        return self._remove(here, removal)
+
+    def _removal(self) -> Removal:
+        return Removal(self.exchanges, self.bindings_to)
+
+    def _remove(self, queues: Iterable[Queue], removal: Removal) -> Commit:
+        """Delete queues with their groups, and what the removal has gathered. A delay queue goes
+        with its exchange.
+
+        All of it is one transaction: a crash leaves no exchange behind that only its last binding
+        would have deleted.
+        """
+        behind = [self.delay_queue(name) for name in removal.exchanges]
+        # Where all queues of a virtual host go, a delay queue may be among them.
+        going = dict.fromkeys([*queues, *[queue for queue in behind if queue is not None]])
+        groups = [group_key(queue.queue_id) for queue in going]
+        groups = [group for group in groups if self._store.get(group) is not None]
+        keys: list[Key] = [("queue", self.name, queue.name) for queue in going]
+        exchanges: list[Key] = [("exchange", self.name, name) for name in removal.exchanges]
+        bindings = [self._binding_key(binding) for binding in removal.bindings]
+        self.turns.spend(DELETE_US * (1 + len(keys) + len(exchanges) + len(bindings)))
+        return self._store.transact(
+            [Write(key, None) for key in (*keys, *groups, *bindings, *exchanges)],
+            [self._unchanged(key) for key in (*keys, *exchanges)],
+        )
+
+    def _unchanged(self, key: Key) -> Precondition:
+        """That nobody else changes what is decided about meanwhile."""
+        stored = self._store.get(key)
+        return Precondition(key, stored.version if stored is not None else 0)
+
+    def _binding_key(self, binding: Binding) -> Key:
+        return (
+            "binding",
+            self.name,
+            binding.source,
+            binding.destination_kind,
+            binding.destination,
+            binding.routing_key,
+            binding.fingerprint,
+        )
+
+    def _queues(self, names: Iterable[str]) -> tuple[Queue, ...]:
+        queues = self.queues
+        return tuple([queues[name] for name in names if name in queues])
+
+    def _settings(self, name: str, arguments: Table) -> queue_arguments.QueueSettings:
+        declared = queue_arguments.parse(name, self.name, arguments)
+        return self._policies.queue_settings(self.name, name, declared)
+
+    def _alternate(self, exchange: Exchange) -> str | None:
+        argument = exchange.arguments.get(ALTERNATE_EXCHANGE)
+        if argument is not None:
+            return to_text(argument.value)
+        return self._policies.alternate_exchange(self.name, exchange.name)

@@ -1,0 +1,129 @@
+"""Where the properties of many messages are: AMQP's content headers, read column by column.
+
+`basic_properties` says what a content header is. Its properties stand one behind the other, so
+where one is depends on all before it: one cursor for each message is moved over the properties in
+turn, all cursors at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warren.spark_export.snapshot.layout import octets_at
+from warren.spark_export.values.basic_properties import FIXED_BYTES, FLAGS_AT, PROPERTIES, WireType
+
+_CONTINUED = 1
+
+LONGEST_FIXED = 8
+"""So many octets may be looked at behind the end of a header that ends too early."""
+
+
+class Span(NamedTuple):
+    """Of each message: where the octets of a property begin and how many there are, without the
+    length that is written before them; whether it is `present`, None: in every message."""
+
+    start: NDArray[np.int64]
+    size: NDArray[np.int64]
+    present: NDArray[np.bool_] | None
+
+
+class Located(NamedTuple):
+    """`spans` of those properties that some message has; `broken`: messages whose header ends
+    before its properties do, None when there is no such message."""
+
+    spans: dict[str, Span]
+    broken: NDArray[np.bool_] | None
+
+
+def locate(
+    data: NDArray[np.uint8],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    wanted: Collection[str],
+) -> Located:
+    """Find the `wanted` properties of the content headers in `data` from `start` to `end`.
+
+    Behind the last end are `LONGEST_FIXED` further octets at least.
+    """
+    last = max((at for at, one in enumerate(PROPERTIES) if one.name in wanted), default=-1)
+    broken = end - start < FIXED_BYTES
+    if broken.any():
+        # Nothing of these is looked at; what is found there is thrown away.
+        start = np.where(broken, 0, start)
+    flags = octets_at(data, start + FLAGS_AT, 2).astype(np.int64)
+    cursor = start + FIXED_BYTES
+    if (flags & _CONTINUED).any():
+        cursor, endless = _behind_flags(data, flags, cursor, end)
+        broken |= endless
+    spans: dict[str, Span] = {}
+    for name, flag, wire_type in PROPERTIES[: last + 1]:
+        has = (flags & flag) != 0
+        if not has.any():
+            continue
+        present = None if has.all() else has
+        span, cursor = _step(data, cursor, wire_type, present)
+        over = cursor > end
+        if over.any():
+            broken |= over
+            cursor = np.minimum(cursor, end)
+            span = _cut(span, end)
+        if name in wanted:
+            spans[name] = span
+    return Located(spans, broken if broken.any() else None)
+
+
+def _step(
+    data: NDArray[np.uint8],
+    cursor: NDArray[np.int64],
+    wire_type: WireType,
+    present: NDArray[np.bool_] | None,
+) -> tuple[Span, NDArray[np.int64]]:
+    """The property at the cursors, and the cursors behind it."""
+    size: NDArray[np.int64]
+    match wire_type:
+        case "shortstr":
+            prefix, size = 1, data[cursor].astype(np.int64)
+        case "table":
+            prefix, size = 4, octets_at(data, cursor, 4).astype(np.int64)
+        case "octet":
+            prefix, size = 0, np.ones_like(cursor)
+        case "timestamp":
+            prefix, size = 0, np.full_like(cursor, 8)
+    if present is None:
+        start = cursor + prefix
+    else:
+        size *= present
+        start = cursor + prefix * present
+    return Span(start, size, present), start + size
+
+
+def _cut(span: Span, end: NDArray[np.int64]) -> Span:
+    """The same within its header, so that nobody looks behind the end of the data."""
+    start = np.minimum(span.start, end)
+    return Span(start, np.minimum(span.size, end - start), span.present)
+
+
+def _behind_flags(
+    data: NDArray[np.uint8],
+    flags: NDArray[np.int64],
+    cursor: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Step over further words of flags (4.2.6.1): no property of the class is in them.
+
+    Returns the cursors, and which headers end before the flags do.
+    """
+    more = (flags & _CONTINUED) != 0
+    broken = np.zeros(len(cursor), np.bool_)
+    while more.any():
+        cursor = cursor + 2 * more
+        over = cursor > end
+        broken |= over
+        cursor = np.minimum(cursor, end)
+        more &= ~over
+        more &= (data[cursor - 1] & _CONTINUED) != 0
+    return cursor, broken

@@ -1,0 +1,589 @@
+"""An export: a snapshot, its units written by Spark's tasks, and a manifest that makes it count.
+
+The plan of an export is written down before anything else. Who begins an export of the same name
+again goes on with that plan and that snapshot; what was written is not written again. A finished
+export is left as it is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from warren.backup.shelf import Shelf
+from warren.spark_export import errors
+from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
+from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
+from warren.spark_export.export.lake_table import TableChoice, TableFile, check_columns, open_table
+from warren.spark_export.export.manifest import (
+    SUCCESS_FILE,
+    ExportedFile,
+    Manifest,
+    Where,
+    check_export_id,
+    find_manifest,
+    lock_name,
+    manifest_name,
+    read_manifest,
+    shelf_of,
+    staging_folder,
+    write_manifest,
+)
+from warren.spark_export.export.parquet import ExportTask, export_unit
+from warren.spark_export.snapshot.filters import Interval
+from warren.spark_export.snapshot.options import BodyFormat, Headers, Mode, ReadOptions
+from warren.spark_export.snapshot.plan import (
+    UNIT_COST_BYTES,
+    QueueSelector,
+    group_units,
+    plan_units,
+    select_queues,
+)
+from warren.spark_export.snapshot.snapshot import (
+    LEASE_S,
+    PinnedQueue,
+    Snapshot,
+    create,
+    load_snapshot,
+    open_snapshot,
+)
+from warren.spark_export.snapshot.unreadable import check_unreadable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT = 1
+
+PLAN_FILE = "plan.json"
+
+TARGET_FILE_BYTES = 128 << 20
+"""Of records, before they are compressed: a task costs about 50 ms of its own."""
+
+ONLY_BATCH = 0
+"""Of an export, which is one transaction of a table."""
+
+POLL_S = 0.25
+"""Between two looks at how far the tasks are."""
+
+LATEST = "latest"
+
+OWN_ERROR = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
+"""In the traceback of a task."""
+
+OPTIONS = (
+    "headers",
+    "body_format",
+    "mode",
+    "fail_on_data_loss",
+    "starting_timestamp_us",
+    "ending_timestamp_us",
+)
+"""Of `ReadOptions`, those an export can be told."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be exported, and how. `since` is another export, or `latest`.
+
+    `target_file_bytes` are those of records, before they are compressed. `table` is what the
+    files become part of, if they are to be more than files.
+    """
+
+    selector: QueueSelector
+    options: ReadOptions
+    since: str | None = None
+    codec: str = "zstd"
+    target_file_bytes: int = TARGET_FILE_BYTES
+    with_state: bool = False
+    lease_s: float = LEASE_S
+    snapshot: Path | None = None
+    snapshot_directory: Path | None = None
+    table: TableChoice | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an export is, once it was begun."""
+
+    export: str
+    snapshot: Snapshot
+    owns_snapshot: bool
+    since: str | None
+    options: ReadOptions
+    codec: str
+    target_file_bytes: int
+    selector: QueueSelector
+    table: TableChoice | None
+
+    @property
+    def job(self) -> str:
+        """What a table knows this export by; a name stands for one export of a node."""
+        return f"warren-export/{self.snapshot.node_id}/{self.export}"
+
+
+@dataclass(frozen=True)
+class ExportProgress:
+    """Shares of the units, each of which a task writes, and octets of all their records."""
+
+    units: int
+    units_total: int
+    octets_total: int
+
+
+def default_export_id() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+
+
+def begin(data_directory: Path, destination: Where, export: str, wish: Wish) -> Plan | Manifest:
+    """The plan of the export, new or as it was; its manifest if it is finished.
+
+    Raises `OptionRefused`, `QueueUnknown`, `RecordDamaged`, `SnapshotGone`, `StoreRefused`,
+    `TableRefused`, OSError.
+    """
+    check_export_id(export)
+    check_destination(data_directory, destination)
+    shelf = shelf_of(destination)
+    if shelf.size(manifest_name(export)) is not None:
+        # Who wrote it may have been killed then.
+        settle(destination, export)
+        return read_manifest(destination, export)
+    name = f"{staging_folder(export)}/{PLAN_FILE}"
+    if shelf.size(name) is not None:
+        return _read_plan(shelf, export, wish)
+    if wish.table is not None:
+        schema = arrow_schema(columns(wish.options))
+        check_columns(schema)
+        open_table(wish.table, destination).check(schema)
+    base = None
+    if wish.since is not None:
+        base = find_manifest(destination, None if wish.since == LATEST else wish.since)
+        _check_base(base, wish)
+        _check_same_table(base, wish)
+    snapshot = _snapshot(data_directory, wish)
+    try:
+        if base is not None:
+            _check_same_node(base, snapshot)
+        plan = Plan(
+            export,
+            snapshot,
+            wish.snapshot is None,
+            None if base is None else base.export,
+            wish.options,
+            wish.codec,
+            wish.target_file_bytes,
+            wish.selector,
+            wish.table,
+        )
+        check_unreadable(snapshot, _queues(plan), wish.options.mode)
+        shelf.write(name, json.dumps(_plan_fields(plan)).encode())
+    except BaseException:
+        if wish.snapshot is None:
+            snapshot.release()
+        raise
+    return plan
+
+
+def tasks(destination: Where, plan: Plan) -> list[ExportTask]:
+    """What is to be done, the same each time it is asked for. Raises `StoreRefused`, OSError."""
+    seen = {} if plan.since is None else read_manifest(destination, plan.since).high_water
+    spans = [(at, Interval(seen.get(f"{at.queue_id:016x}"))) for at in _queues(plan)]
+    units = plan_units(plan.snapshot, spans, max_bytes=plan.target_file_bytes, min_units=1)
+    unacked = {queue.queue_id: queue.unacked for queue in plan.snapshot.queues}
+    return [
+        ExportTask(
+            unit,
+            unacked[unit.queue_id],
+            plan.options,
+            absolute(destination),
+            plan.export,
+            plan.snapshot.node_id,
+            plan.codec,
+        )
+        for unit in units
+    ]
+
+
+def finish(
+    destination: Where, plan: Plan, files: Iterable[ExportedFile], schema: dict[str, Any]
+) -> Manifest:
+    """Append the files to the table, if there is one, write the manifest, and settle what follows
+    from it. Raises `TableRefused`, OSError.
+
+    The manifest comes last: who was killed before it comes back to a table that has the files.
+    """
+    files = sorted(files, key=lambda file: file.path)
+    if plan.table is not None:
+        rows = arrow_schema(columns(plan.options))
+        open_table(plan.table, destination).append(
+            plan.job, ONLY_BATCH, [TableFile.of(file) for file in files], rows
+        )
+    base = {} if plan.since is None else read_manifest(destination, plan.since).high_water
+    manifest = Manifest(
+        export=plan.export,
+        since=plan.since,
+        node_id=plan.snapshot.node_id,
+        snapshot=plan.snapshot.id,
+        snapshot_us=plan.snapshot.created_us,
+        finished_us=int(time.time() * 1e6),
+        options=_options_fields(plan),
+        schema=schema,
+        unreadable=plan.snapshot.unreadable_in(_queues(plan)),
+        files=tuple(files),
+        high_water=_high_water(base, _queues(plan)),
+    )
+    write_manifest(destination, manifest)
+    settle(destination, plan.export)
+    return manifest
+
+
+def settle(destination: Where, export: str) -> None:
+    """Say that there is a finished export, and give up what only an unfinished one needs.
+
+    Nothing is left to be done where this was done before. Raises OSError.
+    """
+    shelf = shelf_of(destination)
+    try:
+        plan = json.loads(shelf.read(f"{staging_folder(export)}/{PLAN_FILE}"))
+    except FileNotFoundError:
+        return
+    shelf.write(SUCCESS_FILE, b"")
+    if plan["owns_snapshot"]:
+        with suppress(SnapshotGone, StoreRefused):
+            load_snapshot(Path(plan["snapshot"])).release()
+    shelf.remove_folder(staging_folder(export))
+
+
+def absolute(destination: Where) -> str:
+    """For processes that run elsewhere."""
+    return str(destination) if "://" in str(destination) else str(Path(destination).absolute())
+
+
+def run(
+    start: Callable[[], SparkSession],
+    data_directory: Path,
+    destination: Where,
+    export: str,
+    wish: Wish,
+    *,
+    parallelism: int | None = None,
+    tell: Callable[[ExportProgress], None] = lambda progress: None,
+) -> Manifest:
+    """Export; `tell` hears how far it is. Spark is asked for when everything else is in order.
+
+    The snapshot is kept while this runs, and that of an export that fails until its lease runs out,
+    for the next try.
+
+    Raises what `begin` and `export_unit` raise, as far as Spark lets through.
+    """
+    check_export_id(export)
+    check_destination(data_directory, destination)
+    with alone(destination, export):
+        plan = begin(data_directory, destination, export, wish)
+        if isinstance(plan, Manifest):
+            return plan
+        work = tasks(destination, plan)
+        schema = spark_schema(columns(plan.options)).jsonValue()
+        renewal = Renewal(plan.snapshot, wish.lease_s) if plan.owns_snapshot else None
+
+        def look(progress: ExportProgress) -> None:
+            if renewal is not None:
+                renewal.look(time.monotonic())
+            tell(progress)
+
+        files = _write(start(), work, parallelism, look) if work else []
+        return finish(destination, plan, files, schema)
+
+
+class Renewal:
+    """Keeps a snapshot as long as somebody looks: a lease is for those who have ended."""
+
+    def __init__(self, snapshot: Snapshot, lease_s: float) -> None:
+        self._snapshot = snapshot
+        self._lease_s = lease_s
+        self._due = 0.0
+
+    def look(self, now: float) -> None:
+        """Renew the lease when a third of it is over. Raises `SnapshotGone`, OSError."""
+        if now >= self._due:
+            self._snapshot.extend(self._lease_s)
+            self._due = now + self._lease_s / 3
+
+
+@contextmanager
+def alone(destination: Where, export: str) -> Iterator[None]:
+    """Be the only one who writes this export, where it is on this machine: at a URL nobody sees to
+    that. Raises `StoreRefused` when somebody does, OSError."""
+    directory = shelf_of(destination).local
+    if directory is None:
+        yield
+        return
+    path = directory / lock_name(export)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = os.path.samestat(os.fstat(fd), os.stat(path))
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        if not mine:
+            raise StoreRefused(
+                f"export {export} is being written to {destination} by another process;"
+                " wait for it, or use another name"
+            )
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def _write(
+    spark: SparkSession,
+    work: list[ExportTask],
+    parallelism: int | None,
+    tell: Callable[[ExportProgress], None],
+) -> list[ExportedFile]:
+    context = spark.sparkContext
+    # Of this run alone: the Spark there is may have run an export of this name before.
+    group = f"warren-export-{uuid4().hex}"
+    wanted = len(
+        group_units(
+            [task.unit for task in work],
+            max_bytes=TARGET_FILE_BYTES,
+            min_groups=context.defaultParallelism,
+        )
+    )
+    shares = deal(work, wanted if parallelism is None else min(wanted, parallelism))
+    octets = sum(task.unit.octets for task in work)
+    written: list[list[ExportedFile]] = []
+    failures: list[BaseException] = []
+
+    def collect() -> None:
+        try:
+            context.setJobGroup(group, f"warren export {work[0].export}", interruptOnCancel=True)
+            written.extend(context.parallelize(shares, len(shares)).map(export_share).collect())
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=collect, name="warren-export")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(POLL_S)
+            tell(ExportProgress(_finished(context, group), len(shares), octets))
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    finally:
+        thread.join()
+    if failures:
+        raise _cause(failures[0])
+    return [file for files in written for file in files]
+
+
+def deal(work: Iterable[ExportTask], count: int) -> list[list[ExportTask]]:
+    """So many shares of about the same size, or fewer; the largest first.
+
+    A task of Spark's costs about 50 ms, so small units share one.
+    """
+    least = [(0, number) for number in range(count)]
+    shares: list[list[ExportTask]] = [[] for _ in range(count)]
+    for task in sorted(work, key=lambda task: -task.unit.octets):
+        octets, number = least[0]
+        shares[number].append(task)
+        heapq.heapreplace(least, (octets + task.unit.octets + UNIT_COST_BYTES, number))
+    return [share for share in shares if share]
+
+
+def export_share(tasks: Sequence[ExportTask]) -> list[ExportedFile]:
+    """What a task of Spark's does. Raises as `export_unit`."""
+    return [file for task in tasks for file in export_unit(task)]
+
+
+def _cause(failure: BaseException) -> BaseException:
+    """The error of ours that a task ended with, which Spark hands on as text; or what it is."""
+    told = OWN_ERROR.search(str(failure))
+    kind = getattr(errors, told[1], None) if told is not None else None
+    if told is None or kind is None:
+        return failure
+    cause: BaseException = kind(told[2])
+    cause.__cause__ = failure
+    return cause
+
+
+def _finished(context: Any, group: str) -> int:
+    """Tasks of the group that are done."""
+    tracker = context.statusTracker()
+    done = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            found = tracker.getStageInfo(stage)
+            done += found.numCompletedTasks if found is not None else 0
+    return done
+
+
+# Snapshots and plans
+
+
+def check_destination(data_directory: Path, destination: Where) -> None:
+    """Raises `OptionRefused` for a place in the data directory, `ShelfRefused` for no place."""
+    if shelf_of(destination).is_inside(data_directory):
+        raise OptionRefused(
+            f"{destination} is in the data directory {data_directory}, which is the node's alone"
+        )
+
+
+def _snapshot(data_directory: Path, wish: Wish) -> Snapshot:
+    if wish.snapshot is not None:
+        return open_snapshot(wish.snapshot)
+    return create(
+        data_directory,
+        wish.selector,
+        lease_s=wish.lease_s,
+        directory=wish.snapshot_directory,
+        with_state=wish.with_state,
+    )
+
+
+def _check_base(base: Manifest, wish: Wish) -> None:
+    """Positions say what is new, times do not: what a time left out would never be exported."""
+    if any(wish_us is not None for wish_us in _times(asdict(wish.options))):
+        raise OptionRefused("since and a time exclude each other")
+    if any(base_us is not None for base_us in _times(base.options["read"])):
+        raise OptionRefused(f"export {base.export} is of a certain time; nothing can go on with it")
+
+
+def _check_same_table(base: Manifest, wish: Wish) -> None:
+    """What is not in the table now would never come there."""
+    wanted = None if wish.table is None else asdict(wish.table)
+    if base.options.get("table") != wanted:
+        raise OptionRefused(
+            f"export {base.export} was written to {_table_text(base.options.get('table'))}, this"
+            f" one is for {_table_text(wanted)}: export in full, to another place"
+        )
+
+
+def _table_text(table: dict[str, Any] | None) -> str:
+    return "plain files" if table is None else " ".join(filter(None, table.values()))
+
+
+def _times(read: dict[str, Any]) -> tuple[Any, Any]:
+    return read["starting_timestamp_us"], read["ending_timestamp_us"]
+
+
+def _check_same_node(base: Manifest, snapshot: Snapshot) -> None:
+    if base.node_id != snapshot.node_id:
+        raise StoreRefused(
+            f"export {base.export} is of node {base.node_id}, not of {snapshot.node_id}:"
+            " positions of one say nothing about the other; export in full, to another place"
+        )
+
+
+def _queues(plan: Plan) -> list[PinnedQueue]:
+    return select_queues(plan.snapshot, plan.selector, taken_for_it=plan.owns_snapshot)
+
+
+def _high_water(base: dict[str, int], queues: list[PinnedQueue]) -> dict[str, int]:
+    """Never less than that of the base: a snapshot that was given may be older than the base's."""
+    reached = dict(base)
+    for queue in queues:
+        if queue.last_position is not None:
+            key = f"{queue.queue_id:016x}"
+            reached[key] = max(reached.get(key, 0), queue.last_position + 1)
+    return reached
+
+
+def _plan_fields(plan: Plan) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "snapshot": str(plan.snapshot.directory.absolute()),
+        "owns_snapshot": plan.owns_snapshot,
+        **_options_fields(plan),
+        "since": plan.since,
+    }
+
+
+def _options_fields(plan: Plan) -> dict[str, Any]:
+    options = {name: getattr(plan.options, name) for name in OPTIONS}
+    return {
+        "selector": asdict(plan.selector),
+        "read": options,
+        "codec": plan.codec,
+        "target_file_bytes": plan.target_file_bytes,
+        "table": None if plan.table is None else asdict(plan.table),
+    }
+
+
+def _read_plan(shelf: Shelf, export: str, wish: Wish) -> Plan:
+    """Raises `OptionRefused`, `SnapshotGone`, `StoreRefused`."""
+    staging = f"{shelf.shown}/{staging_folder(export)}"
+    path = f"{staging}/{PLAN_FILE}"
+    try:
+        fields = json.loads(shelf.read(f"{staging_folder(export)}/{PLAN_FILE}").decode("utf-8"))
+        selector, read = fields["selector"], fields["read"]
+        if fields["format"] > FORMAT:
+            raise StoreRefused(f"{path} is of a later version")
+        names = selector["names"]
+        table = fields.get("table")
+        directory = Path(fields["snapshot"])
+        known = Plan(
+            export,
+            _open(directory, staging),
+            fields["owns_snapshot"],
+            fields["since"],
+            ReadOptions(
+                headers=Headers(read["headers"]),
+                body_format=BodyFormat(read["body_format"]),
+                mode=Mode(read["mode"]),
+                fail_on_data_loss=read["fail_on_data_loss"],
+                starting_timestamp_us=read["starting_timestamp_us"],
+                ending_timestamp_us=read["ending_timestamp_us"],
+            ),
+            fields["codec"],
+            fields["target_file_bytes"],
+            QueueSelector(
+                selector["vhost"], None if names is None else tuple(names), selector["pattern"]
+            ),
+            None if table is None else TableChoice(**table),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreRefused(f"{path} cannot be read: {error!r}") from None
+    wanted = replace(
+        known,
+        options=wish.options,
+        codec=wish.codec,
+        target_file_bytes=wish.target_file_bytes,
+        selector=wish.selector,
+        table=wish.table,
+        # What was the latest then is gone on with, whatever has been finished meanwhile.
+        since=known.since if known.since and wish.since == LATEST else wish.since,
+    )
+    if _plan_fields(known) != _plan_fields(wanted):
+        raise OptionRefused(
+            f"export {export} was begun with other options; use those, or another name"
+        )
+    return known
+
+
+def _open(directory: Path, staging: str) -> Snapshot:
+    try:
+        return open_snapshot(directory)
+    except SnapshotGone as gone:
+        raise SnapshotGone(
+            f"{gone}. The export it belonged to cannot be finished: remove {staging}, or begin"
+            " another one"
+        ) from None

@@ -1,0 +1,38 @@
+"""Exports as DataFrames, for those who know nothing of how they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warren.spark_export.errors import StoreRefused
+from warren.spark_export.export.manifest import chain, find_manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_export(spark: SparkSession, path: str | Path, export: str | None = None) -> DataFrame:
+    """The messages of an export and of those it is based on; of the newest unless one is named.
+
+    Only files that a manifest names are read, with the schema that it has: what an export left that
+    was never finished does not count, and queue `0123` stays text. Raises `StoreRefused`, OSError.
+    """
+    from pyspark.sql.types import StructType
+
+    destination = path
+    is_url = "://" in str(path)
+    folder = str(path).partition("?")[0].rstrip("/") if is_url else Path(path).absolute()
+    links = chain(destination, find_manifest(destination, export))
+    schemas = [link.schema for link in links]
+    for link in links:
+        if link.schema != schemas[0]:
+            raise StoreRefused(
+                f"exports {links[0].export} and {link.export} have different columns;"
+                " read them one by one"
+            )
+    schema = StructType.fromJson(schemas[0])
+    files = [f"{folder}/{file.path}" for link in links for file in link.files]
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*files)

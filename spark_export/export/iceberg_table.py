@@ -1,0 +1,166 @@
+"""Iceberg tables, by the library `pyiceberg`, in whatever catalog that is configured for.
+
+A snapshot of a table has a summary, in which a writer may note what it likes: here the job and the
+number of its batch. A batch is known as long as its snapshot is; files that stand in the table
+already are refused besides. Of two processes that append the same batch at the same instant both
+may succeed, since pyiceberg tries again by itself when another transaction came first: exports to a
+directory and streams have one writer each.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from warren.spark_export.errors import SparkExportError, TableRefused
+from warren.spark_export.export.lake_table import DAY, PARTITION_SOURCES, TableChoice, TableFile
+from warren.spark_export.export.manifest import Where
+
+JOB = "warren.job"
+BATCH = "warren.batch"
+"""In the summary of a snapshot."""
+
+MEASURED = (*PARTITION_SOURCES, "seq")
+"""Columns of which the table keeps the smallest and largest values; partitions follow from them."""
+
+PROPERTIES = {
+    "write.metadata.metrics.default": "none",
+    **{f"write.metadata.metrics.column.{name}": "truncate(16)" for name in MEASURED},
+}
+
+
+def open_table(choice: TableChoice, place: Where) -> IcebergTable:
+    assert choice.name is not None
+    catalog, _, name = choice.name.partition(".")
+    with _explained(choice.name):
+        return IcebergTable(load_catalog(catalog), name, _location(str(place)))
+
+
+class IcebergTable:
+    """A table of a catalog. Its files stand at `location`, and there it is made if it is missing;
+    the table itself may be elsewhere."""
+
+    def __init__(self, catalog: Catalog, name: str, location: str) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._location = location
+
+    def check(self, schema: pa.Schema) -> None:
+        table = self._find()
+        if table is None:
+            return
+        with _explained(self._name):
+            spec = [
+                (table.schema().find_field(field.source_id).name, type(field.transform))
+                for field in table.spec().fields
+            ]
+            wanted = [
+                ("vhost", IdentityTransform),
+                ("queue", IdentityTransform),
+                ("enqueued_at", DayTransform),
+            ]
+            if spec != wanted:
+                raise TableRefused(
+                    f"Iceberg table {self._name} is not partitioned by vhost, queue and"
+                    f" day(enqueued_at): {table.spec()}"
+                )
+            known = table.schema().as_arrow()
+            for field in schema:
+                at = known.get_field_index(field.name)
+                if at < 0 or not _same(field.type, known.field(at).type):
+                    found = "no such column" if at < 0 else known.field(at).type
+                    raise TableRefused(
+                        f"column {field.name} is {field.type}; Iceberg table {self._name} has"
+                        f" {found}"
+                    )
+
+    def has(self, job: str, batch: int) -> bool:
+        table = self._find()
+        return table is not None and _has(table, job, batch)
+
+    def append(self, job: str, batch: int, files: Sequence[TableFile], schema: pa.Schema) -> None:
+        table = self._find() or self._create(schema)
+        if not files or _has(table, job, batch):
+            return
+        with _explained(self._name), table.transaction() as transaction:
+            transaction.add_files(
+                [f"{self._location}/{file.path}" for file in files],
+                snapshot_properties={JOB: job, BATCH: str(batch)},
+            )
+
+    def _find(self) -> Table | None:
+        with _explained(self._name):
+            try:
+                return self._catalog.load_table(self._name)
+            except NoSuchTableError:
+                return None
+
+    def _create(self, schema: pa.Schema) -> Table:
+        with _explained(self._name):
+            self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+            made = self._catalog.create_table_transaction(
+                self._name, schema, location=self._location, properties=PROPERTIES
+            )
+            with made as transaction, transaction.update_spec() as spec:
+                spec.add_identity("vhost")
+                spec.add_identity("queue")
+                spec.add_field("enqueued_at", DayTransform(), DAY)
+            return self._catalog.load_table(self._name)
+
+
+def _has(table: Table, job: str, batch: int) -> bool:
+    for snapshot in table.metadata.snapshots:
+        summary = snapshot.summary
+        if summary is not None and summary.get(JOB) == job:
+            number = summary.get(BATCH)
+            if number is not None and int(number) >= batch:
+                return True
+    return False
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """A catalog raises whatever the library does by which it is reached."""
+    try:
+        yield
+    except SparkExportError:
+        raise
+    except Exception as error:
+        raise TableRefused(f"Iceberg table {name}: {error}") from error
+
+
+def _same(kind: pa.DataType, known: pa.DataType) -> bool:
+    """Iceberg has no integers of 16 bits, and Arrow several ways to keep text."""
+    if pa.types.is_integer(kind) and pa.types.is_integer(known):
+        return bool(kind.bit_width <= known.bit_width)
+    if pa.types.is_map(kind) and pa.types.is_map(known):
+        return _same(kind.key_type, known.key_type) and _same(kind.item_type, known.item_type)
+    texts, octets = (
+        (pa.types.is_string, pa.types.is_large_string),
+        (
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+        ),
+    )
+    for family in (texts, octets):
+        if any(one(kind) for one in family):
+            return any(one(known) for one in family)
+    return bool(kind == known)
+
+
+def _location(place: str) -> str:
+    """The place as Iceberg knows it: what a URL has behind `?` is for its catalog to say."""
+    if "://" not in place:
+        return f"file://{os.path.abspath(place)}"
+    parts = urlsplit(place)
+    scheme = "s3" if parts.scheme in ("s3a", "s3n") else parts.scheme
+    host = parts.netloc.rpartition("@")[2] if scheme == "s3" else parts.netloc
+    return f"{scheme}://{host}{parts.path}".rstrip("/")

@@ -1,0 +1,122 @@
+"""Tables of a lakehouse, Delta or Iceberg, to which exports and batches of streams are appended.
+
+The rows are written first, as Parquet files in the place of the table, which does not know of them
+yet. Then one transaction of the table makes them count, and notes in the table which *batch* of
+which *job* they are. Who was killed anywhere before that writes again; who was killed behind it
+finds the note (`LakeTable.has`) and appends nothing. So each batch is in the table exactly once.
+
+An export is a job with one batch, a streaming query a job with many. A table is partitioned by
+virtual host, queue and the day (UTC) on which messages were enqueued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol
+
+from warren.extras import install_command
+from warren.spark_export.errors import OptionRefused, TableRefused
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.spark_export.export.manifest import ExportedFile, Where
+
+DELTA = "delta"
+ICEBERG = "iceberg"
+
+PARTITION_SOURCES = ("vhost", "queue", "enqueued_at")
+"""Columns that every row of a table must have."""
+
+DAY = "date"
+"""The partition by day: a column of a Delta table, a hidden one of an Iceberg table."""
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """Which kind of table, and its name in a catalog: Iceberg has one, Delta has none."""
+
+    format: str
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.format == ICEBERG and (self.name or "").count(".") < 2:
+            raise OptionRefused(
+                "an Iceberg table needs a name of catalog, namespace and table, such as"
+                f" lake.messages.orders; not {self.name!r}"
+            )
+        if self.format == DELTA and self.name is not None:
+            raise OptionRefused("a Delta table has no name: it is what stands in its directory")
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A Parquet file that is whole; `path` is relative to the table. `seq` and times are the
+    smallest and the largest in it, times in microseconds since 1970."""
+
+    path: str
+    vhost: str
+    queue: str
+    date: str | None
+    rows: int
+    bytes: int
+    first_seq: int
+    last_seq: int
+    min_enqueued_us: int | None
+    max_enqueued_us: int | None
+
+    @classmethod
+    def of(cls, file: ExportedFile) -> TableFile:
+        return cls(**{name: getattr(file, name) for name in cls.__dataclass_fields__})
+
+
+class LakeTable(Protocol):
+    """A table that is there, or is made by the first `append`. Methods raise `TableRefused`."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse columns that the table, if there is one, does not have so."""
+
+    def has(self, job: str, batch: int) -> bool:
+        """Whether this batch of the job, or a later one, is in the table."""
+
+    def append(self, job: str, batch: int, files: Sequence[TableFile], schema: pa.Schema) -> None:
+        """Make the rows of the files count, in one transaction that notes the batch; a batch that
+        the table has is left as it is. Without files there is no transaction, but a table."""
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Raises `OptionRefused` for what these tables have no type for, or no row can do without."""
+    for name in (*PARTITION_SOURCES, "seq"):
+        if name not in schema.names:
+            raise OptionRefused(f"a table needs the column {name}")
+    if DAY in schema.names:
+        raise OptionRefused(f"a table is partitioned by {DAY}, so no column can have that name")
+    for field in schema:
+        if _is_variant(field):
+            raise OptionRefused(
+                f"column {field.name} is a VARIANT, which these tables do not have; headers can be"
+                " map or json, and a body binary or string"
+            )
+
+
+def _is_variant(field: pa.Field) -> bool:
+    import pyarrow as pa
+
+    return pa.types.is_struct(field.type) and any(
+        b"variant" in (child.metadata or {}) for child in field.type
+    )
+
+
+def open_table(choice: TableChoice, place: Where) -> LakeTable:
+    """The table at this place, a directory or a URL. Raises `TableRefused`."""
+    modules = {DELTA: "delta_table", ICEBERG: "iceberg_table"}
+    try:
+        module = import_module(f"warren.spark_export.{modules[choice.format]}")
+    except ModuleNotFoundError as missing:
+        raise TableRefused(
+            f"{missing.name} is not installed: {install_command(choice.format)}"
+        ) from None
+    table: LakeTable = module.open_table(choice, place)
+    return table

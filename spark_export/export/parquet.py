@@ -1,0 +1,285 @@
+"""Writes one unit as Parquet: what a Spark task does in an export.
+
+A file is written beside the others, or in a temporary directory where that is far away, and put
+under a name that follows from what is in it when it is whole.
+Then what was written is noted; a task that is run again finds the note and does nothing. A task
+that runs twice at once, perhaps on two machines, writes the same files twice, each under a name of
+its own until the rename.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import date
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from warren.backup.shelf import Shelf
+from warren.spark_export.decode.decode import decode_unit
+from warren.spark_export.decode.schema import arrow_schema, columns
+from warren.spark_export.export.manifest import (
+    ExportedFile,
+    file_name,
+    partition_directory,
+    shelf_of,
+    staging_folder,
+)
+from warren.spark_export.snapshot.filters import EVERYTHING
+from warren.spark_export.snapshot.node_state import Span
+from warren.spark_export.snapshot.options import ReadOptions
+from warren.spark_export.snapshot.unit import Unit
+
+ROW_GROUP_BYTES = 64 << 20
+"""Of decoded columns; so much of each file that is being written is in memory."""
+
+ROW_GROUP_ROWS = 1 << 20
+
+WORDS = frozenset(
+    {
+        "vhost", "queue", "exchange", "routing_key", "redelivered", "state", "delivery_mode",
+        "content_type", "content_encoding", "priority", "reply_to", "expiration", "type",
+        "user_id", "app_id", "cluster_id", "store_uuid", "segment", "generation",
+    }
+)  # fmt: skip
+"""Columns in which the same comes again and again; a dictionary of others would be given up."""
+
+STEPS = ("seq", "enqueued_at", "timestamp")
+"""Columns whose values are near the one before."""
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """A unit, what of it is out for acknowledgement, and how it is to be written; picklable."""
+
+    unit: Unit
+    unacked: tuple[Span, ...] | None
+    options: ReadOptions
+    destination: str
+    export: str
+    node_id: str
+    codec: str
+
+    @property
+    def name(self) -> str:
+        unit = self.unit
+        return f"{unit.queue_id:016x}-{unit.first:012}-{unit.end:012}"
+
+
+def export_unit(task: ExportTask) -> list[ExportedFile]:
+    """The files of the unit, which are there when this returns.
+
+    Raises `RecordDamaged`, `DataLost`, `SnapshotGone`, OSError.
+    """
+    done = finished_files(task)
+    if done is not None:
+        return done
+    pa.set_cpu_count(1)
+    shelf = shelf_of(task.destination)
+    scratch = shelf.scratch(staging_folder(task.export))
+    schema = arrow_schema(columns(task.options))
+    with ExitStack() as stack:
+        by_date: dict[str | None, ParquetFile] = {}
+        batches = decode_unit(
+            task.unit,
+            schema,
+            task.options,
+            unacked=task.unacked,
+            keep=EVERYTHING.row_filter(task.options),
+        )
+        for batch in batches:
+            for day, part in by_day(batch):
+                file = by_date.get(day)
+                if file is None:
+                    path = scratch / f"{task.name}-{day}.{token_hex(8)}.new"
+                    file = ParquetFile(path, schema, task.codec, task.options.corrupt_column)
+                    by_date[day] = file
+                    stack.callback(file.abandon)
+                file.write(part)
+        files = [_finish(task, shelf, by_date[day], day) for day in sorted(by_date, key=str)]
+    note = json.dumps([asdict(file) for file in files]).encode()
+    shelf.write(_note_name(task), note)
+    return files
+
+
+def finished_files(task: ExportTask) -> list[ExportedFile] | None:
+    """What an earlier run wrote of the unit; None when it did not finish it."""
+    shelf = shelf_of(task.destination)
+    try:
+        files = [ExportedFile(**fields) for fields in json.loads(shelf.read(_note_name(task)))]
+    except FileNotFoundError:
+        return None
+    whole = all(shelf.size(file.path) == file.bytes for file in files)
+    return files if whole else None
+
+
+def _finish(task: ExportTask, shelf: Shelf, file: ParquetFile, day: str | None) -> ExportedFile:
+    """Make it durable under the name it is to have."""
+    written, unit = file.close(), task.unit
+    directory = partition_directory(unit.vhost, unit.queue, day)
+    name = file_name(unit.queue_id, written.first_seq, written.last_seq, task.node_id, task.export)
+    shelf.adopt(f"{directory}/{name}", file.path)
+    return ExportedFile(
+        path=f"{directory}/{name}",
+        vhost=unit.vhost,
+        queue=unit.queue,
+        queue_id=f"{unit.queue_id:016x}",
+        date=day,
+        **written._asdict(),
+    )
+
+
+def _note_name(task: ExportTask) -> str:
+    return f"{staging_folder(task.export)}/{task.name}.json"
+
+
+def by_day(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    """The batch by days on which messages were enqueued, in UTC."""
+    if not batch.num_rows:
+        return
+    days = pc.cast(batch.column("enqueued_at"), pa.date32(), safe=False)
+    unique = pc.unique(days).to_pylist()
+    for day in unique:
+        part = batch
+        if len(unique) > 1:
+            chosen = (
+                pc.is_null(days) if day is None else pc.equal(days, pa.scalar(day, pa.date32()))
+            )
+            part = batch.filter(pc.fill_null(chosen, False))
+        yield (day.isoformat() if isinstance(day, date) else None), part
+
+
+class Written(NamedTuple):
+    """What is in a file. Times are microseconds since 1970, None when nothing in it has one."""
+
+    rows: int
+    bytes: int
+    sha256: str
+    first_seq: int
+    last_seq: int
+    min_enqueued_us: int | None
+    max_enqueued_us: int | None
+    corrupt: int
+
+
+class ParquetFile:
+    """A file of messages, which has the columns `seq` and `enqueued_at` at least, under a name of
+    its own until it is whole. `corrupt_column` is there or not."""
+
+    def __init__(self, path: Path, schema: pa.Schema, codec: str, corrupt_column: str) -> None:
+        self.path = path
+        self._schema = schema
+        self._corrupt_column = corrupt_column
+        self._raw = path.open("wb")
+        self._hashed = HashedFile(self._raw)
+        self._sink = pa.PythonFile(self._hashed, mode="w")
+        steps = [name for name in schema.names if name in STEPS and _is_number(schema, name)]
+        words = [name for name in schema.names if name in WORDS]
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression=codec,
+            use_dictionary=words,
+            column_encoding=dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
+            write_statistics=words + steps,
+        )
+        self._batches: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
+        self._rows = self._corrupt = 0
+        self._seqs: list[tuple[int, int]] = []
+        self._times: list[tuple[int, int]] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._count(batch)
+        self._batches.append(batch)
+        self._waiting_bytes += batch.nbytes
+        self._waiting_rows += batch.num_rows
+        if self._waiting_bytes >= ROW_GROUP_BYTES or self._waiting_rows >= ROW_GROUP_ROWS:
+            self._write_group()
+
+    def close(self) -> Written:
+        """Make it whole; at least one row was written. Raises OSError."""
+        self._write_group()
+        self._writer.close()
+        self._raw.close()
+        return Written(
+            rows=self._rows,
+            bytes=self._hashed.size,
+            sha256=self._hashed.digest.hexdigest(),
+            first_seq=min(at for at, _ in self._seqs),
+            last_seq=max(at for _, at in self._seqs),
+            min_enqueued_us=min((at for at, _ in self._times), default=None),
+            max_enqueued_us=max((at for _, at in self._times), default=None),
+            corrupt=self._corrupt,
+        )
+
+    def abandon(self) -> None:
+        """Leave nothing behind unless it was moved to its place."""
+        self._raw.close()
+        self.path.unlink(missing_ok=True)
+
+    def _count(self, batch: pa.RecordBatch) -> None:
+        self._rows += batch.num_rows
+        seqs = pc.min_max(batch.column("seq")).as_py()
+        self._seqs.append((seqs["min"], seqs["max"]))
+        times = pc.min_max(pc.cast(batch.column("enqueued_at"), pa.int64())).as_py()
+        if times["min"] is not None:
+            self._times.append((times["min"], times["max"]))
+        if self._corrupt_column in batch.schema.names:
+            corrupt = batch.column(self._corrupt_column)
+            self._corrupt += batch.num_rows - corrupt.null_count
+
+    def _write_group(self) -> None:
+        if self._batches:
+            table = pa.Table.from_batches(self._batches, self._schema)
+            self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            self._batches = []
+            self._waiting_bytes = self._waiting_rows = 0
+
+
+def _is_number(schema: pa.Schema, name: str) -> bool:
+    kind = schema.field(name).type
+    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
+
+
+class HashedFile:
+    """A file that is only written to, and its SHA-256."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.digest = sha256()
+        self.size = 0
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        self._file.write(data)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def tell(self) -> int:
+        return self.size
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """The file is closed by who opened it, after it was synced."""

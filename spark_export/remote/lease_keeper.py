@@ -1,0 +1,106 @@
+"""Releases the snapshots that nodes made for a Spark application, when the application has ended.
+
+    python -m warren.spark_export.remote.lease_keeper DIRECTORY
+
+A node does not see the processes of another machine. So the driver's machine has one process like
+this for each application that reads from nodes: it waits for the end of the application's process
+and releases what was made for it. Where it is killed too, the leases of the snapshots end them.
+
+`DIRECTORY` has `owner.json`, the process that is waited for, and a file for each snapshot with the
+address and token of each of its parts; only its user may enter. The process holds the lock of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from warren.persist.pin_owner import Owner, decode_owner, has_ended
+from warren.persist.pins import locked
+from warren.spark_export.errors import SparkExportError, StoreRefused
+from warren.spark_export.node_urls import NodeAddress
+from warren.spark_export.remote.remote_node import NodeClient
+
+LOOK_EVERY_S: Final = 2.0
+
+OWNER_FILE: Final = "owner.json"
+
+
+def release_with(owner: Owner, parts: Iterable[tuple[NodeAddress, str, str]]) -> None:
+    """Have snapshots released when this process ends: address, id and token of each.
+
+    Raises `StoreRefused`, OSError.
+    """
+    directory = _directory(owner)
+    fields = [[asdict(address), snapshot, token] for address, snapshot, token in parts]
+    _write(directory / OWNER_FILE, list(owner))
+    _write(directory / f"{fields[0][1]}.json", fields)
+    with locked(directory) as ours:
+        if not ours:
+            return
+    # One that is started twice ends at once.
+    module = "warren.spark_export.remote.lease_keeper"
+    os.posix_spawn(
+        sys.executable,
+        [sys.executable, "-P", "-m", module, str(directory)],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
+            (os.POSIX_SPAWN_DUP2, 0, 1),
+            (os.POSIX_SPAWN_DUP2, 0, 2),
+        ],
+        setsid=True,
+    )
+
+
+def _directory(owner: Owner) -> Path:
+    base = Path(tempfile.gettempdir()) / f"warren-leases-{os.geteuid()}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    if base.stat().st_uid != os.geteuid():
+        raise StoreRefused(f"{base} belongs to another user")
+    directory = base / f"{owner.pid}-{owner.started}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return directory
+
+
+def _write(path: Path, fields: Any) -> None:
+    """Whoever reads it finds all of it, or nothing."""
+    unfinished = path.with_suffix(".new")
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(fields, file)
+    os.rename(unfinished, path)
+
+
+def keep(directory: Path) -> None:
+    """Wait for the end of the process, and release. Returns at once where that is done already."""
+    with locked(directory) as ours:
+        if not ours:
+            return
+        owner = decode_owner(json.loads((directory / OWNER_FILE).read_text("utf-8")))
+        while owner is not None and not has_ended(owner):
+            time.sleep(LOOK_EVERY_S)
+        for path in directory.glob("*.json"):
+            if path.name != OWNER_FILE:
+                _release(json.loads(path.read_text("utf-8")))
+        shutil.rmtree(directory)
+
+
+def _release(parts: Any) -> None:
+    for address, snapshot, token in parts:
+        # One that cannot be reached is released by its lease.
+        with suppress(SparkExportError):
+            client = NodeClient(NodeAddress(**address), f"Bearer {token}")
+            client.ask("DELETE", snapshot)
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]))

@@ -1,0 +1,330 @@
+"""Snapshots that nodes make: a `Store` over HTTP.
+
+In a cluster each node makes a snapshot of the queues that it leads; together they are one, a
+`RemoteSnapshot`, so that a mirrored queue is read once. They are taken one after the other: what is
+said of one moment holds for each queue, not for two that different nodes lead.
+
+Streams tell queues apart by the ids that the cluster has for them, since a queue that another node
+comes to lead has another id in that node's files.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from warren.persist.pin_owner import Owner
+from warren.spark_export.errors import (
+    CursorInUse,
+    OptionRefused,
+    SnapshotGone,
+    SparkExportError,
+    StoreRefused,
+)
+from warren.spark_export.node_urls import Login, NodeAddress
+from warren.spark_export.remote.lease_keeper import release_with
+from warren.spark_export.remote.remote_files import RemoteFiles
+from warren.spark_export.remote.remote_node import NodeClient, close_connections
+from warren.spark_export.snapshot.plan import QueueSelector
+from warren.spark_export.snapshot.snapshot_file import PinnedQueue, decode_queue
+from warren.spark_export.snapshot.unit import SnapshotFiles
+
+LOOKS_MAX: Final = 4
+"""At the leaders of queues, of which one may change while the others are asked."""
+
+RENEW_S: Final = 8.0
+"""A node takes a cursor from a stream that is silent for 30 seconds."""
+
+CURSOR_WAIT_S: Final = 35.0
+"""The stream that has it may have been killed just now."""
+
+CURSOR_LOOK_S: Final = 0.5
+
+Key = tuple[str, str]
+
+
+class Part(NamedTuple):
+    """What one node made. Can be pickled; needs no login."""
+
+    node: str
+    files: RemoteFiles
+
+    @property
+    def key(self) -> tuple[NodeAddress, str, str]:
+        """What it takes to release it: address, id and token."""
+        return self.files.address, self.files.snapshot, self.files.token
+
+
+@dataclass(frozen=True)
+class RemotePlace:
+    parts: tuple[Part, ...]
+
+    def open(self) -> RemoteSnapshot:
+        """Raises `SnapshotGone`, `StoreRefused`."""
+        return RemoteSnapshot([_Opened(part, _described(part)) for part in self.parts])
+
+
+class _Opened:
+    """A part, and what its node told of it."""
+
+    def __init__(self, part: Part, told: Any) -> None:
+        self.part = part
+        fields = told["snapshot"]
+        self.unreadable = int(fields["unreadable"])
+        self.queues = tuple(decode_queue(queue) for queue in fields["queues"])
+
+
+class RemoteSnapshot:
+    """A `PinnedStore` whose parts are at one node or several."""
+
+    def __init__(self, opened: Iterable[_Opened]) -> None:
+        opened = list(opened)
+        self.parts = tuple(one.part for one in opened)
+        self.queues: tuple[PinnedQueue, ...] = tuple(
+            queue for one in opened for queue in one.queues
+        )
+        self._unreadable = sum(one.unreadable for one in opened)
+        self._files = {queue.queue_id: one.part.files for one in opened for queue in one.queues}
+
+    @property
+    def name(self) -> str:
+        return ",".join(f"{part.node}!{part.files.snapshot}" for part in self.parts)
+
+    @property
+    def has_each_once(self) -> bool:
+        """False when a queue came to be led by another node while the nodes were asked."""
+        return len({queue.stream_id for queue in self.queues}) == len(self.queues)
+
+    @property
+    def place(self) -> RemotePlace:
+        return RemotePlace(self.parts)
+
+    def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
+        return self._files[queue.queue_id]
+
+    def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
+        return self._unreadable + sum(queue.unreadable for queue in queues)
+
+    def extend(self, lease_s: float) -> None:
+        for part in self.parts:
+            part.files.client.ask("PUT", part.files.snapshot, body={"lease_s": lease_s})
+
+    def release(self) -> None:
+        for part in self.parts:
+            with suppress(SnapshotGone):
+                part.files.client.ask("DELETE", part.files.snapshot)
+
+
+class RemoteStore:
+    """The nodes of a cluster, or one that is alone, of which `entries` are asked first."""
+
+    snapshot_every_s = 1.0
+    """A node makes a snapshot beside serving its clients."""
+
+    def __init__(self, entries: list[NodeAddress], login: Login) -> None:
+        self._entries = entries
+        self._login = login
+        self._cursors: dict[str, RemoteCursor] = {}
+
+    def create(
+        self,
+        selector: QueueSelector,
+        *,
+        lease_s: float,
+        with_state: bool,
+        cursor: str | None = None,
+        owner: Owner | None = None,
+    ) -> RemoteSnapshot:
+        """The snapshot is released when its `owner` ends (`lease_keeper.py`)."""
+        body = {
+            "vhost": selector.vhost,
+            "queues": None if selector.names is None else list(selector.names),
+            "pattern": selector.pattern,
+            "lease_s": lease_s,
+            "state": with_state,
+        }
+        if cursor is not None:
+            body |= {"cursor": cursor, "holder": self._cursors[cursor].taken()}
+        missing: set[Key] = set()
+        for _ in range(LOOKS_MAX):
+            snapshot, missing = self._try_create(body)
+            if not missing and snapshot.has_each_once:
+                if owner is not None:
+                    release_with(owner, [part.key for part in snapshot.parts])
+                return snapshot
+            snapshot.release()
+        if missing:
+            queue = min(missing)
+            raise StoreRefused(
+                f"no node that answers leads queue {queue[1]!r} in virtual host {queue[0]!r}; try"
+                " again when its leader is back"
+            )
+        raise StoreRefused("queues change their leaders faster than they are read; try again")
+
+    def _try_create(self, body: dict[str, Any]) -> tuple[RemoteSnapshot, set[Key]]:
+        """What all nodes made, and queues that each of them says another one leads."""
+        opened: list[_Opened] = []
+        here: set[Key] = set()
+        elsewhere: set[Key] = set()
+        try:
+            for address in self._nodes().values():
+                told = self._client(address).ask("POST", body=body)
+                opened.append(_Opened(_part(address, told), told))
+                here |= _keys(told["here"])
+                elsewhere |= _keys(told["elsewhere"])
+        except BaseException:
+            RemoteSnapshot(opened).release()
+            raise
+        return RemoteSnapshot(opened), elsewhere - here
+
+    def place_of(self, snapshot: Any) -> RemotePlace:
+        place: RemotePlace = snapshot.place
+        return place
+
+    def named(self, snapshot: str) -> RemoteSnapshot:
+        """The name of a snapshot, or its id at the node that is asked first."""
+        return self.open(snapshot)
+
+    def open(self, name: str) -> RemoteSnapshot:
+        nodes = self._nodes()
+        opened = []
+        for text in name.split(","):
+            node, _, snapshot = text.rpartition("!")
+            address = nodes.get(node) if node else next(iter(nodes.values()))
+            if address is None:
+                raise SnapshotGone(f"node {node}, which has snapshot {snapshot}, does not run")
+            told = self._client(address).ask("POST", snapshot, "token")
+            opened.append(_Opened(_part(address, told), told))
+        return RemoteSnapshot(opened)
+
+    def release(self, name: str) -> None:
+        nodes = self._nodes()
+        for text in name.split(","):
+            node, _, snapshot = text.rpartition("!")
+            # What is at a node that does not run goes with its lease, or its cursor.
+            if node in nodes:
+                with suppress(SnapshotGone, OptionRefused):
+                    told = self._client(nodes[node]).ask("POST", snapshot, "token")
+                    RemoteSnapshot([_Opened(_part(nodes[node], told), told)]).release()
+
+    def take_cursor(self, name: str, octets_max: int | None) -> RemoteCursor:
+        cursor = self._cursors[name] = RemoteCursor(self, name, octets_max)
+        return cursor
+
+    # Nodes
+
+    def nodes(self) -> dict[str, NodeClient]:
+        """A client of each node, with our login. Raises `StoreRefused`."""
+        return {node: self._client(address) for node, address in self._nodes().items()}
+
+    def _nodes(self) -> dict[str, NodeAddress]:
+        """Where the nodes are, by their names; that which answered first."""
+        entry, rows = self._ask_entries()
+        protocol = "https" if entry.tls else "http"
+        found: dict[str, NodeAddress] = {rows[0]["node"]: entry}
+        for row in rows[1:]:
+            if row["node"] not in found and row["protocol"] == protocol:
+                found[row["node"]] = replace(entry, host=row["host"], port=row["port"])
+        unreachable = {row["node"] for row in rows} - found.keys()
+        if unreachable:
+            raise StoreRefused(f"node {min(unreachable)} has no listener for {protocol}")
+        return found
+
+    def _ask_entries(self) -> tuple[NodeAddress, list[Any]]:
+        for at, address in enumerate(self._entries, 1):
+            try:
+                return address, self._client(address).ask("GET", "nodes")
+            except StoreRefused:
+                if at == len(self._entries):
+                    raise
+        raise AssertionError("there is one entry at least")
+
+    def _client(self, address: NodeAddress) -> NodeClient:
+        return NodeClient(address, self._login.authorization)
+
+
+class RemoteCursor:
+    """A cursor that nodes hold for us, as long as we say every few seconds that we are there."""
+
+    def __init__(self, store: RemoteStore, name: str, octets_max: int | None) -> None:
+        """Raises `CursorInUse`, `StoreRefused`."""
+        self._store = store
+        self._name = name
+        self._octets_max = octets_max
+        self._holder = secrets.token_hex(16)
+        self._left = threading.Event()
+        self._take_from_another()
+        threading.Thread(target=self._stay, name=f"cursor {name}", daemon=True).start()
+
+    def release_others(self, needed: Collection[str]) -> None:
+        for node, client in self._store.nodes().items():
+            ids = [
+                snapshot
+                for name in needed
+                for text in name.split(",")
+                for at, _, snapshot in [text.rpartition("!")]
+                if at == node
+            ]
+            self._ask(client, "release_others", needed=ids)
+
+    def why_gone(self, name: str) -> str | None:
+        nodes = self._store.nodes()
+        for text in name.split(","):
+            node, _, snapshot = text.rpartition("!")
+            if node in nodes:
+                why: str | None = self._ask(nodes[node], "why_gone", snapshot=snapshot)
+                if why is not None:
+                    return why
+        return None
+
+    def close(self) -> None:
+        self._left.set()
+        for client in self._store.nodes().values():
+            self._ask(client, "leave_cursor")
+
+    def taken(self) -> str:
+        """Who holds it, at every node there is now. Raises `CursorInUse`, `StoreRefused`."""
+        self._take()
+        return self._holder
+
+    def _take_from_another(self) -> None:
+        until = time.monotonic() + CURSOR_WAIT_S
+        while True:
+            try:
+                return self._take()
+            except CursorInUse:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(CURSOR_LOOK_S)
+
+    def _take(self) -> None:
+        for client in self._store.nodes().values():
+            self._ask(client, "take_cursor", octets_max=self._octets_max)
+
+    def _stay(self) -> None:
+        while not self._left.wait(RENEW_S):
+            # What is wrong the stream finds out itself, with the next that it asks.
+            with suppress(SparkExportError):
+                self._take()
+        close_connections()
+
+    def _ask(self, client: NodeClient, action: str, **more: Any) -> Any:
+        body = {"action": action, "holder": self._holder, **more}
+        return client.ask("POST", "cursors", self._name, body=body)["answer"]
+
+
+def _described(part: Part) -> Any:
+    return part.files.client.ask("GET", part.files.snapshot)
+
+
+def _part(address: NodeAddress, told: Any) -> Part:
+    return Part(told["node"], RemoteFiles(address, told["snapshot"]["id"], told["token"]))
+
+
+def _keys(pairs: Any) -> set[Key]:
+    return {(str(vhost), str(name)) for vhost, name in pairs}

@@ -1,0 +1,495 @@
+"""A client that only publishes: AMQP 0-9-1 as bytes in and bytes out, without a socket or a clock.
+
+    AWAITING_START -> AWAITING_TUNE -> AWAITING_OPEN_OK -> AWAITING_CHANNEL
+        -> (AWAITING_SELECT_OK, with confirms) -> READY
+        -> AWAITING_CHANNEL_CLOSE_OK -> AWAITING_CLOSE_OK -> CLOSED
+
+Who drives it gives it what was received and the time, sends what `data_to_send` returns, and calls
+`tick` when `deadline` says so. He sends publishes himself, whole and in order, after he has told
+`published` of them, and begins with none while `blocked` is not None.
+
+The n-th message on a channel has delivery tag n (RabbitMQ's publisher confirms). A message counts
+as unconfirmed until basic.ack names it, alone or among "all up to"; tags may come in any order.
+Whatever else becomes of a message is a failure of the whole: it is returned or nacked, the channel
+or the connection is closed, nothing comes in time. The first failure is in `failure`, as a text
+for people, and stays. Nothing a broker sends raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from pamqp import base, commands, frame, heartbeat
+from pamqp.common import FieldTable
+from pamqp.exceptions import PAMQPException
+
+from warren.spark_export.sink.encoded_rows import EncodedRows, Message
+from warren.spark_export.values.basic_properties import message_id
+
+CHANNEL: Final = 1
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+FRAME_BYTES_MAX: Final = 131_072
+"""What is asked for: RabbitMQ's default. A broker may want less, and has its way."""
+FRAME_OVERHEAD: Final = 8
+FRAME_END: Final = 0xCE
+REPLY_SUCCESS: Final = 200
+SILENCES_MAX: Final = 2
+"""Heartbeats of the broker's that may be missing in a row (4.2.7)."""
+
+CAPABILITIES: Final[FieldTable] = {
+    "authentication_failure_close": True,
+    "basic.nack": True,
+    "connection.blocked": True,
+    "publisher_confirms": True,
+}
+
+_ACK_START = struct.pack(">HH", 60, 80)
+_ACK = struct.Struct(">QB")
+_ACK_BYTES = 13
+_FRAME_HEADER = struct.Struct(">BHI")
+_FRAME_HEADER_BYTES = 7
+_METHOD, _CONTENT_HEADER, _CONTENT_BODY, _HEARTBEAT = 1, 2, 3, 8
+
+
+class Phase(Enum):
+    """What the broker has to send next."""
+
+    AWAITING_START = "connection.start"
+    AWAITING_TUNE = "connection.tune"
+    AWAITING_OPEN_OK = "connection.open-ok"
+    AWAITING_CHANNEL = "channel.open-ok"
+    AWAITING_SELECT_OK = "confirm.select-ok"
+    READY = "confirms"
+    AWAITING_CHANNEL_CLOSE_OK = "channel.close-ok"
+    AWAITING_CLOSE_OK = "connection.close-ok"
+    CLOSED = "nothing"
+
+
+OPENING = frozenset(
+    {
+        Phase.AWAITING_START,
+        Phase.AWAITING_TUNE,
+        Phase.AWAITING_OPEN_OK,
+        Phase.AWAITING_CHANNEL,
+        Phase.AWAITING_SELECT_OK,
+    }
+)
+ENDING = frozenset({Phase.AWAITING_CLOSE_OK, Phase.CLOSED})
+
+
+class Login(NamedTuple):
+    """As whom, and into which virtual host; the broker shows `purpose` among its connections."""
+
+    username: str
+    password: str
+    vhost: str
+    purpose: str
+
+
+class Patience(NamedTuple):
+    """Seconds without progress after which waiting is given up. `heartbeat_s` is what is asked
+    for, 0 for none; a broker that wants shorter ones has its way."""
+
+    confirm_s: float
+    connect_s: float
+    heartbeat_s: int
+
+
+class _Sent(NamedTuple):
+    """Rows number `first` to `end` of `rows` have the delivery tags from `tag` on."""
+
+    tag: int
+    rows: EncodedRows
+    first: int
+    end: int
+
+    @property
+    def tag_end(self) -> int:
+        return self.tag + self.end - self.first
+
+
+class PublisherProtocol:
+    """One connection with one channel."""
+
+    def __init__(self, login: Login, patience: Patience, *, confirms: bool, now: float) -> None:
+        self.phase = Phase.AWAITING_START
+        self.failure: str | None = None
+        self.blocked: str | None = None
+        """Why the broker wants no publishes now; None when it does."""
+        self.frame_max = FRAME_BYTES_MAX
+        self.heartbeat_s = 0
+        self._login = login
+        self._patience = patience
+        self._confirms = confirms
+        self._received = b""
+        self._to_send = [PROTOCOL_HEADER]
+        self._returned: commands.Basic.Return | None = None
+        self._sent: deque[_Sent] = deque()
+        self._first_unconfirmed = 1
+        self._next_tag = 1
+        self._confirmed_ahead: set[int] = set()
+        self._last_received = self._last_sent = self._last_progress = now
+
+    @property
+    def ready(self) -> bool:
+        """Whether publishes may be sent, unless `blocked`."""
+        return self.phase is Phase.READY
+
+    @property
+    def unconfirmed(self) -> int:
+        return self._next_tag - self._first_unconfirmed - len(self._confirmed_ahead)
+
+    def data_to_send(self) -> bytes:
+        """What has to be sent, between publishes; each octet once."""
+        data = b"".join(self._to_send)
+        self._to_send.clear()
+        return data
+
+    def sent(self, now: float) -> None:
+        """Octets have left."""
+        self._last_sent = now
+
+    def progressed(self, now: float) -> None:
+        """Octets of publishes have left."""
+        self._last_sent = self._last_progress = now
+
+    def published(self, rows: EncodedRows, first: int, end: int, now: float) -> None:
+        """Rows number `first` to `end` are being sent."""
+        if not self.unconfirmed:
+            self._last_progress = now
+        if self._confirms:
+            self._sent.append(_Sent(self._next_tag, rows, first, end))
+            self._next_tag += end - first
+
+    def close(self, now: float) -> None:
+        """Close the channel, then the connection. The broker answers to the first when it has
+        done with all that was published there, so what it returns has come by then."""
+        self._last_progress = now
+        if self.phase is Phase.READY and self.failure is None:
+            self.phase = Phase.AWAITING_CHANNEL_CLOSE_OK
+            self._send(commands.Channel.Close(REPLY_SUCCESS, "done", 0, 0), CHANNEL)
+        elif self.phase in (Phase.AWAITING_START, Phase.AWAITING_TUNE):
+            # Nothing is open yet that could be closed (4.2.2).
+            self.phase = Phase.CLOSED
+        elif self.phase not in ENDING:
+            self._close_connection()
+
+    def receive_eof(self, reason: str) -> None:
+        """Nothing more will come."""
+        if self.phase is Phase.AWAITING_TUNE:
+            reason += ", as some do who refuse a login"
+        if self.phase not in ENDING:
+            self._fail(f"the connection was lost: {reason}{self._at_stake()}")
+        self.phase = Phase.CLOSED
+
+    def deadline(self) -> float | None:
+        """When `tick` has to be called next; None when nothing is waited for."""
+        times = []
+        if self.heartbeat_s and self.phase is not Phase.CLOSED:
+            times.append(self._last_sent + self.heartbeat_s / 2)
+            times.append(self._last_received + SILENCES_MAX * self.heartbeat_s)
+        patience_s = self._patience_now()
+        if patience_s is not None:
+            times.append(self._last_progress + patience_s)
+        return min(times, default=None)
+
+    def tick(self, now: float) -> None:
+        """Time has passed."""
+        if self.phase in ENDING:
+            return
+        if self.heartbeat_s:
+            if now - self._last_received >= SILENCES_MAX * self.heartbeat_s:
+                self._fail(
+                    f"the broker was silent for {now - self._last_received:.0f} s, with heartbeats"
+                    f" every {self.heartbeat_s} s{self._at_stake()}"
+                )
+            if now - self._last_sent >= self.heartbeat_s / 2:
+                self._to_send.append(heartbeat.Heartbeat().marshal())
+                # Were it due until it has left, a socket that takes nothing would collect many.
+                self._last_sent = now
+        patience_s = self._patience_now()
+        if patience_s is not None and now - self._last_progress >= patience_s:
+            wanted = "a confirm" if self.ready else self.phase.value
+            self._fail(f"{wanted} did not come within {patience_s:g} s{self._at_stake()}")
+
+    def receive_data(self, data: bytes, now: float) -> None:
+        """Octets came."""
+        self._last_received = now
+        received = self._received + data if self._received else data
+        at, end = 0, len(received)
+        while end - at >= FRAME_OVERHEAD and self.phase is not Phase.CLOSED:
+            kind, channel, size = _FRAME_HEADER.unpack_from(received, at)
+            if kind == PROTOCOL_HEADER[0]:
+                self._break_off(f"the broker speaks another protocol: {received[at : at + 8]!r}")
+                break
+            if size + FRAME_OVERHEAD > self.frame_max:
+                self._break_off(f"a frame of {size + FRAME_OVERHEAD} octets, of {self.frame_max}")
+                break
+            stop = at + size + FRAME_OVERHEAD
+            if stop > end:
+                break
+            if received[stop - 1] != FRAME_END:
+                self._break_off(f"a frame ends in 0x{received[stop - 1]:02X}")
+                break
+            payload_at = at + _FRAME_HEADER_BYTES
+            if (
+                size == _ACK_BYTES
+                and kind == _METHOD
+                and channel == CHANNEL
+                and received.startswith(_ACK_START, payload_at)
+            ):
+                tag, multiple = _ACK.unpack_from(received, payload_at + 4)
+                self._receive_ack(tag, bool(multiple), now)
+            elif kind == _METHOD:
+                self._receive_method(received[at:stop], channel, now)
+            elif kind == _CONTENT_HEADER:
+                self._receive_content_header(received[payload_at : stop - 1])
+            elif kind not in (_CONTENT_BODY, _HEARTBEAT):
+                # The body of what is returned is known here.
+                self._break_off(f"a frame of type {kind}")
+            at = stop
+        self._received = received[at:] if self.phase is not Phase.CLOSED else b""
+
+    # Opening
+
+    def _receive_start(self, method: commands.Connection.Start, now: float) -> None:
+        mechanisms = str(method.mechanisms).split()
+        if "PLAIN" not in mechanisms:
+            self._break_off(f"the broker offers {' '.join(mechanisms)}, not PLAIN")
+            return
+        properties: FieldTable = {
+            "product": "Warren",
+            "platform": "Spark",
+            "connection_name": self._login.purpose,
+            "capabilities": CAPABILITIES,
+        }
+        response = f"\0{self._login.username}\0{self._login.password}"
+        self._send(commands.Connection.StartOk(properties, "PLAIN", response, "en_US"), 0)
+        self.phase = Phase.AWAITING_TUNE
+
+    def _receive_tune(self, method: commands.Connection.Tune, now: float) -> None:
+        # 0 is no limit, and no heartbeats.
+        self.frame_max = min(method.frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
+        asked = self._patience.heartbeat_s
+        self.heartbeat_s = min(asked, method.heartbeat or asked)
+        self._send(commands.Connection.TuneOk(CHANNEL, self.frame_max, self.heartbeat_s), 0)
+        self._send(commands.Connection.Open(self._login.vhost), 0)
+        self.phase = Phase.AWAITING_OPEN_OK
+
+    def _receive_open_ok(self, method: commands.Connection.OpenOk, now: float) -> None:
+        self._send(commands.Channel.Open(), CHANNEL)
+        self.phase = Phase.AWAITING_CHANNEL
+
+    def _receive_channel_open_ok(self, method: commands.Channel.OpenOk, now: float) -> None:
+        if self._confirms:
+            self._send(commands.Confirm.Select(), CHANNEL)
+            self.phase = Phase.AWAITING_SELECT_OK
+        else:
+            self.phase = Phase.READY
+
+    def _receive_select_ok(self, method: commands.Confirm.SelectOk, now: float) -> None:
+        self.phase = Phase.READY
+
+    # What becomes of messages
+
+    def _receive_ack(self, tag: int, multiple: bool, now: float) -> None:
+        if not self._known(tag, multiple):
+            self._break_off(f"an ack of tag {tag}, which was not waited for")
+            return
+        self._last_progress = now
+        ahead = self._confirmed_ahead
+        if multiple:
+            end = (tag or self._next_tag - 1) + 1
+            if ahead:
+                ahead -= {one for one in ahead if one < end}
+            self._first_unconfirmed = max(self._first_unconfirmed, end)
+        elif tag == self._first_unconfirmed:
+            self._first_unconfirmed += 1
+        else:
+            ahead.add(tag)
+        while self._first_unconfirmed in ahead:
+            ahead.remove(self._first_unconfirmed)
+            self._first_unconfirmed += 1
+        sent = self._sent
+        while sent and sent[0].tag_end <= self._first_unconfirmed:
+            sent.popleft()
+
+    def _receive_nack(self, method: commands.Basic.Nack, now: float) -> None:
+        tag = int(method.delivery_tag or 0)
+        if not self._known(tag, bool(method.multiple)):
+            self._break_off(f"a nack of tag {tag}, which was not waited for")
+            return
+        first = self._first_unconfirmed if method.multiple else tag
+        self._fail(f"{self._row(first)} was nacked: the broker did not take it")
+
+    def _receive_return(self, method: commands.Basic.Return, now: float) -> None:
+        self._returned = method
+
+    def _receive_content_header(self, payload: bytes) -> None:
+        returned, self._returned = self._returned, None
+        if self.phase in ENDING:
+            return
+        if returned is None:
+            self._break_off("a content header that belongs to nothing")
+            return
+        try:
+            identity = message_id(payload)
+        except ValueError as error:
+            self._break_off(str(error))
+            return
+        message = Message(str(returned.exchange), str(returned.routing_key or ""), identity)
+        self._fail(
+            f"{self._row_of(message)} was returned:"
+            f" {returned.reply_code} {returned.reply_text} ({message})"
+        )
+
+    def _known(self, tag: int, multiple: bool) -> bool:
+        """Whether the tag may be named: alone, if it is unconfirmed; as "all up to", if it was
+        used."""
+        if multiple:
+            return 0 <= tag < self._next_tag
+        return self._first_unconfirmed <= tag < self._next_tag and tag not in self._confirmed_ahead
+
+    def _row(self, tag: int) -> str:
+        """The message that has this tag, for a text."""
+        for sent in self._sent:
+            if sent.tag <= tag < sent.tag_end:
+                number = sent.first + tag - sent.tag
+                return f"row {sent.rows.first_row + number} ({sent.rows.message(number)})"
+        return f"the message with delivery tag {tag}"
+
+    def _row_of(self, message: Message) -> str:
+        """The first unconfirmed row that publishes such a message; basic.return has no tag, and
+        comes before the ack."""
+        for sent in self._sent:
+            for tag in range(max(sent.tag, self._first_unconfirmed), sent.tag_end):
+                number = sent.first + tag - sent.tag
+                if tag not in self._confirmed_ahead and sent.rows.message(number) == message:
+                    return f"row {sent.rows.first_row + number}"
+        return "a message"
+
+    def _at_stake(self) -> str:
+        """What of the unconfirmed messages has to be said when all is over."""
+        if not self.unconfirmed:
+            return ""
+        return (
+            f"; {self.unconfirmed} messages were not confirmed, the first of them is"
+            f" {self._row(self._first_unconfirmed)}"
+        )
+
+    # Blocking and closing
+
+    def _receive_blocked(self, method: commands.Connection.Blocked, now: float) -> None:
+        self.blocked = str(method.reason)
+
+    def _receive_unblocked(self, method: commands.Connection.Unblocked, now: float) -> None:
+        self.blocked = None
+        self._last_progress = now
+
+    def _receive_channel_close(self, method: commands.Channel.Close, now: float) -> None:
+        self._fail(
+            f"the broker closed the channel: {method.reply_code} {method.reply_text}"
+            f"{self._at_stake()}"
+        )
+        self._send(commands.Channel.CloseOk(), CHANNEL)
+
+    def _receive_channel_close_ok(self, method: commands.Channel.CloseOk, now: float) -> None:
+        self._close_connection()
+
+    def _receive_connection_close(self, method: commands.Connection.Close, now: float) -> None:
+        self._fail(
+            f"the broker closed the connection: {method.reply_code} {method.reply_text}"
+            f"{self._at_stake()}"
+        )
+        self._send(commands.Connection.CloseOk(), 0)
+        self.phase = Phase.CLOSED
+
+    def _receive_connection_close_ok(self, method: commands.Connection.CloseOk, now: float) -> None:
+        self.phase = Phase.CLOSED
+
+    def _close_connection(self) -> None:
+        self.phase = Phase.AWAITING_CLOSE_OK
+        self._send(commands.Connection.Close(REPLY_SUCCESS, "done", 0, 0), 0)
+
+    # All of it
+
+    def _receive_method(self, octets: bytes, channel: int, now: float) -> None:
+        try:
+            _, _, method = frame.unmarshal(octets)
+        except (PAMQPException, ValueError, LookupError, TypeError, struct.error) as error:
+            self._break_off(f"a method that cannot be read: {error}")
+            return
+        move = _MOVES.get(type(method))
+        if move is None or channel != move.channel:
+            self._break_off(f"{type(method).__name__} on channel {channel}")
+            return
+        if move.phase is None:
+            if self.phase not in ENDING or channel == 0:
+                move.receive(self, method, now)
+        elif move.phase is self.phase:
+            self._last_progress = now
+            move.receive(self, method, now)
+        elif self.phase is not Phase.AWAITING_CLOSE_OK:
+            self._break_off(f"{move.phase.value}, when {self.phase.value} was waited for")
+
+    def _patience_now(self) -> float | None:
+        """How long the broker may take for what is waited for; None when that is nothing, or
+        when it has said that it will not work for now."""
+        if self.phase in OPENING:
+            return self._patience.connect_s
+        if self.blocked is not None or self.phase in ENDING:
+            return None
+        if self.unconfirmed or self.phase is Phase.AWAITING_CHANNEL_CLOSE_OK:
+            return self._patience.confirm_s
+        return None
+
+    def _fail(self, text: str) -> None:
+        if self.failure is None:
+            self.failure = text
+
+    def _break_off(self, text: str) -> None:
+        """What the broker sent makes no sense; what follows cannot either."""
+        self._fail(f"the broker sent what was not to be expected: {text}{self._at_stake()}")
+        self.phase = Phase.CLOSED
+
+    def _send(self, method: base.Frame, channel: int) -> None:
+        self._to_send.append(frame.marshal(method, channel))
+
+
+class _Move(NamedTuple):
+    """A method is received on this channel, in this phase; None is any once it is open."""
+
+    channel: int
+    phase: Phase | None
+    receive: Callable[[PublisherProtocol, Any, float], None]
+
+
+_MOVES: Final[Mapping[type[Any], _Move]] = {
+    commands.Connection.Start: _Move(0, Phase.AWAITING_START, PublisherProtocol._receive_start),
+    commands.Connection.Tune: _Move(0, Phase.AWAITING_TUNE, PublisherProtocol._receive_tune),
+    commands.Connection.OpenOk: _Move(
+        0, Phase.AWAITING_OPEN_OK, PublisherProtocol._receive_open_ok
+    ),
+    commands.Channel.OpenOk: _Move(
+        CHANNEL, Phase.AWAITING_CHANNEL, PublisherProtocol._receive_channel_open_ok
+    ),
+    commands.Confirm.SelectOk: _Move(
+        CHANNEL, Phase.AWAITING_SELECT_OK, PublisherProtocol._receive_select_ok
+    ),
+    commands.Channel.CloseOk: _Move(
+        CHANNEL, Phase.AWAITING_CHANNEL_CLOSE_OK, PublisherProtocol._receive_channel_close_ok
+    ),
+    commands.Connection.CloseOk: _Move(
+        0, Phase.AWAITING_CLOSE_OK, PublisherProtocol._receive_connection_close_ok
+    ),
+    commands.Basic.Nack: _Move(CHANNEL, None, PublisherProtocol._receive_nack),
+    commands.Basic.Return: _Move(CHANNEL, None, PublisherProtocol._receive_return),
+    commands.Channel.Close: _Move(CHANNEL, None, PublisherProtocol._receive_channel_close),
+    commands.Connection.Blocked: _Move(0, None, PublisherProtocol._receive_blocked),
+    commands.Connection.Unblocked: _Move(0, None, PublisherProtocol._receive_unblocked),
+    commands.Connection.Close: _Move(0, None, PublisherProtocol._receive_connection_close),
+}

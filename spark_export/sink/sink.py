@@ -1,0 +1,145 @@
+"""DataFrames as messages: what Spark calls to write one to an exchange.
+
+A task publishes its rows in order over a connection of its own and returns when the broker has
+confirmed all of them; whatever else becomes of a message fails the task. Spark then runs the task
+again, and the messages that had arrived arrive once more: at least once. Each message has an id
+that is the same then,
+
+    <job>-<batch>-<partition>-<row>
+
+where the job of a stream is the id of its query, which its checkpoint keeps, and the batch is the
+micro-batch; of a DataFrame that is written once the job is the option `jobId`, or drawn anew for
+each write, and the batch is 0. Nothing can be taken back, so there is nothing to do on commit or
+abort.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from warren.spark_export.errors import OptionRefused, PublishFailed
+from warren.spark_export.sink.amqp_publisher import AmqpPublisher
+from warren.spark_export.sink.publish_frames import FrameEncoder
+from warren.spark_export.sink.sink_columns import SinkColumns
+from warren.spark_export.sink.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+"""Local properties that Spark sets for the tasks of a stream."""
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> MessageWriter:
+    """What `df.write` uses. Raises `OptionRefused` for what cannot be published so."""
+    if overwrite:
+        raise OptionRefused('what is published stays: write with mode("append")')
+    parsed = SinkOptions.parse(options)
+    columns = SinkColumns.of(schema, parsed)
+    # Drawn here, on the driver: a task that runs again has the same.
+    return MessageWriter(replace(parsed, job_id=parsed.job_id or uuid4().hex), columns)
+
+
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> MessageStreamWriter:
+    """What `df.writeStream` uses. Raises `OptionRefused` for what cannot be published so."""
+    if overwrite:
+        raise OptionRefused('what is published stays: write with outputMode("append")')
+    parsed = SinkOptions.parse(options)
+    return MessageStreamWriter(parsed, SinkColumns.of(schema, parsed))
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task has published."""
+
+    rows: int
+
+
+@dataclass(frozen=True)
+class MessageWriter(DataSourceArrowWriter):
+    """Pickled on the driver and sent to the tasks."""
+
+    options: SinkOptions
+    columns: SinkColumns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        return publish(iterator, self.options, self.columns)
+
+
+@dataclass(frozen=True)
+class MessageStreamWriter(DataSourceStreamArrowWriter):
+    """Pickled on the driver and sent to the tasks."""
+
+    options: SinkOptions
+    columns: SinkColumns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
+        return publish(iterator, self.options, self.columns)
+
+
+def publish(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, columns: SinkColumns
+) -> Published:
+    """Publish the rows of a task; on return all are confirmed. Raises `PublishFailed`."""
+    context = TaskContext.get()
+    assert context is not None, "Spark calls this in a task"
+    query = context.getLocalProperty(QUERY_ID)
+    job = options.job_id or query or ""
+    batch_number = context.getLocalProperty(BATCH_ID) or "0"
+    partition = context.partitionId()
+    try:
+        rows = publish_batches(
+            batches,
+            options,
+            columns,
+            id_prefix=f"{job}-{batch_number}-{partition}-",
+            purpose=f"Spark on {socket.gethostname()}: {job}, partition {partition}",
+        )
+    except PublishFailed as error:
+        raise PublishFailed(f"partition {partition}, {error}") from error
+    return Published(rows)
+
+
+def publish_batches(
+    batches: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    columns: SinkColumns,
+    *,
+    id_prefix: str,
+    purpose: str,
+) -> int:
+    """Publish all rows over a connection of their own, of which there is none without rows.
+
+    Returns how many there were, after all were confirmed. Raises `PublishFailed`.
+    """
+    first = next(batches, None)
+    while first is not None and not first.num_rows:
+        first = next(batches, None)
+    if first is None:
+        return 0
+    rows = 0
+    with AmqpPublisher(options, purpose=purpose) as publisher:
+        encoder = FrameEncoder(columns, options, id_prefix=id_prefix, frame_max=publisher.frame_max)
+        batch: pa.RecordBatch | None = first
+        while batch is not None:
+            for portion in encoder.encode(batch, rows):
+                publisher.publish(portion)
+            rows += batch.num_rows
+            batch = next(batches, None)
+        publisher.finish()
+    return rows

@@ -1,0 +1,381 @@
+"""The making of a snapshot: how is said in `snapshot.py`."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warren.core.ports import Key
+from warren.persist.check import definition_id, id_levels, open_store, queue_names
+from warren.persist.data_directory import DataDirectoryRefused
+from warren.persist.definitions_copy import read_definitions
+from warren.persist.filesystem import FileSystem, RealFileSystem
+from warren.persist.format import Harm, NewerStorage
+from warren.persist.pin_owner import Owner
+from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
+from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
+from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
+from warren.persist.recovery import STORE_DIRECTORY
+from warren.spark_export.errors import StoreRefused
+from warren.spark_export.snapshot.entries_view import EntriesView
+from warren.spark_export.snapshot.log_links import Linker, LogLinks
+from warren.spark_export.snapshot.node_state import Span, is_running, unacknowledged
+from warren.spark_export.snapshot.plan import ChoosesQueues
+from warren.spark_export.snapshot.snapshot_file import PinnedQueue, Snapshot, now_us, write_lease
+from warren.spark_export.snapshot.unit import (
+    ENTRY,
+    LOG_DIRECTORY,
+    QUEUES_DIRECTORY,
+    Entries,
+    entries_path,
+    load_entries,
+)
+
+log = logging.getLogger("warren.spark_export")
+
+SECOND_LOOKS_S = (0.0, 0.05, 0.2, 0.5, 1.0)
+"""Before each further look for entries that lead nowhere: a removal is in the journal at once, a
+deleted queue's definition after a commit."""
+
+AGAIN_S = (0.2, 1.0)
+"""Before a snapshot in which something looks damaged is taken from the beginning."""
+
+CREATE_TRIES_MAX = 10
+
+NO_WRITING = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class Creation:
+    """The making of one snapshot.
+
+    `filesystem`, `linker` and `pause` are there for tests that do something between two steps.
+    """
+
+    def __init__(
+        self,
+        data_directory: Path,
+        selector: ChoosesQueues,
+        lease_s: float,
+        directory: Path | None,
+        with_state: bool,
+        cursor: str | None = None,
+        owner: Owner | None = None,
+        *,
+        filesystem: FileSystem | None = None,
+        linker: Linker | None = None,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        # Tasks of Spark's may run somewhere else.
+        self._data_directory = data_directory.absolute()
+        self._store = self._data_directory / STORE_DIRECTORY
+        self._selector = selector
+        self._lease_s = lease_s
+        self._wanted_directory = directory
+        self._with_state = with_state
+        self._cursor = cursor
+        self._owner = owner
+        self._filesystem = filesystem or RealFileSystem()
+        self._linker = linker or Linker()
+        self._pause = pause
+        self._harms: set[tuple[Path, int]] = set()
+        self._nowhere = 0
+        self._running = True
+        # Levels that hold no messages.
+        self._hidden: set[int] = set()
+
+    def run(self) -> Snapshot:
+        node_id = read_node_id(self._data_directory)
+        try:
+            keys = self._select()
+            unacked = self._unacknowledged(set(keys))
+            with self._directory() as unfinished:
+                try:
+                    snapshot = self._take_whole(unfinished, node_id, keys, unacked)
+                    hand_over(unfinished, self._store)
+                    os.rename(unfinished, snapshot.directory)
+                except BaseException:
+                    shutil.rmtree(unfinished, ignore_errors=True)
+                    raise
+        except PermissionError as error:
+            raise StoreRefused(f"{error}; only the user who runs the node may read it") from error
+        except (DataDirectoryRefused, NewerStorage) as refusal:
+            raise StoreRefused(str(refusal)) from refusal
+        return snapshot
+
+    def _select(self) -> dict[int, Key]:
+        """The queues that are meant, by their ids."""
+        names = queue_names(self._data_directory, self._pause)
+        self._hidden = id_levels(self._data_directory, pause=self._pause)
+        vhosts = []
+        if self._selector.vhost is not None:
+            stored = read_definitions(self._data_directory, "vhost", pause=self._pause)
+            vhosts = [str(at.key[1]) for at in stored]
+        chosen = set(self._selector.select(names.values(), vhosts))
+        return {queue_id: key for queue_id, key in names.items() if key in chosen}
+
+    def _unacknowledged(self, queue_ids: set[int]) -> dict[int, list[Span]] | None:
+        """What is out for acknowledgement, by queue and level; None when nobody knows.
+
+        Before the index is read: a message that is acknowledged in between is in neither.
+        """
+        running = is_running(self._data_directory)
+        if running is False:
+            self._running = False
+            return {}
+        return unacknowledged(self._data_directory, queue_ids) if self._with_state else None
+
+    # Where it stands
+
+    @contextmanager
+    def _directory(self) -> Iterator[Path]:
+        """A new directory that nobody takes for a leftover."""
+        base = snapshots_base(self._store, self._wanted_directory)
+        sweep(base, now_us())
+        for _ in range(CREATE_TRIES_MAX):
+            stamp = datetime.fromtimestamp(time.time(), UTC).strftime("%Y%m%dT%H%M%SZ")
+            path = base / f"{stamp}-{secrets.token_hex(4)}{UNFINISHED}"
+            path.mkdir(mode=0o700)
+            with locked(path) as ours:
+                # Somebody who sweeps may be faster.
+                if ours:
+                    yield path
+                    return
+        raise OSError(f"directories in {base} are removed as soon as they are made")
+
+    # What is in it
+
+    def _take_whole(
+        self,
+        path: Path,
+        node_id: bytes,
+        keys: dict[int, Key],
+        unacked: dict[int, list[Span]] | None,
+    ) -> Snapshot:
+        """Beside a node that works, what looks damaged may have been on its way to the disk."""
+        for pause_s in AGAIN_S if self._running else ():
+            snapshot = self._take(path, node_id, keys, unacked)
+            if not snapshot.damage:
+                return snapshot
+            for name in (LOG_DIRECTORY, QUEUES_DIRECTORY):
+                shutil.rmtree(path / name)
+            self._harms.clear()
+            self._nowhere = 0
+            self._pause(pause_s)
+        return self._take(path, node_id, keys, unacked)
+
+    def _take(
+        self,
+        path: Path,
+        node_id: bytes,
+        keys: dict[int, Key],
+        unacked: dict[int, list[Span]] | None,
+    ) -> Snapshot:
+        created_us = now_us()
+        (path / LOG_DIRECTORY).mkdir(mode=0o700)
+        (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
+        view = self._look(node_id, lambda at: definition_id(at) in keys and at not in self._hidden)
+        found = sorted(view.queue_ids | keys.keys())
+        counts = {at: _save(path, at, view.entries(at)) for at in found}
+        links = LogLinks(
+            self._filesystem, self._store / STORE_LOG_DIRECTORY, path / LOG_DIRECTORY, self._linker
+        )
+        self._link(path, node_id, links, [at for at in found if counts[at]])
+        unreadable = Counter(self._queue_of(path) for path, _ in self._harms)
+        queues = [
+            _describe(path, at, keys[definition_id(at)], unacked, unreadable[at]) for at in found
+        ]
+        snapshot = Snapshot(
+            id=path.name.removesuffix(UNFINISHED),
+            directory=path.with_name(path.name.removesuffix(UNFINISHED)),
+            created_us=created_us,
+            expires_us=now_us() + int(self._lease_s * 1e6),
+            node_id=node_id.hex(),
+            # A level without messages says nothing, a queue does.
+            queues=tuple(at for at in queues if at.rows or at.queue_id in keys),
+            octets=sum(queue.octets for queue in queues),
+            log_octets=links.octets,
+            copied=links.copied,
+            lost=self._nowhere,
+            unreadable=sum(self._queue_of(path) not in keys for path, _ in self._harms),
+            cursor=self._cursor,
+            owner=self._owner,
+        )
+        write_lease(snapshot, path)
+        return snapshot
+
+    def _look(self, node_id: bytes, only: Callable[[int], bool]) -> EntriesView:
+        return EntriesView(self._filesystem, self._store, node_id, self._harmed, only)
+
+    def _harmed(self, path: Path, harm: Harm) -> None:
+        self._harms.add((path, harm.offset))
+
+    def _queue_of(self, path: Path) -> int | None:
+        """Whose index a file belongs to, with all its levels; None for what is of no one queue."""
+        if self._store / STORE_QUEUES_DIRECTORY not in path.parents:
+            return None
+        return definition_id(int(path.parent.name, 16))
+
+    def _link(self, path: Path, node_id: bytes, links: LogLinks, queue_ids: list[int]) -> None:
+        """Have the log files, and only entries that lead somewhere, or are damaged."""
+        lost: dict[int, Entries] = {}
+        for queue_id in queue_ids:
+            entries = load_entries(path, queue_id)
+            there = links.pin(entries)
+            if not there.all():
+                lost[queue_id] = entries[~there]
+                _save(path, queue_id, entries[there])
+        if lost:
+            for queue_id, entries in self._look_again(node_id, links, lost).items():
+                if len(entries):
+                    before = _load(path, queue_id)
+                    _save(
+                        path, queue_id, np.sort(np.concatenate([before, entries]), order="position")
+                    )
+
+    def _look_again(
+        self, node_id: bytes, links: LogLinks, lost: dict[int, Entries]
+    ) -> dict[int, Entries]:
+        """Those of the entries that lead nowhere which are in the index all the same.
+
+        Most have been removed meanwhile, and the index knows that by now. Others have their record
+        in a file that was written anew just then.
+        """
+        found: dict[int, list[Entries]] = {queue_id: [] for queue_id in lost}
+        lost = dict(lost)
+        for pause_s in SECOND_LOOKS_S if self._running else SECOND_LOOKS_S[:1]:
+            if pause_s:
+                self._pause(pause_s)
+            view = self._look(node_id, lost.__contains__)
+            for queue_id, entries in list(lost.items()):
+                entries = entries[_are_in(entries, view.entries(queue_id))]
+                there = links.pin(entries)
+                found[queue_id].append(entries[there])
+                lost[queue_id] = entries[~there]
+                if there.all():
+                    del lost[queue_id]
+            if not lost:
+                break
+        for queue_id, entries in lost.items():
+            self._nowhere += len(entries)
+            log.warning("messages_damaged queue=%016x messages=%d", queue_id, len(entries))
+            found[queue_id].append(entries)
+        return {queue_id: np.concatenate(parts) for queue_id, parts in found.items()}
+
+
+def _are_in(entries: Entries, others: Entries) -> NDArray[np.bool_]:
+    """Which of the entries the others have too, with the same place."""
+    if not len(others):
+        return np.zeros(len(entries), np.bool_)
+    at = np.searchsorted(others["position"], entries["position"])
+    at = np.minimum(at, len(others) - 1)
+    same: NDArray[np.bool_] = (others["position"][at] == entries["position"]) & (
+        others["place"][at] == entries["place"]
+    )
+    return same
+
+
+def _save(path: Path, queue_id: int, entries: Entries) -> int:
+    """Write the entries of a queue, if it has any; returns how many."""
+    file = entries_path(path, queue_id)
+    if len(entries):
+        # What is there may be mapped.
+        file.unlink(missing_ok=True)
+        np.save(file, entries, allow_pickle=False)
+    else:
+        file.unlink(missing_ok=True)
+    return len(entries)
+
+
+def _load(path: Path, queue_id: int) -> Entries:
+    """What `_save` wrote."""
+    if not entries_path(path, queue_id).exists():
+        return np.empty(0, ENTRY)
+    return load_entries(path, queue_id)
+
+
+def _describe(
+    path: Path,
+    queue_id: int,
+    key: Key,
+    unacked: dict[int, list[Span]] | None,
+    unreadable: int,
+) -> PinnedQueue:
+    entries = _load(path, queue_id)
+    rows = len(entries)
+    return PinnedQueue(
+        vhost=key[0],
+        name=key[1],
+        queue_id=queue_id,
+        rows=rows,
+        octets=int(entries["length"].sum(dtype=np.uint64)),
+        first_position=int(entries["position"][0]) if rows else None,
+        last_position=int(entries["position"][-1]) if rows else None,
+        unacked=None if unacked is None else tuple(unacked.get(queue_id, ())),
+        unreadable=unreadable,
+    )
+
+
+def snapshots_base(store: Path, wanted: Path | None) -> Path:
+    """Where snapshots of a store are to stand; made if it is not there.
+
+    Raises `StoreRefused`, OSError.
+    """
+    if wanted is not None:
+        return writable(wanted.absolute())
+    try:
+        return writable(store / PINS_DIRECTORY)
+    except OSError as error:
+        if error.errno not in NO_WRITING:
+            raise
+        base = Path(tempfile.gettempdir()) / f"warren-snapshots-{os.geteuid()}"
+        writable(base)
+        if base.stat().st_uid != os.geteuid():
+            raise StoreRefused(f"{base} belongs to another user; name a directory") from None
+        log.warning(
+            "snapshot_elsewhere directory=%s reason=%r: the node does not count it",
+            base,
+            str(error),
+        )
+        return base
+
+
+def hand_over(path: Path, store: Path) -> None:
+    """What root makes in the store of another user that user must be able to remove."""
+    owner = store.stat()
+    if os.geteuid() or not owner.st_uid or store not in path.parents:
+        return
+    os.chown(path.parent, owner.st_uid, owner.st_gid)
+    for directory, _, names in os.walk(path):
+        os.chown(directory, owner.st_uid, owner.st_gid)
+        if Path(directory).name != LOG_DIRECTORY:
+            for name in names:
+                os.chown(os.path.join(directory, name), owner.st_uid, owner.st_gid)
+
+
+def writable(directory: Path) -> Path:
+    """Make a directory, with its parents, and see whether one may write there. Raises OSError."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    return directory
+
+
+def read_node_id(data_directory: Path) -> bytes:
+    """The id of the node. Raises `StoreRefused`, OSError."""
+    try:
+        return open_store(data_directory)
+    except (DataDirectoryRefused, PermissionError) as refusal:
+        raise StoreRefused(str(refusal)) from refusal

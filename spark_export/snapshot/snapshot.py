@@ -1,0 +1,129 @@
+"""Snapshots of a store: made beside a node that works, and read without any care for it.
+
+How (docs/storage-format.md section 8): first the index is taken, then the log files that its
+entries lead to are linked. What was there before and is there after the snapshot is in it, whole.
+Between the two, messages are removed, and files with them:
+
+- a file that was written anew is found under its higher generation;
+- an entry whose record is not there any more, neither in a file nor in the table of one that was
+  written anew, is looked for in the index again. If it has gone there too it was removed
+  meanwhile, and is left out. If it stays, the message is damaged, and so it is in the snapshot: who
+  decodes it will say so.
+
+A snapshot is for reading within minutes or hours, on this machine. It is not synced; one that does
+not survive a power failure whole is not opened again.
+
+Nothing is locked, no LMDB transaction is held, and nothing is written but in the directory of the
+snapshot. That is `store/pins/<id>`, where the node looks after it (`warren.persist.pins`). Where
+nobody may write there, it is the directory the caller names, or one for temporary files, and a
+later snapshot there cleans up. Where no links can be made, files are copied.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from warren.persist.filesystem import RealFileSystem
+from warren.persist.pin_owner import Owner
+from warren.persist.pins import NAME, PINS_DIRECTORY, UNFINISHED, is_unfinished
+from warren.persist.recovery import STORE_DIRECTORY
+from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
+from warren.spark_export.snapshot.creation import Creation, read_node_id
+from warren.spark_export.snapshot.plan import ChoosesQueues
+from warren.spark_export.snapshot.snapshot_file import (
+    PinnedQueue,
+    Snapshot,
+    load_snapshot,
+    now_us,
+    utc_text,
+)
+from warren.spark_export.snapshot.unit import ENTRY, entries_path
+
+__all__ = [
+    "LEASE_S",
+    "PinnedQueue",
+    "Snapshot",
+    "create",
+    "list_snapshots",
+    "load_snapshot",
+    "open_snapshot",
+    "pins_directory",
+    "snapshot_path",
+]
+
+LEASE_S = 3600.0
+
+
+def create(
+    data_directory: Path,
+    selector: ChoosesQueues,
+    *,
+    lease_s: float = LEASE_S,
+    directory: Path | None = None,
+    with_state: bool = False,
+    cursor: str | None = None,
+    owner: Owner | None = None,
+) -> Snapshot:
+    """Make a snapshot of the durable queues that are selected; it is there when this returns.
+
+    It stands in the store, or below `directory` if one is given. `with_state` asks a node that runs
+    which messages are out for acknowledgement; of one that does not run, all are ready. With a
+    `cursor` it is wanted as long as that stands (`cursor.py`), whatever the lease says; with an
+    `owner` no longer than that process lives.
+
+    Raises `StoreRefused`, `QueueUnknown`, `OptionRefused`, OSError.
+    """
+    return Creation(data_directory, selector, lease_s, directory, with_state, cursor, owner).run()
+
+
+def open_snapshot(directory: Path) -> Snapshot:
+    """The snapshot at this directory. Raises `SnapshotGone`, `StoreRefused`, OSError."""
+    snapshot = load_snapshot(directory)
+    if snapshot.cursor is None and snapshot.expires_us <= now_us():
+        raise SnapshotGone(
+            f"the lease of snapshot {snapshot.id} ran out at {utc_text(snapshot.expires_us)}; take"
+            " a new one, with a longer lease if need be"
+        )
+    for queue in snapshot.queues:
+        if queue.rows:
+            _check_whole(snapshot.directory, queue)
+    return snapshot
+
+
+def list_snapshots(data_directory: Path) -> list[Snapshot]:
+    """Those that stand in the store, the oldest first, also when their lease has run out.
+
+    Raises `StoreRefused`, OSError.
+    """
+    read_node_id(data_directory)
+    pins = pins_directory(data_directory)
+    found = []
+    for name in RealFileSystem().names(pins):
+        if not is_unfinished(pins / name):
+            with suppress(SnapshotGone, StoreRefused):
+                found.append(load_snapshot(pins / name))
+    return sorted(found, key=lambda snapshot: (snapshot.created_us, snapshot.id))
+
+
+def snapshot_path(data_directory: Path, snapshot: str, elsewhere: Path | None = None) -> Path:
+    """Where the snapshot with this id stands. Raises `OptionRefused` for what is no id."""
+    if not NAME.fullmatch(snapshot) or snapshot.endswith(UNFINISHED):
+        raise OptionRefused(
+            f"{snapshot!r} is no id of a snapshot, such as 20260131T120000Z-89abcdef"
+        )
+    return (elsewhere or pins_directory(data_directory)) / snapshot
+
+
+def pins_directory(data_directory: Path) -> Path:
+    return data_directory / STORE_DIRECTORY / PINS_DIRECTORY
+
+
+def _check_whole(directory: Path, queue: PinnedQueue) -> None:
+    """Raises `SnapshotGone` when the entries are gone, or were cut by a power failure."""
+    try:
+        size = entries_path(directory, queue.queue_id).stat().st_size
+    except FileNotFoundError:
+        raise SnapshotGone.at(directory) from None
+    if size < queue.rows * ENTRY.itemsize:
+        raise SnapshotGone.cut(directory)

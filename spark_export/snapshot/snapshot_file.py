@@ -1,0 +1,263 @@
+"""What a snapshot is, and its file `snapshot.json`, which says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from warren.persist.pin_owner import Owner, decode_owner
+from warren.persist.pins import LEASE_FILE, UNFINISHED, locked, remove
+from warren.spark_export.errors import SnapshotGone, StoreRefused
+from warren.spark_export.snapshot.node_state import Span
+
+if TYPE_CHECKING:
+    from warren.spark_export.snapshot.unit import SnapshotFiles
+
+FORMAT = 1
+
+LEASE_S_MAX = 10 * 366 * 86400
+"""Ten years: who wants a snapshot for longer wants an export."""
+
+
+@dataclass(frozen=True)
+class PinnedQueue:
+    """What a snapshot has of one queue; positions are None when that is nothing.
+
+    A queue with priorities has one of these for each level in use, with ids that follow one
+    another, and positions of its own in each. `octets` are those of the records. `unacked` are
+    ranges of positions, end exclusive, that were out for acknowledgement just before the snapshot;
+    None when nobody knows. `unreadable` counts places in its index that could not be read.
+    `cluster_id` is the same at all nodes of a cluster, which `queue_id` is not; None where only one
+    node is read.
+    """
+
+    vhost: str
+    name: str
+    queue_id: int
+    rows: int
+    octets: int
+    first_position: int | None
+    last_position: int | None
+    unacked: tuple[Span, ...] | None
+    unreadable: int
+    cluster_id: int | None = None
+
+    @property
+    def stream_id(self) -> int:
+        """What streams tell it by from a queue of the same name that was deleted."""
+        return self.queue_id if self.cluster_id is None else self.cluster_id
+
+
+class PinnedStore(Protocol):
+    """What is read: a snapshot of this machine, or snapshots of the nodes of a cluster.
+
+    `name` is what a stream's offsets call it (`stores.Store.open`).
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def queues(self) -> tuple[PinnedQueue, ...]: ...
+
+    def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
+        """The files of one of its queues."""
+        ...
+
+    def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
+        """Places where messages of these queues may have been that are no rows."""
+        ...
+
+    def extend(self, lease_s: float) -> object:
+        """Want it for so many seconds from now on. Raises `SnapshotGone`, OSError."""
+        ...
+
+    def release(self) -> None:
+        """Remove it; no error when it is gone already. Raises OSError."""
+        ...
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A `PinnedStore` in a directory of this machine.
+
+    `node_id` as 32 hex digits. `octets` are those of all records.
+
+    `log_octets` are those of the files it holds, `copied` whether they are copies. `lost` counts
+    messages whose record is nowhere: they are in it, and who decodes will miss them. `unreadable`
+    counts places that could not be read in what is of no one queue: the journal and the
+    checkpoint. What was there, and in unreadable places of an index, is no row of any queue.
+    `cursor` is the name of that which keeps it, if one does; then `expires_us` says nothing. It is
+    not wanted any more when the process that is its `owner` has ended.
+    """
+
+    id: str
+    directory: Path
+    created_us: int
+    expires_us: int
+    node_id: str
+    queues: tuple[PinnedQueue, ...]
+    octets: int
+    log_octets: int
+    copied: bool
+    lost: int
+    unreadable: int
+    cursor: str | None = None
+    owner: Owner | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.directory)
+
+    def files_of(self, queue: PinnedQueue) -> SnapshotFiles:
+        from warren.spark_export.snapshot.unit import LocalFiles
+
+        return LocalFiles(self.directory)
+
+    @property
+    def rows(self) -> int:
+        return sum(queue.rows for queue in self.queues)
+
+    @property
+    def damage(self) -> int:
+        """Everything that is not as it was written, as far as that is known without the records."""
+        return self.lost + self.unreadable_in(self.queues)
+
+    def unreadable_in(self, queues: Iterable[PinnedQueue]) -> int:
+        return self.unreadable + sum(queue.unreadable for queue in queues)
+
+    def release(self) -> None:
+        remove(self.directory)
+
+    def extend(self, lease_s: float) -> Snapshot:
+        """That of a cursor is wanted anyhow."""
+        with locked(self.directory) as ours:
+            if not ours:
+                raise SnapshotGone.at(self.directory)
+            if self.cursor is not None:
+                return self
+            extended = replace(
+                # Whoever extends it wants it for its own sake.
+                self,
+                expires_us=now_us() + int(lease_s * 1e6),
+                owner=None,
+            )
+            try:
+                write_lease(extended, self.directory)
+            except FileNotFoundError:
+                # Whoever releases it does not ask for the lock.
+                raise SnapshotGone.at(self.directory) from None
+        return extended
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def load_snapshot(directory: Path) -> Snapshot:
+    """What stands at this directory; nobody has looked at its lease and its other files.
+
+    Raises `SnapshotGone`, `StoreRefused`, OSError.
+    """
+    try:
+        fields = json.loads((directory / LEASE_FILE).read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise SnapshotGone.at(directory) from None
+    except ValueError:
+        # It was whole when it was renamed.
+        raise SnapshotGone.cut(directory) from None
+    return _decode(fields, directory)
+
+
+def write_lease(snapshot: Snapshot, directory: Path) -> None:
+    fields = {
+        "format": FORMAT,
+        "id": snapshot.id,
+        "node_id": snapshot.node_id,
+        "created_us": snapshot.created_us,
+        "expires_us": snapshot.expires_us,
+        "octets": snapshot.octets,
+        "log_octets": snapshot.log_octets,
+        "copied": snapshot.copied,
+        "lost": snapshot.lost,
+        "unreadable": snapshot.unreadable,
+        "cursor": snapshot.cursor,
+        "owner": snapshot.owner,
+        "queues": [
+            {
+                "vhost": queue.vhost,
+                "name": queue.name,
+                "queue_id": f"{queue.queue_id:016x}",
+                "rows": queue.rows,
+                "octets": queue.octets,
+                "first_position": queue.first_position,
+                "last_position": queue.last_position,
+                "unacked": queue.unacked,
+                "unreadable": queue.unreadable,
+            }
+            for queue in snapshot.queues
+        ],
+    }
+    unfinished = directory / f"{LEASE_FILE}{UNFINISHED}"
+    unfinished.write_text(json.dumps(fields), "utf-8")
+    os.rename(unfinished, directory / LEASE_FILE)
+
+
+def _decode(fields: Any, directory: Path) -> Snapshot:
+    try:
+        if fields["format"] > FORMAT:
+            raise StoreRefused(
+                f"{directory} is a snapshot of format {fields['format']}, this version reads"
+                f" {FORMAT}"
+            )
+        queues = tuple(decode_queue(queue) for queue in fields["queues"])
+        return Snapshot(
+            id=fields["id"],
+            directory=directory,
+            created_us=fields["created_us"],
+            expires_us=fields["expires_us"],
+            node_id=fields["node_id"],
+            queues=queues,
+            octets=fields["octets"],
+            log_octets=fields["log_octets"],
+            copied=fields["copied"],
+            lost=fields["lost"],
+            unreadable=fields["unreadable"],
+            cursor=fields["cursor"],
+            owner=decode_owner(fields.get("owner")),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreRefused(f"{directory / LEASE_FILE} cannot be read: {error!r}") from None
+
+
+def decode_queue(fields: Any) -> PinnedQueue:
+    unacked = fields["unacked"]
+    return PinnedQueue(
+        vhost=fields["vhost"],
+        name=fields["name"],
+        queue_id=int(fields["queue_id"], 16),
+        rows=fields["rows"],
+        octets=fields["octets"],
+        first_position=fields["first_position"],
+        last_position=fields["last_position"],
+        unacked=None if unacked is None else tuple((start, end) for start, end in unacked),
+        unreadable=fields["unreadable"],
+        cluster_id=fields.get("cluster_id"),
+    )
+
+
+def now_us() -> int:
+    return int(time.time() * 1e6)
+
+
+def utc_text(us: int) -> str:
+    """A time for people."""
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,62 @@
+"""What Spark hands to a task that reads: picklable, and the same for batches and for streams.
+
+A partition costs Spark about 50 ms, whatever is in it. So small units of several queues share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from warren.spark_export.decode.message_state import Spans
+    from warren.spark_export.snapshot.filters import RowFilter
+    from warren.spark_export.snapshot.options import ReadOptions
+    from warren.spark_export.snapshot.snapshot_file import PinnedStore
+    from warren.spark_export.snapshot.unit import Unit
+
+
+class UnitPartition(InputPartition):
+    """Units, each with the positions of its queue that are out for acknowledgement, if known."""
+
+    def __init__(self, units: list[tuple[Unit, Spans | None]]) -> None:
+        super().__init__(units)
+
+    @property
+    def units(self) -> list[tuple[Unit, Spans | None]]:
+        units: list[tuple[Unit, Spans | None]] = self.value
+        return units
+
+
+def partitions_of(
+    snapshot: PinnedStore, units: list[Unit], options: ReadOptions
+) -> list[InputPartition]:
+    """Partitions that have all of the units, in order."""
+    from warren.spark_export.snapshot.plan import group_units
+
+    unacked = {queue.queue_id: queue.unacked for queue in snapshot.queues}
+    groups = group_units(
+        units, max_bytes=options.max_partition_bytes, min_groups=options.min_partitions
+    )
+    return [UnitPartition([(unit, unacked[unit.queue_id]) for unit in group]) for group in groups]
+
+
+def read_partition(
+    partition: InputPartition | None, schema: pa.Schema, options: ReadOptions, keep: RowFilter
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a partition, as `decode_unit` makes them."""
+    # Without any unit Spark makes a partition of its own.
+    if not isinstance(partition, UnitPartition):
+        return
+    import pyarrow
+
+    from warren.spark_export.decode.decode import decode_unit
+
+    # The other cores have tasks of their own.
+    pyarrow.set_cpu_count(1)
+    for unit, unacked in partition.units:
+        yield from decode_unit(unit, schema, options, unacked=unacked, keep=keep)

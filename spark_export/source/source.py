@@ -1,0 +1,224 @@
+"""`spark.read.format("warren")`: the queues of a data directory as a DataFrame.
+
+A snapshot is taken once for each `load()`, and every action of that DataFrame reads it; so they
+all see the same messages. Spark calls `schema()` once for each `load()`, and what is kept there
+stays with the source. With a schema of the user's own Spark does not call it; the snapshot is
+then taken by `reader()`, which is once for each DataFrame too, unless filters are pushed down:
+then each action plans anew and has a snapshot of its own. Name one (option `snapshot`) where that
+matters.
+
+A snapshot taken here lasts for `snapshot.LEASE_S` (option `leaseSeconds`), and no longer than the
+Spark application; later reads of the DataFrame fail with `SnapshotGone`. It is removed by the node,
+or by the next snapshot, when its lease has run out or the application has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from warren.persist.pin_owner import Owner, owner_of
+from warren.spark_export.decode.schema import (
+    Column,
+    arrow_schema,
+    columns,
+    columns_of,
+    spark_schema,
+)
+from warren.spark_export.errors import OptionRefused, SnapshotGone
+from warren.spark_export.snapshot.filters import EVERYTHING, Interval, Pushed, understand
+from warren.spark_export.snapshot.options import ReadOptions, parse_options
+from warren.spark_export.source.partition import partitions_of, read_partition
+
+FORMAT_NAME = "warren"
+
+WORKERS = "pyspark.sql.worker."
+"""Modules that are loaded in workers of the driver only."""
+
+FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.types import StructType
+
+    from warren.spark_export.sink.sink import MessageStreamWriter, MessageWriter
+    from warren.spark_export.snapshot.snapshot_file import PinnedQueue, PinnedStore
+    from warren.spark_export.snapshot.unit import Unit
+    from warren.spark_export.source.stores import Place
+    from warren.spark_export.source.stream import StreamReader
+
+
+class MessageStoreSource(DataSource):
+    """Registered by `register`, or found by Spark itself (`pyspark_warren`)."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._place: Place | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        options = parse_options(self.options)
+        schema = spark_schema(columns(options))
+        # A batch that names a cursor is refused; a stream has snapshots of its own.
+        if options.cursor is None:
+            self._place = find_place(options)
+        return schema
+
+    def reader(self, schema: StructType) -> BatchReader:
+        options = parse_options(self.options)
+        _check_batch(options)
+        chosen = columns_of(schema, options)
+        if self._place is None:
+            self._place = find_place(options)
+        wanted = options.filter_pushdown
+        pushdown = pushes_filters() if wanted is None else wanted
+        kind = PushdownBatchReader if pushdown else BatchReader
+        return kind(options.without_login(), chosen, self._place)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from warren.spark_export.source.stream import StreamReader
+
+        options = parse_options(self.options)
+        if "endingOffsets" in self.options:
+            raise OptionRefused("option endingOffsets is for batches; a stream has no end")
+        if self._place is not None and options.snapshot is None:
+            # It was for a batch, of which Spark did not say that it would be a stream.
+            with suppress(SnapshotGone):
+                self._place.open().release()
+        return StreamReader(options, columns_of(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
+        from warren.spark_export.sink.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MessageStreamWriter:
+        from warren.spark_export.sink.sink import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)
+
+
+class BatchReader(DataSourceReader):
+    """Reads the snapshot in this place."""
+
+    def __init__(self, options: ReadOptions, chosen: Iterable[Column], place: Place) -> None:
+        self._options = options
+        self._schema: pa.Schema = arrow_schema(chosen)
+        self._place = place
+        self._pushed = EVERYTHING
+
+    def partitions(self) -> list[InputPartition]:
+        snapshot = self._place.open()
+        units = plan(snapshot, self._options, self._pushed)
+        return partitions_of(snapshot, units, self._options)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        keep = self._pushed.row_filter(self._options)
+        yield from read_partition(partition, self._schema, self._options, keep)
+
+
+class PushdownBatchReader(BatchReader):
+    """The same, and filters leave out what need not be read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """All of them remain for Spark: what is read may be more than they ask for."""
+        self._pushed = understand(filters)
+        return filters
+
+
+def pushes_filters() -> bool:
+    """Whether Spark is about to push filters down, in this process.
+
+    Only the worker that does so may have a reader that takes filters: while the setting
+    `spark.sql.python.filterPushdown.enabled` is off, Spark refuses to read from one.
+    """
+    return FILTERS_WORKER in sys.modules
+
+
+def find_place(options: ReadOptions) -> Place:
+    """Where the snapshot is that the options name, or a new one of the queues they select.
+
+    Raises `OptionRefused`, `QueueUnknown`, `SnapshotGone`, `StoreRefused`, OSError.
+    """
+    from warren.spark_export.snapshot.plan import QueueSelector
+    from warren.spark_export.snapshot.snapshot import LEASE_S
+    from warren.spark_export.source.stores import store_of
+
+    store = store_of(options)
+    if options.snapshot is not None:
+        return store.place_of(store.named(options.snapshot))
+    snapshot = store.create(
+        QueueSelector(options.vhost, options.queues, options.queue_pattern),
+        with_state=options.wants_state,
+        lease_s=LEASE_S if options.lease_seconds is None else options.lease_seconds,
+        owner=session_process(),
+    )
+    return store.place_of(snapshot)
+
+
+def session_process() -> Owner | None:
+    """What lives as long as the Spark application: the process that started this one.
+
+    Spark calls a source in a worker of its driver. Such workers are started by a daemon that ends
+    with the application (`SparkEnv`), or by the driver's Java. None outside of a worker, where
+    nobody knows.
+    """
+    in_worker = any(name.startswith(WORKERS) for name in sys.modules)
+    return owner_of(os.getppid()) if in_worker else None
+
+
+def plan(snapshot: PinnedStore, options: ReadOptions, pushed: Pushed) -> list[Unit]:
+    """The units of a batch. Raises `QueueUnknown`, `RecordDamaged`, OSError."""
+    from warren.spark_export.snapshot.plan import (
+        QueueSelector,
+        check_named,
+        plan_units,
+        select_queues,
+    )
+    from warren.spark_export.snapshot.unreadable import check_unreadable
+
+    selector = QueueSelector(options.vhost, options.queues, options.queue_pattern)
+    selected = select_queues(snapshot, selector, taken_for_it=options.snapshot is None)
+    check_named("startingOffsets", options.starting_offsets, selected)
+    check_named("endingOffsets", options.ending_offsets, selected)
+    read = [queue for queue in selected if pushed.has_queue(queue.vhost, queue.name)]
+    check_unreadable(snapshot, read, options.mode)
+    return plan_units(
+        snapshot,
+        ((queue, _asked(queue, options) & pushed.seq) for queue in read),
+        max_bytes=options.max_partition_bytes,
+        min_units=options.min_partitions,
+    )
+
+
+def _asked(queue: PinnedQueue, options: ReadOptions) -> Interval:
+    """The positions that the options ask for."""
+    start = options.starting_offsets.of(queue.vhost, queue.name)
+    end = options.ending_offsets.of(queue.vhost, queue.name)
+    return Interval(
+        None if isinstance(start, str) else start, None if isinstance(end, str) else end
+    )
+
+
+def _check_batch(options: ReadOptions) -> None:
+    if "latest" in options.starting_offsets.bounds():
+        raise OptionRefused("option startingOffsets may not be latest in a batch")
+    if "earliest" in options.ending_offsets.bounds():
+        raise OptionRefused("option endingOffsets may not be earliest in a batch")
+    streaming: dict[str, Any] = {
+        "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
+        "cursor": options.cursor,
+    }
+    for name, value in streaming.items():
+        if value is not None:
+            raise OptionRefused(f"option {name} is for streams")

@@ -1,0 +1,336 @@
+"""`spark.readStream.format("warren")`: the queues of a data directory, followed while they grow.
+
+A batch is read from one snapshot, the one its end offset names. So it is the same rows whenever
+Spark reads it, also after the driver was killed, and whatever became of the messages and files in
+the meantime. A snapshot is read to its end before the next is taken. Spark asks for a later offset
+(`latestOffset`) when the batch before is done with for good; so a snapshot of which nothing is left
+then is released.
+
+A snapshot is kept for `STREAM_LEASE_S` after its last use, or, with a cursor, as long as that
+stands (`cursor.py`). Which snapshot of a cursor is needed is known when Spark has named an offset,
+the end of the batch that is to be run again, or the start of the next: it is that one, and those
+that were taken since the reader began. Others were left by a driver that was killed before it had
+noted the offset, and are released.
+
+What is consumed between two snapshots is in neither, and never read: that is no loss that could be
+noticed. What can be is a snapshot that is gone before it was read to its end: that is a `DataLost`,
+unless `failOnDataLoss` is false; then what is there still is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from warren.spark_export.decode.schema import Column, arrow_schema
+from warren.spark_export.errors import DataLost, OptionRefused, SnapshotGone
+from warren.spark_export.snapshot.filters import EVERYTHING, Interval
+from warren.spark_export.snapshot.options import Include, ReadOptions
+from warren.spark_export.snapshot.plan import QueueSelector, check_named, find_rows, plan_units
+from warren.spark_export.snapshot.snapshot import LEASE_S
+from warren.spark_export.snapshot.snapshot_file import PinnedQueue, PinnedStore
+from warren.spark_export.snapshot.unreadable import check_unreadable
+from warren.spark_export.source.partition import partitions_of, read_partition
+from warren.spark_export.source.stores import Store, StreamCursor, store_of
+from warren.spark_export.source.stream_offsets import (
+    StreamOffset,
+    StreamQueue,
+    Waiting,
+    advance,
+    octets_after,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("warren.spark_export")
+
+STREAM_LEASE_S: Final = 24 * 3600.0
+"""How long a driver may be away and find the snapshot of its unfinished batch; each use begins
+it anew."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives in a process of its own beside the driver, as long as the query."""
+
+    def __init__(self, options: ReadOptions, chosen: Iterable[Column]) -> None:
+        check_stream(options)
+        self._options = options
+        self._store: Store = store_of(options)
+        self._schema: pa.Schema = arrow_schema(chosen)
+        self._held: set[str] = set()
+        """Names of the snapshots that are to be released some day."""
+        self._cursor: StreamCursor | None = None
+        self._cursor_settled = False
+        self._available_now = False
+        self._target: str | None = None
+        """With `Trigger.AvailableNow` the snapshot to read, until its first batch is done."""
+        self._told_lost: set[str] = set()
+        self._newest: StreamOffset | None = None
+        self._lag = {"rows": 0, "octets": 0}
+        self._taken_at = -self._store.snapshot_every_s
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks need: they read with the token of a snapshot, not with a login."""
+        tasks = {"_options": self._options.without_login(), "_schema": self._schema}
+        return {**tasks, "_cursor": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._take_cursor()
+        starting = self._options.starting_offsets
+        if starting.bounds() == {"earliest"}:
+            return StreamOffset("", {}).to_json()
+        snapshot = self._create(LEASE_S, cursor=None)
+        try:
+            check_named("startingOffsets", starting, snapshot.queues)
+            following: dict[StreamQueue, int] = {}
+            for queue in snapshot.queues:
+                bound = starting.of(queue.vhost, queue.name)
+                if isinstance(bound, int):
+                    following[_key(queue)] = bound
+                elif bound == "latest" and queue.last_position is not None:
+                    following[_key(queue)] = queue.last_position + 1
+        finally:
+            snapshot.release()
+        return StreamOffset("", following).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._take_cursor()
+        self._available_now = True
+        self._target = self._take()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._take_cursor()
+        at = StreamOffset.from_json(start)
+        self._named(at)
+        if at.snapshot == self._target:
+            self._target = None
+        following = self._rest(at, limit) if at.snapshot else None
+        if following is None:
+            self._release_all_but(self._target)
+            if self._target is not None or not self._available_now:
+                following = self._begin(at, limit)
+        return start if following is None else following.to_json()
+
+    def _rest(self, at: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
+        """The next batch out of the same snapshot, whatever the limit is: what it has may be gone
+        from the queues. None when it has nothing more."""
+        try:
+            return self._advance(at, self._store.open(at.snapshot), limit)
+        except SnapshotGone as error:
+            if at.left:
+                self._lose(
+                    f"{at.left} messages of a snapshot had not been read", at.snapshot, error
+                )
+            return None
+
+    def _begin(self, at: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
+        """The first batch out of the next snapshot. None when it has nothing new."""
+        name = self._target or self._take()
+        try:
+            following = self._advance(at, self._store.open(name), limit)
+        except SnapshotGone as error:
+            self._lose("a snapshot had not been read", name, error)
+            self._held.discard(name)
+            name = self._take()
+            following = self._advance(at, self._store.open(name), limit)
+        if self._available_now:
+            self._target = None if following is None else name
+        if following is None:
+            self._release(name)
+        return following
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The newest that is known, and how much of it comes after the batch that was begun last:
+        `lag` has the messages, and the octets of their records."""
+        if self._newest is None:
+            return None
+        return {**self._newest.to_json(), "lag": self._lag}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begin, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        if begin.next == last.next:
+            return []
+        self._take_cursor()
+        self._named(last)
+        following = begin.next if last.first is None else last.first
+        snapshot = self._snapshot_of(last)
+        check_unreadable(snapshot, snapshot.queues, self._options.mode)
+        units = plan_units(
+            snapshot,
+            (
+                (queue, Interval(following.get(_key(queue)), last.next[_key(queue)]))
+                for queue in snapshot.queues
+                if _key(queue) in last.next
+            ),
+            max_bytes=self._options.max_partition_bytes,
+            min_units=self._options.min_partitions,
+        )
+        return partitions_of(snapshot, units, self._options)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        keep = EVERYTHING.row_filter(self._options)
+        yield from read_partition(partition, self._schema, self._options, keep)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is left to be done: `latestOffset` knows as much, and earlier."""
+
+    def stop(self) -> None:
+        """Called when the query has ended and the process does."""
+        if self._cursor is not None:
+            self._cursor.close()
+            self._cursor = None
+
+    def _advance(
+        self, start: StreamOffset, snapshot: PinnedStore, limit: ReadLimit
+    ) -> StreamOffset | None:
+        """The next batch out of this snapshot, None when it has nothing more.
+
+        Raises `SnapshotGone`, OSError.
+        """
+        snapshot.extend(STREAM_LEASE_S)
+        waiting = [_waiting(snapshot, queue, start.next) for queue in snapshot.queues]
+        self._newest = StreamOffset(
+            snapshot.name,
+            {
+                **start.next,
+                **{at.queue: int(at.positions[-1]) + 1 for at in waiting if len(at.positions)},
+            },
+        )
+        if not any(len(at.positions) for at in waiting):
+            self._lag = {"rows": 0, "octets": 0}
+            return None
+        following = advance(
+            start,
+            snapshot.name,
+            waiting,
+            max_rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            max_octets=self._octets_max(limit),
+        )
+        self._lag = {"rows": following.left, "octets": octets_after(following, waiting)}
+        return following
+
+    def _octets_max(self, limit: ReadLimit) -> int | None:
+        """Spark names one limit only; where both are options the other is kept as well."""
+        if isinstance(limit, ReadMaxBytes):
+            return int(limit.max_bytes)
+        return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
+
+    def _snapshot_of(self, end: StreamOffset) -> PinnedStore:
+        """That of a batch; where it is gone, and that is allowed, one of now."""
+        try:
+            return self._store.open(end.snapshot)
+        except SnapshotGone as error:
+            self._lose("a batch was not finished", end.snapshot, error)
+            return self._store.open(self._take())
+
+    def _lose(self, what: str, name: str, error: SnapshotGone) -> None:
+        """Go on without a snapshot, if that is allowed. Raises `DataLost`."""
+        why = None
+        if self._cursor is not None:
+            why = self._cursor.why_gone(name)
+        text = f"{what}, and messages of it may be gone: {why or error}"
+        if self._options.fail_on_data_loss:
+            raise DataLost(
+                f"{text}; with failOnDataLoss=false the stream goes on with what is there"
+            ) from error
+        if name not in self._told_lost:
+            self._told_lost.add(name)
+            log.warning("messages_lost reason=%r", text)
+
+    def _take_cursor(self) -> None:
+        """At the first of what Spark asks of the reader that lives with the query; those that plan
+        and read what it has found have no need of it. Raises `CursorInUse`."""
+        options = self._options
+        if options.cursor is not None and self._cursor is None:
+            self._cursor = self._store.take_cursor(options.cursor, options.cursor_max_bytes)
+
+    def _named(self, offset: StreamOffset) -> None:
+        """Spark has named this offset: its snapshot is held, and, if it is the first offset, no
+        other of an earlier life of the query is needed."""
+        if offset.snapshot:
+            self._held.add(offset.snapshot)
+        if self._cursor is not None and not self._cursor_settled:
+            self._cursor.release_others(self._held)
+            self._cursor_settled = True
+
+    def _take(self) -> str:
+        """A new snapshot, held; not too soon after the last one."""
+        pause_s = self._taken_at + self._store.snapshot_every_s - time.monotonic()
+        if pause_s > 0:
+            time.sleep(pause_s)
+        name = self._create(STREAM_LEASE_S, self._options.cursor).name
+        self._taken_at = time.monotonic()
+        self._held.add(name)
+        return name
+
+    def _create(self, lease_s: float, cursor: str | None) -> PinnedStore:
+        options = self._options
+        return self._store.create(
+            QueueSelector(options.vhost, options.queues, options.queue_pattern),
+            lease_s=lease_s,
+            with_state=options.wants_state,
+            cursor=cursor,
+        )
+
+    def _release_all_but(self, needed: str | None) -> None:
+        for name in sorted(self._held):
+            if name != needed:
+                self._release(name)
+
+    def _release(self, name: str) -> None:
+        self._held.discard(name)
+        self._store.release(name)
+
+
+def check_stream(options: ReadOptions) -> None:
+    """Raises `OptionRefused` for what is for batches only."""
+    batch: dict[str, bool] = {
+        "endingOffsets": options.ending_offsets.default != "latest"
+        or bool(options.ending_offsets.queues),
+        "endingTimestamp": options.ending_timestamp_us is not None,
+        "snapshot": options.snapshot is not None,
+    }
+    for name, given in batch.items():
+        if given:
+            raise OptionRefused(f"option {name} is for batches; a stream has no end")
+    if options.include != frozenset(Include):
+        raise OptionRefused(
+            "option include is for batches; a stream passes each message once, and would never come"
+            " back to what was left out"
+        )
+
+
+def _key(queue: PinnedQueue) -> StreamQueue:
+    return StreamQueue(queue.vhost, queue.name, queue.stream_id)
+
+
+def _waiting(
+    snapshot: PinnedStore, queue: PinnedQueue, following: Mapping[StreamQueue, int]
+) -> Waiting:
+    """What of the queue has not been read."""
+    if not queue.rows:
+        return Waiting(_key(queue), np.empty(0, np.uint64), np.empty(0, np.uint32))
+    files = snapshot.files_of(queue)
+    rows = find_rows(files, queue, Interval(following.get(_key(queue))))
+    entries = files.load_entries(queue.queue_id)[rows.first : rows.end]
+    return Waiting(_key(queue), entries["position"], entries["length"])

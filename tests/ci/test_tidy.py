@@ -1,0 +1,235 @@
+"""The house does not get worse: sizes of files and functions, and names that stand for one thing.
+
+What is above a bound today is listed with its size. It may shrink, and its number with it; nothing
+may grow, and nothing may join the list.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HOUSES = (
+    "amqp",
+    "backup",
+    "client",
+    "core",
+    "federation",
+    "mgmt",
+    "mirror",
+    "persist",
+    "shovel",
+    "spark_export",
+    "warren",
+)
+
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+PARAMETERS_MAX = 9
+
+LONG_FILES: dict[str, int] = {
+    "amqp/channel.py": 897,
+    "amqp/connection.py": 917,
+    "core/backing/variable_queue.py": 1091,
+    "core/queues/queue.py": 1258,
+    "core/vhosts/vhost.py": 1021,
+    "mirror/remote/remote_queue.py": 756,
+    "mirror/replication/leader.py": 860,
+    "mirror/replication/led_queue.py": 734,
+    "mirror/replication/mirroring.py": 1438,
+    "persist/format.py": 623,
+    "persist/queue_index.py": 1112,
+    "persist/storage.py": 650,
+    "spark_export/decode/decode.py": 619,
+    "warren/cluster.py": 698,
+    "warren/node.py": 797,
+}
+
+LONG_FUNCTIONS: dict[str, int] = {
+    "amqp/connection.py:Connection._read_frames": 68,
+    "amqp/properties.py:ordinary": 67,
+    "amqp/properties.py:scan": 63,
+    "amqp/publish_stream.py:serve_publishes": 128,
+    "core/node.py:Node.__init__": 63,
+    "core/queues/queue.py:Queue.__init__": 69,
+    "core/vhosts/vhost.py:VirtualHost.__init__": 68,
+    "mgmt/api/messages.py:get": 62,
+    "mgmt/api/overview.py:node_row": 70,
+    "mgmt/migrate/command.py:migrate": 61,
+    "mgmt/perf/stream.py:Stream._read_frames": 71,
+    "mirror/replication/mirroring.py:Mirroring.__init__": 80,
+    "persist/queue_index.py:QueueIndex.emit": 83,
+    "persist/storage.py:Storage.__init__": 161,
+    "spark_export/cli.py:run": 75,
+    "warren/conf_values.py:assemble": 90,
+    "warren/node.py:RunningNode._build": 148,
+}
+
+MANY_PARAMETERS: dict[str, int] = {
+    "amqp/server.py:Listener.__init__": 11,
+    "core/node.py:Node.__init__": 13,
+    "core/queues/queue.py:Queue.__init__": 10,
+    "core/vhosts/vhost.py:VirtualHost.__init__": 14,
+    "mirror/definitions/cluster_metadata.py:ClusterMetadata.open": 11,
+    "mirror/links/links.py:Links.__init__": 11,
+    "mirror/members/membership.py:Membership.open": 10,
+    "mirror/remote/placement.py:ClusterPlacement.__init__": 10,
+    "mirror/remote/queue_host.py:QueueHost._subscribe": 12,
+    "mirror/remote/remote_client.py:RemoteClient.subscribe": 10,
+    "mirror/remote/remote_client.py:RemoteConsumer.__init__": 10,
+    "mirror/replication/copy_here.py:CopyHere.__init__": 10,
+    "mirror/replication/mirroring.py:Mirroring.__init__": 12,
+    "persist/checkpoint.py:Checkpointer.__init__": 18,
+    "persist/combine.py:Combiner.__init__": 13,
+    "persist/journal.py:Journal.__init__": 10,
+    "persist/queue_index.py:Surroundings.__init__": 10,
+    "persist/second_copy.py:SecondCopy.__init__": 10,
+    "persist/storage.py:Storage.__init__": 17,
+    "spark_export/snapshot/creation.py:Creation.__init__": 11,
+    "warren/management.py:Management.__init__": 15,
+    "warren/message_storage.py:MessageStorage.start": 12,
+    "warren/node.py:RunningNode.__init__": 13,
+    "warren/node.py:RunningNode._build": 10,
+}
+
+SHARED_NAMES: dict[str, int] = {
+    "Ack": 2,
+    "Address": 2,
+    "Audience": 2,
+    "Blocked": 3,
+    "Broker": 2,
+    "Call": 2,
+    "CardFiles": 2,
+    "Confirmed": 2,
+    "Connection": 2,
+    "Consumer": 2,
+    "Death": 2,
+    "Ended": 2,
+    "Ending": 2,
+    "Ends": 2,
+    "Event": 2,
+    "Exchange": 2,
+    "Failed": 2,
+    "Fetched": 2,
+    "Found": 3,
+    "FrameError": 2,
+    "Histogram": 2,
+    "Holding": 2,
+    "Introduction": 2,
+    "Joined": 2,
+    "Kept": 2,
+    "Kind": 3,
+    "Link": 2,
+    "Links": 2,
+    "Listed": 2,
+    "Listener": 2,
+    "Login": 3,
+    "LoginRefused": 2,
+    "Member": 3,
+    "Message": 2,
+    "Observer": 2,
+    "Opened": 2,
+    "Options": 2,
+    "Outcome": 3,
+    "Page": 2,
+    "Phase": 3,
+    "Piece": 3,
+    "Place": 3,
+    "Plan": 3,
+    "Published": 2,
+    "Refusal": 4,
+    "Refused": 3,
+    "Reply": 2,
+    "Result": 2,
+    "Role": 2,
+    "Rows": 2,
+    "Session": 2,
+    "Settlement": 2,
+    "Shown": 2,
+    "Status": 2,
+    "Step": 3,
+    "Target": 3,
+    "Transaction": 2,
+    "Turns": 2,
+    "Unreadable": 3,
+    "User": 2,
+    "Wanted": 2,
+    "Window": 3,
+    "Worker": 2,
+}
+"""Classes that have the name of another one, and how many there are of each."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The modules of the broker by their paths, without the links in `warren/`."""
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+        for house in HOUSES
+        for path in sorted((ROOT / house).rglob("*.py"))
+        if not any(parent.is_symlink() for parent in path.parents)
+    }
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path, module in modules().items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                for inner in node.body:
+                    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                        yield f"{path}:{node.name}.{inner.name}", inner
+        for node in module.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path}:{node.name}", node
+
+
+def long_files() -> dict[str, int]:
+    lines = {path: len((ROOT / path).read_text().splitlines()) for path in modules()}
+    return {path: count for path, count in lines.items() if count > FILE_LINES_MAX}
+
+
+def long_functions() -> dict[str, int]:
+    lines = {name: (node.end_lineno or 0) - node.lineno + 1 for name, node in functions()}
+    return {name: count for name, count in lines.items() if count > FUNCTION_LINES_MAX}
+
+
+def many_parameters() -> dict[str, int]:
+    """Those without a decorator: of a command of the command line, each is one of its options."""
+    counts = {
+        name: len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+        for name, node in functions()
+        if not node.decorator_list or "classmethod" in ast.unparse(node.decorator_list[0])
+    }
+    return {name: count for name, count in counts.items() if count > PARAMETERS_MAX}
+
+
+def shared_names() -> dict[str, int]:
+    paths: dict[str, list[str]] = defaultdict(list)
+    for path, module in modules().items():
+        for node in module.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                paths[node.name].append(path)
+    return {name: len(found) for name, found in paths.items() if len(found) > 1}
+
+
+@pytest.mark.parametrize(
+    ("found", "known"),
+    [
+        pytest.param(long_files, LONG_FILES, id="lines of a file"),
+        pytest.param(long_functions, LONG_FUNCTIONS, id="lines of a function"),
+        pytest.param(many_parameters, MANY_PARAMETERS, id="parameters of a function"),
+        pytest.param(shared_names, SHARED_NAMES, id="classes of one name"),
+    ],
+)
+def test_nothing_gets_larger(found: Callable[[], dict[str, int]], known: dict[str, int]) -> None:
+    now = found()
+    grown = {name: size for name, size in now.items() if size > known.get(name, 0)}
+    assert not grown, "make it smaller, rather than the bound larger"
+    shrunk = {name: now.get(name, 0) for name, size in known.items() if now.get(name, 0) < size}
+    assert not shrunk, "well done; put the new numbers into this file"

@@ -1,0 +1,176 @@
+"""The topic trie against a matcher that tries every way to read a pattern."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warren.core.exchanges import topic
+from warren.core.exchanges.binding import Binding
+from warren.core.exchanges.topic import TopicTrie, words_of
+
+
+def binding(pattern: str, queue: str = "q") -> Binding:
+    return Binding("topic", "queue", queue, pattern, {})
+
+
+def fits(pattern: list[str], words: list[str]) -> bool:
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(fits(pattern[1:], words[skipped:]) for skipped in range(len(words) + 1))
+    if not words or pattern[0] not in ("*", words[0]):
+        return False
+    return fits(pattern[1:], words[1:])
+
+
+some_words = st.sampled_from(["a", "b", "ab", "", "A", "a*"])
+routing_keys = st.lists(some_words, max_size=6).map(".".join)
+patterns = st.lists(st.one_of(some_words, st.sampled_from(["*", "#"])), max_size=5).map(".".join)
+
+
+@given(st.lists(patterns, max_size=12), st.lists(routing_keys, min_size=1, max_size=5))
+def test_the_trie_matches_what_the_plain_matcher_matches(
+    bound: list[str], published: list[str]
+) -> None:
+    trie = TopicTrie()
+    for pattern in bound:
+        trie.add(binding(pattern))
+    for routing_key in published:
+        matched = [found.routing_key for found in trie.match(routing_key)]
+        expected = {p for p in bound if fits(words_of(p), words_of(routing_key))}
+        assert sorted(matched) == sorted(expected)
+
+
+@given(st.lists(patterns, max_size=12), st.lists(routing_keys, min_size=1, max_size=12))
+def test_it_matches_the_same_when_hardly_anything_is_kept(
+    bound: list[str], published: list[str]
+) -> None:
+    trie = TopicTrie()
+    for pattern in bound:
+        trie.add(binding(pattern))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "KEPT_MAX", 2)
+        for routing_key in published:
+            matched = [found.routing_key for found in trie.match(routing_key)]
+            expected = {p for p in bound if fits(words_of(p), words_of(routing_key))}
+            assert sorted(matched) == sorted(expected)
+
+
+def test_what_is_kept_grows_with_the_bindings_and_not_with_the_keys() -> None:
+    trie = TopicTrie()
+    for pattern in ("orders.#", "orders.*.created", "#.urgent", "a.b.c"):
+        trie.add(binding(pattern))
+    for number in range(5000):
+        assert len(trie.match(f"orders.{number}.created")) == 2
+        assert len(trie.match(f"{number}.{number}.urgent")) == 1
+        assert not trie.match(f"a.{number}.c")
+    assert len(trie._reached) < 30
+    assert sum(len(reached.after) for reached in trie._reached.values()) < 30
+
+
+def test_keys_that_fit_the_same_patterns_get_the_same_answer() -> None:
+    trie = TopicTrie()
+    trie.add(binding("orders.#"))
+    first = trie.match("orders.1.created")
+    assert trie.match("orders.2.deleted") is first
+    trie.add(binding("orders.*.created"))
+    assert len(trie.match("orders.1.created")) == 2
+
+
+@given(st.lists(patterns, unique=True, max_size=12), st.data())
+def test_removing_bindings_leaves_the_others_and_at_last_nothing(
+    bound: list[str], data: st.DataObject
+) -> None:
+    trie = TopicTrie()
+    for pattern in bound:
+        trie.add(binding(pattern))
+    left = list(bound)
+    for pattern in data.draw(st.permutations(bound)):
+        trie.remove(binding(pattern))
+        left.remove(pattern)
+        routing_key = data.draw(routing_keys)
+        matched = [found.routing_key for found in trie.match(routing_key)]
+        expected = [p for p in left if fits(words_of(p), words_of(routing_key))]
+        assert sorted(matched) == sorted(expected)
+        assert bool(trie) == bool(left)
+
+
+@given(st.lists(patterns, max_size=6), patterns)
+def test_removing_what_is_not_bound_changes_nothing(bound: list[str], other: str) -> None:
+    trie = TopicTrie()
+    for pattern in bound:
+        trie.add(binding(pattern))
+    trie.remove(binding(other, "another queue"))
+    for pattern in bound:
+        words = ["a" if word in ("*", "#") else word for word in words_of(pattern)]
+        assert binding(pattern) in trie.match(".".join(words))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "routing_key", "matches"),
+    [
+        ("a.*.b", "a..b", True),
+        ("*.*", "a.", True),
+        ("*.*", ".", True),
+        ("*", "", False),
+        ("#", "", True),
+        ("", "", True),
+        ("", ".", False),
+        ("#.#", "", True),
+        ("a.#", "a", True),
+        ("#.a", "a", True),
+        ("a.#.#.b", "a.b", True),
+        ("a*", "ab", False),
+        ("a*", "a*", True),
+        ("a.b", "a.B", False),
+        ("*", "#", True),
+        ("a", "*", False),
+        ("a.b", "#", False),
+    ],
+)
+def test_words_and_wildcards(pattern: str, routing_key: str, matches: bool) -> None:
+    trie = TopicTrie()
+    trie.add(binding(pattern))
+    assert bool(trie.match(routing_key)) is matches
+
+
+def test_bindings_of_one_pattern_come_in_the_order_they_were_added() -> None:
+    trie = TopicTrie()
+    for queue in ("c", "a", "b"):
+        trie.add(binding("x.#", queue))
+    assert [found.destination for found in trie.match("x.y")] == ["c", "a", "b"]
+
+
+def seconds_for(trie: TopicTrie, routing_key: str) -> float:
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(200):
+            trie.match(routing_key)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def test_ten_thousand_bindings_do_not_slow_a_match() -> None:
+    few, many = TopicTrie(), TopicTrie()
+    few.add(binding("stock.*.7"))
+    few.add(binding("#.7"))
+    for number in range(5000):
+        many.add(binding(f"stock.*.{number}"))
+        many.add(binding(f"#.{number}"))
+    assert len(many.match("stock.nyse.7")) == 2
+    assert seconds_for(many, "stock.nyse.7") < 10 * seconds_for(few, "stock.nyse.7")
+
+
+def test_patterns_of_many_wildcards_do_not_explode() -> None:
+    trie = TopicTrie()
+    for count in range(1, 60):
+        trie.add(binding(".".join(["#", "a"] * count)))
+        trie.add(binding(".".join(["#"] * count)))
+    start = time.perf_counter()
+    assert len(trie.match(".".join(["a"] * 120 + ["b"]))) == 59
+    assert time.perf_counter() - start < 2

@@ -1,0 +1,202 @@
+"""The filter language: what it finds, what it says of bad filters, and that its work is bounded."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warren.amqp.properties import AmqpContentCodec, encode_properties
+from warren.core.field import from_json
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_filter import (
+    LENGTH_MAX,
+    NESTING_MAX,
+    SEARCHED_BYTES,
+    TESTS_MAX,
+    FilterTooSlow,
+    InvalidFilter,
+    MessageState,
+    Subject,
+    parse_filter,
+)
+
+NOW_S = 1_000_000.0
+BODY = b'{"order": {"id": 7, "items": [{"sku": "a-1"}, {"sku": "b-2"}], "paid": true}, "note": "x"}'
+HEADERS = {
+    "tenant": "acme",
+    "try": 3,
+    "urgent": True,
+    "x-death": [{"queue": "orders", "reason": "rejected"}],
+    "odd name": "yes",
+}
+
+
+def subject(
+    body: bytes = BODY, state: MessageState = MessageState.READY, **properties: Any
+) -> Subject:
+    given = {"content_type": "application/json", "timestamp": int(NOW_S) - 7200, **properties}
+    header = encode_properties(len(body), given, from_json(HEADERS))
+    envelope = Envelope("shop", "orders.eu.new", header, True, 0, None)
+    message = Message(envelope, body, 42)
+    return Subject(message, state, AmqpContentCodec(), NOW_S)
+
+
+def found(text: str, **named: Any) -> bool:
+    return parse_filter(text)(subject(**named))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        'routing_key = "orders.eu.new"',
+        "routing_key = 'orders.eu.new'",
+        'routing_key like "orders.*.new"',
+        'routing_key like "*"',
+        'routing_key like "orders*eu*"',
+        'routing_key matches "^orders[.](eu|us)"',
+        'exchange in ("mail", "shop")',
+        "size = 90",
+        "size < 1kb",
+        "size >= 0.01kb and size <= 1MB",
+        "age > 1h and age < 3h",
+        "age = 7200",
+        "position = 42",
+        'state = "ready"',
+        "not redelivered",
+        "redelivered = false",
+        'content_type = "application/json"',
+        "not message_id exists",
+        "message_id != 'x'",
+        'headers.tenant = "acme"',
+        "headers.try > 2 and headers.try < 4",
+        "headers.urgent",
+        "headers.urgent = true",
+        "headers.x-death exists",
+        'headers.x-death[0].queue = "orders"',
+        'headers."odd name" = "yes"',
+        'headers contains "tenant"',
+        "json.order.id = 7",
+        "json.order.id = 7.0",
+        "json.order.paid",
+        'json.order.items[1].sku = "b-2"',
+        'body contains "a-1"',
+        'body like "{*}"',
+        'size = 1 or exchange = "shop"',
+        'exchange = "shop" or size = 1 and size = 2',
+        'not (exchange = "other" or size = 1)',
+        'exchange = "shop" AND NOT size = 1',
+    ],
+)
+def test_filters_that_find_the_message(text: str) -> None:
+    assert found(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'routing_key = "orders"',
+        'routing_key like "orders.*.old"',
+        'routing_key like "new*orders"',
+        'routing_key like "orders.eu.new*w"',
+        'routing_key matches "^eu"',
+        "size > 1kb",
+        "age > 3h",
+        'state = "unacked"',
+        "redelivered",
+        "message_id exists",
+        'message_id = ""',
+        "message_id < 'z'",
+        "headers.try = '3'",
+        "headers.urgent = 1",
+        "headers.tenant > 1",
+        "headers.x-death[1].queue exists",
+        "headers.tenant.name exists",
+        "json.order.items[0].sku = 'b-2'",
+        "json.order.none exists",
+        "json[0] exists",
+        'body contains "A-1"',
+        '(exchange = "shop" or size = 1) and size = 2',
+    ],
+)
+def test_filters_that_do_not(text: str) -> None:
+    assert not found(text)
+
+
+def test_bodies_that_are_no_json_have_no_json() -> None:
+    for body in (b"", b"{", b"\xff\xfe", b"[" * 100_000):
+        assert not found("json exists", body=body)
+    assert found("json exists", body=b"null")
+
+
+def test_an_unacknowledged_message_and_one_without_a_timestamp() -> None:
+    assert found('state = "unacked"', state=MessageState.UNACKED)
+    bare = Envelope("", "q", encode_properties(0, {}, None), False, 0, None)
+    without = Subject(Message(bare, b"", 0), MessageState.READY, AmqpContentCodec(), NOW_S)
+    assert not parse_filter("age > 0")(without) and not parse_filter("age <= 0")(without)
+    assert not parse_filter("headers exists")(without)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "expected"),
+    [
+        ("size >", 7, "a number, true, false or a text in quotation marks"),
+        ("siz > 1", 1, "one of the fields position, state"),
+        ('exchange = "x', 12, "ends with the same quotation mark"),
+        ("size > 1h", 8, "a number with one of b, kb, mb, gb"),
+        ("priority > 1kb", 12, "a number alone"),
+        ("(size = 1", 10, "')'"),
+        ("size = 1 size = 2", 10, "'and', 'or' or the end"),
+        ("and size = 1", 1, "one of the fields"),
+        ("= 1", 1, "a field, 'not' or '('"),
+        ("size # 1", 6, "a field, a value or an operator"),
+        ("exchange in 'a'", 13, "'('"),
+        ("exchange in ('a' 'b')", 18, "')'"),
+        ("body contains 1", 15, "a text in quotation marks"),
+        ("headers.", 9, "a name"),
+        ("headers[a]", 9, "a number, 0 being the first"),
+        ("exchange matches '('", 18, "a regular expression ("),
+        ("not " * (NESTING_MAX + 1) + "redelivered", 4 * NESTING_MAX + 1, "at most 32 levels"),
+        ("redelivered or " * TESTS_MAX + "json", 15 * TESTS_MAX + 1, "at most 64 tests"),
+        (" " * (LENGTH_MAX + 1), LENGTH_MAX + 1, "4096 characters at most"),
+    ],
+)
+def test_a_bad_filter_says_where_and_what_was_expected(text: str, at: int, expected: str) -> None:
+    with pytest.raises(InvalidFilter) as raised:
+        parse_filter(text)
+    assert raised.value.text.startswith(f"filter, character {at}: expected ")
+    assert expected in raised.value.text
+
+
+@given(st.text(max_size=60) | st.text(alphabet="()'\"ab=<> .[]0.notandor", max_size=60))
+def test_every_text_is_a_filter_or_is_refused(text: str) -> None:
+    try:
+        test = parse_filter(text)
+    except InvalidFilter as refused:
+        assert 0 <= refused.at <= len(text)
+    else:
+        assert test(subject()) in (True, False)
+
+
+def test_what_is_searched_is_bounded() -> None:
+    large = b"x" * SEARCHED_BYTES + b"needle"
+    assert not found('body contains "needle"', body=large)
+    assert not found("json exists", body=b'"' + large + b'"')
+    began = time.process_time()
+    assert not found("body like '" + "*x" * 2000 + "*y*'", body=large)
+    assert time.process_time() - began < 1
+    assert not found("body matches 'x'", body=large)
+
+
+def test_a_pattern_that_takes_too_long_is_refused_when_it_has() -> None:
+    test = parse_filter("headers.slow matches '^(a|a?)+$'")
+    header = encode_properties(0, {}, from_json({"slow": "a" * 500 + "b"}))
+    slow = Message(Envelope("", "", header, False, 0, None), b"", 0)
+    with pytest.raises(FilterTooSlow, match="takes too long"):
+        for _ in range(1000):
+            test(Subject(slow, MessageState.READY, AmqpContentCodec(), NOW_S))

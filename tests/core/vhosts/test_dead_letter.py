@@ -1,0 +1,261 @@
+"""Dead letters: what becomes of them, and that they come to rest."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from manual_clock import ManualClock
+
+from warren.amqp.properties import AmqpContentCodec
+from warren.core.backing.backing_queue import BackingSpec
+from warren.core.backing.memory_queue import MemoryQueue
+from warren.core.field import LONG_MAX, Field, Table, long, longstr
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.vhosts.dead_letter import carbon_copies, dead_lettered, goes_in_circles
+from warren.core.vhosts.vhost import VirtualHost
+
+CODEC = AmqpContentCodec()
+SOMEBODY = TracedClient("connection", 1, "user")
+
+
+def envelope(headers: Table | None = None, key: str = "key", exchange: str = "x") -> Envelope:
+    headers = headers or {}
+    copies = carbon_copies(headers, "CC")
+    return Envelope(exchange, key, CODEC.content_header(1, headers), True, 3, None, copies)
+
+
+def died(
+    of: Envelope, reason: str = "expired", queue: str = "q", **settings: Any
+) -> tuple[Envelope, tuple[str, ...], Table]:
+    chosen = QueueSettings(**({"dead_letter_exchange": "dlx"} | settings))
+    return dead_lettered(of, queue, reason, chosen, 1_700_000_000.9, CODEC)
+
+
+def deaths(headers: Table) -> list[tuple[str, str, int]]:
+    return [
+        (
+            entry.value["queue"].value.decode(),
+            entry.value["reason"].value.decode(),
+            entry.value["count"].value,
+        )
+        for entry in headers["x-death"].value
+    ]
+
+
+class TestHeaders:
+    def test_the_first_death_is_told_in_full(self) -> None:
+        dead, keys, headers = died(envelope({"CC": Field("A", [longstr("copy")])}))
+        assert headers["x-death"].value[0].value == {
+            "count": long(1),
+            "reason": longstr("expired"),
+            "queue": longstr("q"),
+            "time": Field("T", 1_700_000_000),
+            "exchange": longstr("x"),
+            "routing-keys": Field("A", [longstr("key"), longstr("copy")]),
+        }
+        assert headers["x-first-death-reason"] == longstr("expired")
+        assert headers["x-first-death-queue"] == longstr("q")
+        assert headers["x-first-death-exchange"] == longstr("x")
+        assert keys == ("key", "copy")
+        assert (dead.exchange, dead.routing_key, dead.persistent, dead.priority) == (
+            "dlx", "key", True, 3
+        )  # fmt: skip
+
+    def test_deaths_stand_newest_first_and_the_same_one_is_counted(self) -> None:
+        dead, _, _ = died(envelope(), queue="a")
+        dead, _, _ = died(dead, queue="b", reason="rejected")
+        dead, _, headers = died(dead, queue="a")
+        assert deaths(headers) == [("a", "expired", 2), ("b", "rejected", 1)]
+        assert list(headers["x-death"].value[0].value) == sorted(headers["x-death"].value[0].value)
+        assert headers["x-first-death-queue"] == longstr("a")
+        assert CODEC.headers(dead.header) == headers
+
+    def test_copies_are_remembered_from_death_to_death(self) -> None:
+        dead, _, _ = died(envelope({"CC": Field("A", [longstr("copy")])}), queue="a")
+        _, keys, _ = died(dead, queue="b")
+        assert keys == ("key", "copy")
+
+    def test_a_key_of_its_own_replaces_all_others(self) -> None:
+        dead, keys, headers = died(
+            envelope({"CC": Field("A", [longstr("copy")])}), dead_letter_routing_key="new"
+        )
+        assert (dead.routing_key, keys) == ("new", ("new",))
+        assert "CC" not in headers
+
+    def test_a_key_longer_than_the_wire_takes_is_cut(self) -> None:
+        dead, _, _ = died(envelope(), dead_letter_routing_key="é" * 200)
+        assert dead.routing_key == "é" * 127
+
+    def test_a_count_at_the_end_of_its_range_stays_there(self) -> None:
+        death = {"queue": longstr("q"), "reason": longstr("expired"), "count": long(LONG_MAX)}
+        _, _, headers = died(envelope({"x-death": Field("A", [Field("F", death)])}))
+        assert deaths(headers) == [("q", "expired", LONG_MAX)]
+
+    @pytest.mark.parametrize("count", [longstr("5"), Field("d", 5.0), Field("V", None)])
+    def test_a_count_that_is_no_integer_begins_anew(self, count: Field) -> None:
+        death = {"queue": longstr("q"), "reason": longstr("expired"), "count": count}
+        _, _, headers = died(envelope({"x-death": Field("A", [Field("F", death)])}))
+        assert deaths(headers) == [("q", "expired", 1)]
+
+    def test_several_of_a_kind_become_one(self) -> None:
+        death = Field("F", {"queue": longstr("q"), "reason": longstr("expired")})
+        other = Field("F", {"queue": longstr("o"), "reason": longstr("expired")})
+        _, _, headers = died(envelope({"x-death": Field("A", [death, other, death])}))
+        assert deaths(headers) == [("q", "expired", 3), ("o", "expired", 1)]
+        assert "x-first-death-queue" not in headers
+
+    @pytest.mark.parametrize("field", [longstr("x"), long(1), Field("F", {}), Field("V", None)])
+    def test_a_header_of_another_type_counts_as_no_death(self, field: Field) -> None:
+        _, _, headers = died(envelope({"x-death": field}))
+        assert deaths(headers) == [("q", "expired", 1)]
+
+    def test_copies_that_are_no_strings_are_passed_over(self) -> None:
+        field = Field("A", [long(1), longstr("a"), Field("V", None), longstr("b")])
+        assert carbon_copies({"CC": field}, "CC") == ("a", "b")
+        assert carbon_copies({"CC": longstr("a")}, "CC") == ()
+        assert carbon_copies({}, "CC") == ()
+
+
+class TestCircles:
+    @pytest.mark.parametrize(
+        ("history", "reason", "circles"),
+        [
+            ([], "expired", False),
+            ([("q", "expired")], "expired", True),
+            ([("q", "expired")], "rejected", False),
+            ([("other", "expired")], "expired", False),
+            ([("other", "expired"), ("q", "maxlen")], "expired", True),
+            ([("other", "rejected"), ("q", "maxlen")], "expired", False),
+            ([("q", "rejected")], "expired", False),
+            ([("q", "expired"), ("other", "rejected")], "expired", True),
+        ],
+    )
+    def test_a_queue_it_died_in_since_the_last_rejection_is_left_out(
+        self, history: list[tuple[str, str]], reason: str, circles: bool
+    ) -> None:
+        entries = [
+            Field("F", {"queue": longstr(queue), "reason": longstr(why)}) for queue, why in history
+        ]
+        assert goes_in_circles({"x-death": Field("A", entries)}, "q", reason) is circles
+
+
+def add_queue(vhost: VirtualHost, name: str, **arguments: Field) -> Queue:
+    vhost.declare_queue(
+        name,
+        durable=False,
+        exclusive_owner=None,
+        auto_delete=False,
+        arguments={f"x-{key.replace('_', '-')}": value for key, value in arguments.items()},
+    )
+    return vhost.queues[name]
+
+
+def dying(to: str, **arguments: Field) -> dict[str, Field]:
+    """Arguments of a queue whose dead letters go to the queue of that name."""
+    return {
+        "dead_letter_exchange": longstr(""), "dead_letter_routing_key": longstr(to), **arguments
+    }  # fmt: skip
+
+
+def publish(vhost: VirtualHost, queue: str, body: bytes = b"x") -> None:
+    header = struct.pack(">HHQH", 60, 0, len(body), 0)
+    vhost.publish(Envelope("", queue, header, False, 0, None), body, (queue,))
+
+
+class TestInAVirtualHost:
+    def test_a_message_that_expires_in_its_own_circle_is_gone(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        queue = add_queue(vhost, "q", **dying("q", message_ttl=long(10)))
+        publish(vhost, "q")
+        clock.advance(1)
+        assert len(queue) == 0
+        assert not clock.timers
+
+    def test_full_queues_in_a_circle_come_to_rest(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        for name, to in (("a", "b"), ("b", "c"), ("c", "a")):
+            add_queue(vhost, name, **dying(to, max_length=long(1)))
+        for number in range(5):
+            publish(vhost, "a", b"%d" % number)
+            clock.settle()
+        heads = [vhost.queues[name].get(True, SOMEBODY) for name in "abc"]
+        assert [message.body for message in heads if message] == [b"4", b"3", b"2"]
+
+    def test_a_chain_of_deaths_may_be_longer_than_the_stack(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        depth = sys.getrecursionlimit() // 3
+        for number in range(depth):
+            add_queue(vhost, f"q{number}", **dying(f"q{number + 1}", max_length=long(0)))
+        last = add_queue(vhost, f"q{depth}")
+        publish(vhost, "q0")
+        clock.settle()
+        message = last.get(True, SOMEBODY)
+        assert message is not None
+        assert len(deaths(CODEC.headers(message.envelope.header))) == depth
+
+    def test_without_an_exchange_there_they_are_dropped(self, vhost: VirtualHost) -> None:
+        queue = add_queue(vhost, "q", dead_letter_exchange=longstr("nowhere"), max_length=long(0))
+        publish(vhost, "q")
+        assert len(queue) == 0
+
+    def test_rejected_messages_die_oldest_first(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        graves = add_queue(vhost, "graves")
+        queue = add_queue(vhost, "q", **dying("graves"))
+        for number in range(4):
+            publish(vhost, "q", b"%d" % number)
+        got: list[Message] = []
+        while (message := queue.get(False, SOMEBODY)) is not None:
+            got.append(message)
+        queue.reject(got[::-1])
+        clock.settle()
+        bodies = [message.body for message in iter(lambda: graves.get(True, SOMEBODY), None)]
+        assert bodies == [b"0", b"1", b"2", b"3"]
+        assert queue.unacked == 0
+
+    def test_nothing_dies_of_a_purge_or_a_deletion(self, vhost: VirtualHost) -> None:
+        graves = add_queue(vhost, "graves")
+        queue = add_queue(vhost, "q", **dying("graves"))
+        publish(vhost, "q")
+        queue.purge()
+        publish(vhost, "q")
+        vhost.delete_queue(queue)
+        assert len(graves) == 0
+
+    def test_what_a_queue_drops_when_it_comes_back_finds_bindings_and_queues(
+        self,
+        vhost: VirtualHost,
+        restarted: Callable[..., VirtualHost],
+        clock: ManualClock,
+    ) -> None:
+        for name, arguments in (("a", {**dying("z"), "max_length": long(1)}), ("z", {})):
+            vhost.declare_queue(
+                name,
+                durable=True,
+                exclusive_owner=None,
+                auto_delete=False,
+                arguments={f"x-{key.replace('_', '-')}": of for key, of in arguments.items()},
+            )
+        again = restarted(with_three_messages)
+        clock.settle()
+        assert {name: len(queue) for name, queue in again.queues.items()} == {"a": 1, "z": 3 + 2}
+
+
+def with_three_messages(spec: BackingSpec) -> MemoryQueue:
+    """What a queue finds when it comes back."""
+    backing = MemoryQueue()
+    for _ in range(3):
+        header = struct.pack(">HHQH", 60, 0, 1, 0)
+        backing.publish(Envelope("", "a", header, True, 0, None), b"x", None, None, 0)
+    return backing

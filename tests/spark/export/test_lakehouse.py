@@ -1,0 +1,363 @@
+"""Exports that are appended to Delta and Iceberg tables: each message once, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from exporting import CONTENT_HEADER, export, rows_of, wish
+from stored_node import ORDERS, StoredNode, fill
+
+pytest.importorskip("deltalake")
+pytest.importorskip("pyiceberg")
+
+from lake_tables import (
+    choice_of,
+    configure_catalog,
+    copies,
+    files_of,
+    read_table,
+)
+
+from warren.core.definitions.records import QueueRecord
+from warren.core.ports import Write
+from warren.mgmt.command_line import warren
+from warren.spark_export import cli
+from warren.spark_export.decode.schema import arrow_schema, columns
+from warren.spark_export.errors import OptionRefused, TableRefused
+from warren.spark_export.export.delta_table import DeltaLakeTable, address
+from warren.spark_export.export.export import begin, finish, tasks
+from warren.spark_export.export.lake_table import (
+    DELTA,
+    ICEBERG,
+    TableChoice,
+    TableFile,
+    open_table,
+)
+from warren.spark_export.export.manifest import Manifest
+from warren.spark_export.export.parquet import export_unit
+from warren.spark_export.snapshot.options import parse_options
+
+HERE = Path(__file__).parent
+DAY_S = 86_400
+
+both = pytest.mark.parametrize("kind", [DELTA, ICEBERG])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[StoredNode]:
+    node = fill(tmp_path / "node", CONTENT_HEADER)
+    yield node
+    node.die()
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of the table; the catalog is beside it."""
+    configure_catalog(monkeypatch, tmp_path)
+    return tmp_path / "table"
+
+
+def export_to(kind: str, node: StoredNode, place: Path, name: str, **fields: Any) -> Manifest:
+    return export(node.directory.path, place, name, wish(table=choice_of(kind), **fields))
+
+
+@both
+def test_every_message_is_in_the_table_once_as_it_is_in_the_files(
+    kind: str, node: StoredNode, place: Path
+) -> None:
+    manifest = export_to(kind, node, place, "full")
+    table = read_table(kind, place)
+    names = [name for name in table.column_names if name != "date"]
+    found = sorted(table.select(names).to_pylist(), key=lambda row: (row["queue"], row["seq"]))
+    rows = sorted(rows_of(place, [manifest]), key=lambda row: (row["queue"], row["seq"]))
+    assert len(found) == manifest.rows == 205
+    assert found == rows
+    assert files_of(kind, place) == {file.path for file in manifest.files}
+
+
+AWKWARD = ["/", "0123", "a=b", "x" * 255, "%2F", "ключ "]
+
+
+@both
+def test_tables_are_partitioned_by_queue_and_day(kind: str, tmp_path: Path, place: Path) -> None:
+    node = StoredNode(tmp_path / "node", CONTENT_HEADER)
+    for number, name in enumerate(AWKWARD):
+        record = QueueRecord(False, {}, 0x1000 + 0x100 * number)
+        node.metadata.transact([Write(("queue", "/", name), record)])
+        index = node.storage.open(record.queue_id, durable=True)
+        node.queues[record.queue_id] = index
+        node.positions[record.queue_id] = index.first_position()
+    for day in range(2):
+        for number in range(len(AWKWARD)):
+            node.publish(b"day %d" % day, 0x1000 + 0x100 * number)
+        node.flush()
+        node.clock.set_wall_forward(DAY_S)
+    export_to(kind, node, place, "full")
+    node.die()
+    if kind == DELTA:
+        from deltalake import DeltaTable
+
+        parts = DeltaTable(str(place)).partitions()
+        found = {(part["queue"], str(part["date"])) for part in parts}
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        table = load_catalog("lake").load_table("shop.messages")
+        found = {
+            (part["queue"], part["date"].isoformat())
+            for part in table.inspect.partitions().column("partition").to_pylist()
+        }
+    assert found == {(name, f"2023-11-{14 + day}") for name in AWKWARD for day in range(2)}
+    found_rows = {(row["queue"], row["body"]) for row in read_table(kind, place).to_pylist()}
+    assert found_rows == {(name, b"day %d" % day) for name in AWKWARD for day in range(2)}
+
+
+@both
+def test_damaged_messages_have_no_day(kind: str, tmp_path: Path, place: Path) -> None:
+    # Its headers are none that AMQP has.
+    node = fill(tmp_path / "node")
+    manifest = export_to(kind, node, place, "full")
+    node.die()
+    assert manifest.corrupt
+    table = read_table(kind, place)
+    assert table.num_rows == manifest.rows
+    assert table.column("_corrupt_record").null_count == manifest.rows - manifest.corrupt
+
+
+@both
+def test_increments_are_appended_and_nothing_twice(
+    kind: str, node: StoredNode, place: Path
+) -> None:
+    export_to(kind, node, place, "1")
+    for number in range(3):
+        node.publish(b"later %d" % number, ORDERS)
+    node.flush()
+    for _ in range(2):
+        export_to(kind, node, place, "2", since="1")
+    # Nothing has come since.
+    assert export_to(kind, node, place, "3", since="2").rows == 0
+    found = copies(read_table(kind, place))
+    assert len(found) == 208 and set(found.values()) == {1}
+
+
+PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+sys.path += sys.argv[1:3]
+from exporting import export, wish
+from lake_tables import choice_of
+from warren.spark_export.export import delta_table
+from warren.spark_export.export import export as exports
+from warren.spark_export.export import iceberg_table
+from warren.spark_export.export import parquet
+kind, store, place, snapshot = sys.argv[3], *map(Path, sys.argv[4:7])
+step, count = sys.argv[7], int(sys.argv[8])
+
+def die_around(owner, name, before):
+    real, calls = getattr(owner, name), []
+    def call(*arguments, **named):
+        calls.append(name)
+        if before and len(calls) > count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = real(*arguments, **named)
+        if not before and len(calls) > count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(owner, name, call)
+
+table = delta_table.DeltaLakeTable if kind == "delta" else iceberg_table.IcebergTable
+if step == "file":
+    die_around(parquet.ParquetFile, "close", before=True)
+elif step == "transaction":
+    die_around(table, "append", before=True)
+elif step == "manifest":
+    die_around(exports, "write_manifest", before=True)
+elif step == "settled":
+    die_around(exports, "settle", before=True)
+print("begins", flush=True)
+export(store, place, "full", wish(snapshot=snapshot, table=choice_of(kind)))
+"""
+
+
+class Exporting:
+    """Exports in processes of their own, which may be killed."""
+
+    def __init__(self, kind: str, node: StoredNode, place: Path, snapshot: Path) -> None:
+        self._arguments = [kind, node.directory.path, place, snapshot]
+
+    def start(self, step: str = "none", count: int = 0) -> subprocess.Popen[str]:
+        paths = [HERE, HERE.parent / "persist", *self._arguments]
+        command = [sys.executable, "-P", "-c", PROGRAM, *map(str, paths), step, str(count)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
+
+
+@pytest.fixture
+def snapshot(node: StoredNode) -> Path:
+    from warren.spark_export.snapshot.plan import QueueSelector
+    from warren.spark_export.snapshot.snapshot import create
+
+    return create(node.directory.path, QueueSelector()).directory
+
+
+@both
+@pytest.mark.parametrize(
+    ("step", "count"),
+    [("file", 0), ("file", 4), ("transaction", 0), ("manifest", 0), ("settled", 0)],
+)
+def test_an_export_that_is_killed_and_run_again_is_in_the_table_once(
+    kind: str, node: StoredNode, place: Path, snapshot: Path, step: str, count: int
+) -> None:
+    exporting = Exporting(kind, node, place, snapshot)
+    with exporting.start(step, count) as killed:
+        assert killed.wait() == -signal.SIGKILL
+    for _ in range(2):
+        with exporting.start() as again:
+            assert again.wait() == 0
+    found = copies(read_table(kind, place))
+    assert len(found) == 205 and set(found.values()) == {1}
+
+
+@both
+def test_an_export_that_is_killed_at_any_moment_is_in_the_table_once(
+    kind: str, node: StoredNode, place: Path, snapshot: Path
+) -> None:
+    exporting = Exporting(kind, node, place, snapshot)
+    chance = random.Random(7)
+    for _ in range(5):
+        with exporting.start() as killed:
+            assert killed.stdout is not None and killed.stdout.readline() == "begins\n"
+            try:
+                # About as long as all of it takes.
+                killed.wait(chance.uniform(0, 0.4))
+            except subprocess.TimeoutExpired:
+                killed.kill()
+    with exporting.start() as whole:
+        assert whole.wait() == 0
+    found = copies(read_table(kind, place))
+    assert len(found) == 205 and set(found.values()) == {1}
+
+
+@both
+def test_a_second_process_appends_nothing_of_the_same_export(
+    kind: str, node: StoredNode, place: Path
+) -> None:
+    """At a URL nobody keeps two processes from writing the same export."""
+    plan = begin(node.directory.path, place, "full", wish(table=choice_of(kind)))
+    assert not isinstance(plan, Manifest)
+    files = [file for task in tasks(place, plan) for file in export_unit(task)]
+    of_table = [TableFile.of(file) for file in files]
+    schema = arrow_schema(columns(plan.options))
+    table = open_table(choice_of(kind), place)
+    table.append("another", 0, of_table[:1], schema)
+    first, second = open_table(choice_of(kind), place), open_table(choice_of(kind), place)
+    assert not first.has(plan.job, 0) and not second.has(plan.job, 0)
+    first.append(plan.job, 0, of_table[1:], schema)
+    second.append(plan.job, 0, of_table[1:], schema)
+    assert first.has(plan.job, 0) and not first.has(plan.job, 1)
+    found = copies(read_table(kind, place))
+    assert len(found) == 205 and set(found.values()) == {1}
+    finish(place, plan, files, {})
+    assert read_table(kind, place).num_rows == 205
+
+
+def test_of_two_that_append_at_the_same_instant_delta_refuses_one(
+    node: StoredNode, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = export_to(DELTA, node, place, "full")
+    files = [TableFile.of(file) for file in manifest.files]
+    schema = arrow_schema(columns(parse_options({})))
+    first, second = DeltaLakeTable(place), DeltaLakeTable(place)
+    as_it_was = second._find()
+    monkeypatch.setattr(second, "_find", lambda: as_it_was)
+    first.append("job", 3, files, schema)
+    with pytest.raises(TableRefused, match="Concurrent transaction"):
+        second.append("job", 3, files, schema)
+
+
+# What is refused
+
+
+@both
+def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
+    kind: str, node: StoredNode, place: Path
+) -> None:
+    export_to(kind, node, place, "1")
+    with pytest.raises(TableRefused, match="column headers is"):
+        export_to(kind, node, place, "2", options=parse_options({"headers": "json"}))
+    with pytest.raises(OptionRefused, match="VARIANT"):
+        export_to(kind, node, place, "2", options=parse_options({"headers": "variant"}))
+    assert not (place / "_staging" / "2").exists()
+
+
+def test_an_increment_goes_to_the_table_of_its_base(node: StoredNode, place: Path) -> None:
+    export(node.directory.path, place, "1", wish())
+    with pytest.raises(OptionRefused, match="written to plain files, this one is for delta"):
+        export_to(DELTA, node, place, "2", since="latest")
+
+
+def test_a_table_of_other_partitions_is_refused(node: StoredNode, place: Path) -> None:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    DeltaTable.create(str(place), pa.schema([("queue", pa.string())]))
+    with pytest.raises(TableRefused, match="partitioned by"):
+        export_to(DELTA, node, place, "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--format", "iceberg"), "needs a name of catalog, namespace and table"),
+        (("--format", "iceberg", "--table", "orders"), "needs a name of catalog"),
+        (("--format", "iceberg", "--table", "none.shop.orders"), "Iceberg table none.shop.orders"),
+        (("--format", "delta", "--table", "a.b.c"), "has no name"),
+        (("--table", "a.b.c"), "for --format iceberg"),
+        (("--format", "delta", "--body", "json"), "VARIANT"),
+    ],
+)
+def test_mistakes_are_told_before_spark_is_started(
+    node: StoredNode,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    text: str,
+) -> None:
+    monkeypatch.setattr(cli, "_spark", lambda master: pytest.fail("Spark was started"))
+    monkeypatch.setattr(cli, "check_java", lambda: None)
+    command = ["export", "run", str(node.directory.path), str(place), *arguments]
+    result = CliRunner().invoke(warren, command)
+    assert result.exit_code == 2 and text in result.output, result.output
+
+
+def test_without_the_library_it_says_what_to_install(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, library in ((DELTA, "deltalake"), (ICEBERG, "pyiceberg")):
+        for name in [name for name in sys.modules if name.split(".")[0] == library]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delitem(sys.modules, f"warren.spark_export.{kind}_table", raising=False)
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(TableRefused, match=f"{library}.* is not installed: .*pip install"):
+            open_table(choice_of(kind), place)
+
+
+def test_a_delta_table_may_be_at_a_url(node: StoredNode, s3_url: str) -> None:
+    from deltalake import DeltaTable
+
+    choice = TableChoice(DELTA)
+    export(node.directory.path, s3_url, "1", wish(table=choice))
+    node.publish(b"later", ORDERS)
+    node.flush()
+    export(node.directory.path, s3_url, "2", wish(table=choice, since="latest"))
+    uri, options = address(s3_url)
+    found = copies(DeltaTable(uri, storage_options=options).to_pyarrow_table())
+    assert len(found) == 206 and set(found.values()) == {1}

@@ -1,0 +1,78 @@
+"""The recorded lives of messages of a node (docs/tracing.md): the thread that writes them, and the
+one that exports spans of them where that is configured."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from warren.config import Config
+from warren.core.log_line import log_event
+from warren.core.node import Node
+from warren.extras import install_command
+from warren.node_refused import NodeRefused
+from warren.persist.group_commit import OnFault, SyncThread
+from warren.persist.trace_files import DIRECTORY, TraceFiles
+
+if TYPE_CHECKING:
+    from warren.mgmt.otlp import OtlpExporter
+
+log = logging.getLogger("warren.node")
+
+
+class MessageTraces:
+    """From `start` to `stop`. A node without a data directory keeps records in memory."""
+
+    def __init__(self, node: Node, directory: Path | None, on_fault: OnFault) -> None:
+        self.exporter: OtlpExporter | None = None
+        self._node = node
+        self._directory = directory
+        self._on_fault = on_fault
+        self._thread: SyncThread | None = None
+
+    async def start(self, config: Config) -> None:
+        """Go on recording what was recorded before. Raises `NodeRefused` where what exports spans
+        is not installed."""
+        self._export_spans(config)
+        if self._directory is None:
+            return
+        self._thread = SyncThread("trace", self._on_fault)
+        files = TraceFiles(
+            self._directory / DIRECTORY,
+            config.trace_size_limit,
+            self._thread.run,
+            asyncio.get_running_loop().call_soon_threadsafe,
+        )
+        try:
+            traced = await asyncio.to_thread(files.open)
+        except OSError as error:
+            log_event(log, logging.ERROR, "trace_not_read", reason=error)
+            traced = []
+        self._node.tracer.store = files
+        self._node.resume_traces(traced)
+
+    def _export_spans(self, config: Config) -> None:
+        if config.otel_endpoint is None:
+            return
+        try:
+            module = import_module("warren.mgmt.otlp")
+        except ModuleNotFoundError as error:
+            raise NodeRefused(
+                f"opentelemetry.endpoint needs the package {error.name}: {install_command('otel')}"
+            ) from error
+        self.exporter = module.OtlpExporter(
+            config.otel_endpoint, config.otel_service_name, self._node.name
+        )
+        assert self.exporter is not None
+        self._node.tracer.listeners.append(self.exporter.take)
+
+    async def stop(self) -> None:
+        """Write and send what there is."""
+        self._node.tracer.hand_over()
+        if self._thread is not None:
+            self._thread.close()
+        if self.exporter is not None:
+            await asyncio.to_thread(self.exporter.close)

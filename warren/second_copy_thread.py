@@ -1,0 +1,42 @@
+"""The second copy of a node's own definitions, with the thread that writes it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from warren.clock import LoopClock
+from warren.core.ports import MetadataStore
+from warren.persist.data_directory import DataDirectory
+from warren.persist.filesystem import RealFileSystem
+from warren.persist.group_commit import OnFault, SyncThread
+from warren.persist.metadata import LmdbMetadataStore
+from warren.persist.second_copy import SecondCopy
+
+
+class SecondCopyThread:
+    """The copy of a node's own definitions, with the thread that writes it."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        directory: DataDirectory,
+        loop: asyncio.AbstractEventLoop,
+        clock: LoopClock,
+        on_fault: OnFault,
+    ) -> None:
+        assert isinstance(metadata, LmdbMetadataStore)
+        self._thread = SyncThread("definitions-copy", on_fault)
+        self._copy = SecondCopy(
+            metadata,
+            RealFileSystem(),
+            directory.path,
+            bytes.fromhex(directory.node_id),
+            run=self._thread.run,
+            call_on_loop=loop.call_soon_threadsafe,
+            call_later=clock.call_later,
+        )
+
+    def close(self) -> None:
+        self._copy.stop()
+        self._thread.close()
+        self._copy.close()
