@@ -269,20 +269,17 @@ class Storage:
     # Queues
 
     def open(self, queue_id: int, *, durable: bool, beside: bool = False) -> QueueIndex:
-        """The index of a queue, with what was recovered of it if it is durable; `beside` as for
-        `BackingSpec`.
+        """The index of a queue, with what was recovered of it if it is durable (`BackingSpec`).
 
         To be called when the definition of the queue has been handed to the store of definitions.
         """
-        definition = self._definitions()
         if durable:
             kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
             if kept is not None:
-                kept.definition = definition
+                kept.definition = self._definitions()
                 return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
-        kind = IndexBeside if beside else QueueIndex
-        index = kind(
+        index = (IndexBeside if beside else QueueIndex)(
             queue_id,
             parent / QUEUES_DIRECTORY / f"{queue_id:016x}",
             durable=durable,
@@ -290,7 +287,7 @@ class Storage:
             journal=self.journal,
             surroundings=self.surroundings,
         )
-        index.definition = definition
+        index.definition = self._definitions()
         if durable:
             self._open[queue_id] = index
             self._adopt(index)

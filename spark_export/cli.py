@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from warren.backup.errors import ShelfRefused
 from warren.extras import install_command
+from warren.spark_export.duration import Seconds
 from warren.spark_export.errors import DataLost, OptionRefused, RecordDamaged, SparkExportError
-from warren.spark_export.snapshot.snapshot_file import LEASE_S_MAX, utc_text
+from warren.spark_export.snapshot.snapshot_file import utc_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from warren.spark_export.export.lake_table import TableChoice
     from warren.spark_export.export.manifest import Manifest
     from warren.spark_export.snapshot.cursor import ListedCursor
+    from warren.spark_export.snapshot.options import ReadOptions
     from warren.spark_export.snapshot.plan import QueueSelector
     from warren.spark_export.snapshot.snapshot import Snapshot
 
 PARQUET = "parquet"
-
 DAMAGED = 1
 REFUSED = 2
 
@@ -57,27 +58,6 @@ class Refused(click.ClickException):
 
 class Failed(click.ClickException):
     exit_code = DAMAGED
-
-
-class Seconds(click.ParamType[float]):
-    """A time such as 90, 15m, 2h or 1d."""
-
-    name = "time"
-    UNITS: ClassVar = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        text = str(value).strip().lower()
-        unit = self.UNITS.get(text[-1:], 0)
-        try:
-            seconds = float(text[:-1]) * unit if unit else float(text)
-        except ValueError:
-            seconds = 0.0
-        if not 0 < seconds <= LEASE_S_MAX:
-            wanted = "no time such as 90, 15m, 2h or 1d, up to ten years"
-            self.fail(f"{value!r} is {wanted}", param, ctx)
-        return seconds
 
 
 LEASE = click.option(
@@ -216,19 +196,16 @@ def run(
     """
     with _explained():
         from warren.spark_export.export import export as exports
-        from warren.spark_export.export.manifest import check_export_id
-        from warren.spark_export.snapshot.options import parse_options
 
-        given = {
-            "headers": headers,
-            "bodyFormat": body,
-            "mode": mode,
-            "failOnDataLoss": "false" if allow_data_loss else "true",
-            "maxPartitionBytes": target_file_size,
-            "startingTimestamp": start,
-            "endingTimestamp": end,
-        }
-        read = parse_options({name: text for name, text in given.items() if text is not None})
+        read = _read_options(
+            headers=headers,
+            bodyFormat=body,
+            mode=mode,
+            failOnDataLoss="false" if allow_data_loss else "true",
+            maxPartitionBytes=target_file_size,
+            startingTimestamp=start,
+            endingTimestamp=end,
+        )
         wish = exports.Wish(
             selector=_selector(vhost, queues, pattern),
             options=read,
@@ -242,8 +219,7 @@ def run(
             table=_table_choice(table_format, table),
         )
         # Before Spark is started, which takes seconds.
-        name = check_export_id(export_id or exports.default_export_id())
-        exports.check_destination(directory, destination)
+        name = export_id or exports.default_export_id()
         check_java()
         with ExitStack() as session:
             manifest = exports.run(
@@ -468,6 +444,12 @@ def _selector(vhost: str | None, queues: tuple[str, ...], pattern: str | None) -
     from warren.spark_export.snapshot.plan import QueueSelector
 
     return QueueSelector(vhost, queues or None, pattern)
+
+
+def _read_options(**given: str | None) -> ReadOptions:
+    from warren.spark_export.snapshot.options import parse_options
+
+    return parse_options({name: text for name, text in given.items() if text is not None})
 
 
 def _table_choice(table_format: str, name: str | None) -> TableChoice | None:

@@ -37,6 +37,12 @@ class BackingSpec(NamedTuple):
     mode: str
     beside: bool = False
 
+    def of_level(self, level: int, remembers_ids: bool) -> BackingSpec:
+        """What a level is to be made for, if this is for the first one; the second one of a queue
+        that remembers ids has these."""
+        beside = remembers_ids and level == 1
+        return self._replace(queue_id=self.queue_id + level, beside=beside)
+
 
 QUEUE_BYTES = 1500
 MESSAGE_BYTES = 200

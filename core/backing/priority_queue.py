@@ -212,3 +212,8 @@ class PriorityQueue(OneByOne):
         for message in messages:
             grouped.setdefault(min(message.envelope.priority, highest), []).append(message)
         return [(self._levels[level], of_level) for level, of_level in grouped.items()]
+
+
+def level_number(backing: BackingQueue, envelope: Envelope) -> int:
+    """The level of a backing queue in which messages with such an envelope are."""
+    return backing.level_number(envelope) if isinstance(backing, PriorityQueue) else 0

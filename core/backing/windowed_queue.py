@@ -15,7 +15,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from warren.core.backing.backing_queue import BackingQueue, BackingQueueStatus, MirroredLevel
+from warren.core.backing.backing_queue import (
+    BackingQueue,
+    BackingQueueStatus,
+    MirroredLevel,
+)
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms

@@ -90,6 +90,12 @@ class DeduplicatingQueue(Queue):
         """How many ids it remembers."""
         return self._window.ids
 
+    def window(self) -> dict[str, int | None]:
+        """How many ids it may remember and does, and how many messages it has dropped since it is
+        here."""
+        size = self.settings.deduplication_window
+        return {"window": size, "ids": self.ids, "duplicates": self.duplicates}
+
     # Publishing
 
     @property

@@ -227,9 +227,8 @@ class Queue:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether `publish_many` is not for it: there are rules, or other nodes have a part in it
-        and may confirm a message while the next one is published."""
-        return self._rules or self.backing.defers_transient
+        """Whether `publish_many` is not for it: there are rules."""
+        return self._rules
 
     # Publishing
 

@@ -102,10 +102,15 @@ class QueueSettings:
     keeps: StreamLimits = KEEP_ALL
 
     @property
+    def remembers_ids(self) -> bool:
+        """Whether the queue takes each message id once."""
+        return self.deduplication_window is not None
+
+    @property
     def levels(self) -> int:
         """How many backing queues a classic queue has: one for each priority, or a second one for
         the ids that it remembers."""
-        return 2 if self.deduplication_window is not None else (self.max_priority or 0) + 1
+        return 2 if self.remembers_ids else (self.max_priority or 0) + 1
 
     @property
     def counts_returns(self) -> bool:

@@ -9,7 +9,7 @@ from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.due_queue import due_queue
 from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.backing.stream_log import stream_log
-from warren.core.backing.windowed_queue import IDS, WindowedQueue
+from warren.core.backing.windowed_queue import WindowedQueue
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
@@ -37,30 +37,26 @@ def made_queue(
     vhost, new_backing_queue, lasting = makings
     declared["settings"] = settings
     codec = vhost.codec
+
+    def new_level(level: int) -> BackingQueue:
+        return new_backing_queue(spec.of_level(level, settings.remembers_ids))
+
     if settings.type is QUORUM:
-        level = quorum_level(new_backing_queue(spec), lasting)
-        return QuorumQueue(vhost, name, level=level, codec=codec, **declared)
+        members = quorum_level(new_level(0), lasting)
+        return QuorumQueue(vhost, name, level=members, codec=codec, **declared)
     if settings.type is STREAM:
-        backing = new_backing_queue(spec)
-        log = stream_log(backing, vhost.clock.call_soon, vhost.clock.wall_time)
+        clock = vhost.clock
+        log = stream_log(new_level(0), clock.call_soon, clock.wall_time)
         return StreamingQueue(vhost, name, log=log, codec=codec, **declared)
     if settings.delays is not None:
-        backing = due_queue(new_backing_queue(spec), vhost.turns.let_go)
-        return DelayQueue(vhost, name, backing=backing, codec=codec, **declared)
+        due = due_queue(new_level(0), vhost.turns.let_go)
+        return DelayQueue(vhost, name, backing=due, codec=codec, **declared)
     if settings.deduplication_window is not None:
-        backing = WindowedQueue(
-            settings.deduplication_window,
-            lambda level: new_backing_queue(
-                spec._replace(queue_id=spec.queue_id + level, beside=level == IDS)
-            ),
-            codec,
-        )
-        return DeduplicatingQueue(vhost, name, backing=backing, codec=codec, **declared)
+        windowed = WindowedQueue(settings.deduplication_window, new_level, codec)
+        return DeduplicatingQueue(vhost, name, backing=windowed, codec=codec, **declared)
+    backing: BackingQueue
     if settings.max_priority is None:
-        backing = new_backing_queue(spec)
+        backing = new_level(0)
     else:
-        backing = PriorityQueue(
-            settings.max_priority,
-            lambda level: new_backing_queue(spec._replace(queue_id=spec.queue_id + level)),
-        )
+        backing = PriorityQueue(settings.max_priority, new_level)
     return Queue(vhost, name, backing=backing, **declared)

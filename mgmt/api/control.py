@@ -18,7 +18,7 @@ from typing import Any
 from warren import __version__
 from warren.config import LOG_LEVELS, LogLevel
 from warren.core.access.access_control import LoginRefused
-from warren.core.backing.priority_queue import PriorityQueue
+from warren.core.backing.priority_queue import level_number
 from warren.core.definitions.records import QueueRecord
 from warren.core.definitions.validation import is_integer, is_number
 from warren.core.messages.message import Message
@@ -334,9 +334,7 @@ def _unacknowledged_rows(
     backing = queue.backing
     levels: dict[int, list[int]] = {}
     for message in messages:
-        level = 0
-        if isinstance(backing, PriorityQueue):
-            level = backing.level_number(message.envelope)
+        level = level_number(backing, message.envelope)
         levels.setdefault(level, []).append(message.position)
     for level, positions in sorted(levels.items()):
         yield {"queue_id": f"{storage_id + level:016x}", "ranges": list(_ranges(positions))}

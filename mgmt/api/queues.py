@@ -588,9 +588,5 @@ ENDPOINTS = [
 
 
 def _deduplication(queue: Queue) -> Row:
-    """Of a queue that takes each message id once, where it is led: how many ids it may remember and
-    does, and how many messages it has dropped since it is here."""
-    if not isinstance(queue, DeduplicatingQueue):
-        return {}
-    window = queue.settings.deduplication_window
-    return {"deduplication": {"window": window, "ids": queue.ids, "duplicates": queue.duplicates}}
+    """Of a queue that takes each message id once, where it is led."""
+    return {"deduplication": queue.window()} if isinstance(queue, DeduplicatingQueue) else {}

@@ -24,8 +24,6 @@ _HEAD = struct.Struct("<BQI")
 """Flags, number, octets of the body."""
 _ENVELOPE = struct.Struct("<BBIBBq")
 """Octets of exchange, routing key and content header; flags, priority, expiration or -1."""
-_HEAD_AND_ENVELOPE = struct.Struct("<BQIBBIBBq")
-"""Both, one behind the other."""
 
 KEPT_ENVELOPES_MAX = 512
 KEPT_OCTETS_MAX = 1024
@@ -41,31 +39,21 @@ class CarriedMessage(NamedTuple):
     body: bytes
 
 
-class Packer:
-    """Gathers entries for one frame."""
+class EnvelopePacker:
+    """Writes envelopes one after the other; exchange and routing key, which most often are those of
+    the one before, are encoded once."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.octets = 0
-        self._last: Envelope | None = None
-        # Exchange and routing key of the last envelope, which most often are those of the next.
         self._exchange = self._routing_key = ""
         self._exchange_octets = self._key_octets = 0
         self._names = b""
 
-    def add(self, number: int, envelope: Envelope, body: bytes, flags: int = 0) -> None:
-        size = len(body)
-        if envelope is self._last:
-            self.parts += (_HEAD.pack(flags | SAME_ENVELOPE, number, size), body)
-            self.octets += _HEAD.size + size
-            return
+    def parts(self, envelope: Envelope) -> tuple[bytes, bytes, bytes]:
+        """The octets of an envelope, to be put together."""
         if envelope.routing_key is not self._routing_key or envelope.exchange is not self._exchange:
             self._name(envelope)
         header, expiration = envelope.header, envelope.expiration_ms
-        head = _HEAD_AND_ENVELOPE.pack(
-            flags,
-            number,
-            size,
+        head = _ENVELOPE.pack(
             self._exchange_octets,
             self._key_octets,
             len(header),
@@ -73,9 +61,7 @@ class Packer:
             envelope.priority,
             -1 if expiration is None else expiration,
         )
-        self.parts += (head, self._names, header, body)
-        self.octets += len(head) + len(self._names) + len(header) + size
-        self._last = envelope
+        return head, self._names, header
 
     def _name(self, envelope: Envelope) -> None:
         self._exchange, self._routing_key = envelope.exchange, envelope.routing_key
@@ -83,6 +69,27 @@ class Packer:
         key = self._routing_key.encode("utf-8", "surrogateescape")
         self._exchange_octets, self._key_octets = len(exchange), len(key)
         self._names = exchange + key
+
+
+class Packer:
+    """Gathers entries for one frame."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.octets = 0
+        self._last: Envelope | None = None
+        self._envelopes = EnvelopePacker()
+
+    def add(self, number: int, envelope: Envelope, body: bytes, flags: int = 0) -> None:
+        size = len(body)
+        if envelope is self._last:
+            self.parts += (_HEAD.pack(flags | SAME_ENVELOPE, number, size), body)
+            self.octets += _HEAD.size + size
+            return
+        envelope_head, names, header = self._envelopes.parts(envelope)
+        self.parts += (_HEAD.pack(flags, number, size), envelope_head, names, header, body)
+        self.octets += _HEAD.size + _ENVELOPE.size + len(names) + len(header) + size
+        self._last = envelope
 
     def take(self) -> list[bytes]:
         """What was gathered, and begin anew."""
@@ -158,19 +165,3 @@ class Unpacker:
         self._routing_key = key.decode("utf-8", "surrogateescape")
         self._address = b"%c%b%c%b" % (len(name), name, len(key), key)
         self._names, self._exchange_octets = names, exchange
-
-
-def packed_envelope(envelope: Envelope) -> bytes:
-    exchange = envelope.exchange.encode("utf-8", "surrogateescape")
-    key = envelope.routing_key.encode("utf-8", "surrogateescape")
-    header = envelope.header
-    expiration = envelope.expiration_ms
-    head = _ENVELOPE.pack(
-        len(exchange),
-        len(key),
-        len(header),
-        _PERSISTENT if envelope.persistent else 0,
-        envelope.priority,
-        -1 if expiration is None else expiration,
-    )
-    return b"".join((head, exchange, key, header))

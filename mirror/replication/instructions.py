@@ -19,7 +19,7 @@ import msgspec
 
 from warren.core.messages.message import Envelope
 from warren.mirror.carriers.batch import HEAD
-from warren.mirror.messages.cargo import Unpacker, packed_envelope
+from warren.mirror.messages.cargo import EnvelopePacker, Unpacker
 from warren.mirror.messages.post import Undeliverable
 
 _PUBLISH = struct.Struct("<BBQdI")
@@ -116,6 +116,7 @@ class Script:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self.octets = 0
+        self._envelopes = EnvelopePacker()
         self._last_envelope: Envelope | None = None
         # The run that may still grow.
         self._run: tuple[Op, int] | None = None
@@ -141,10 +142,10 @@ class Script:
             op |= _SAME_ENVELOPE
             self._parts += (_PUBLISH.pack(op, level, position, lives_s, len(body)), body)
         else:
-            octets = packed_envelope(envelope)
             head = _PUBLISH.pack(op, level, position, lives_s, len(body))
-            self._parts += (head, octets, body)
-            self.octets += len(octets)
+            parts = self._envelopes.parts(envelope)
+            self._parts += (head, *parts, body)
+            self.octets += sum(map(len, parts))
             self._last_envelope = envelope
         self.octets += _PUBLISH.size + len(body)
 

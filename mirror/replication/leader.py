@@ -236,7 +236,27 @@ class Leader:
         batch = self._batch
         self._script.publish(level, position, envelope, body, lives_s, delivered)
         if self._script.octets >= BATCH_BYTES_MAX:
-            self.flush()
+            self._send()
+        if not self._flushing:
+            self._wake()
+        return batch
+
+    def publish_many(
+        self,
+        level: int,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+    ) -> int:
+        """`publish` each of them, at positions from `first` on, in one batch; none expires."""
+        batch = self._batch
+        write = self._script.publish
+        each = enumerate(zip(envelopes, bodies, strict=True), first)
+        for position, (envelope, body) in each:
+            write(level, position, envelope, body, NEVER, delivered)
+        if self._script.octets >= BATCH_BYTES_MAX:
+            self._send()
         if not self._flushing:
             self._wake()
         return batch
@@ -267,10 +287,10 @@ class Leader:
         finally:
             self._is_sent_again = False
 
-    def nobody_asks(self, level: int, position: int, batch: int) -> None:
-        """Who has published the message waits for no confirm."""
+    def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
+        """Who has published these messages waits for no confirm."""
         if not self._is_sent_again:
-            self.unasked.published(batch, level, position)
+            self.unasked.published(batch, level, position, count)
 
     def run(self, op: Op, level: int, position: int) -> None:
         self._script.run(op, level, position)
@@ -354,7 +374,18 @@ class Leader:
     def flush(self) -> None:
         """Broadcast what was written down; without a mirror it is nobody's business."""
         self._flushing = False
-        if self.fenced or self._silent or not self.is_noted:
+        self._send()
+        if self._may_send and not self._copies:
+            self._release()
+
+    @property
+    def _may_send(self) -> bool:
+        return not self.fenced and not self._silent and self.is_noted
+
+    def _send(self) -> None:
+        """Broadcast what was written down. No publish is settled by that: whoever publishes just
+        now has not noted the answer yet."""
+        if not self._may_send:
             return
         if self._refused:
             self._write_refused()
@@ -364,8 +395,6 @@ class Leader:
             if self._copies:
                 self._unreported.broadcast(batch, len(payload))
                 self._effects.broadcast(payload)
-        if not self._copies:
-            self._release()
 
     @property
     def last_position(self) -> Position:
@@ -394,6 +423,22 @@ class Leader:
         self._tokens += 1
         self._open[self._tokens] = waiting
         return self, self._tokens
+
+    def confirm_many(
+        self, confirms: PublishConfirms, first_seq: int, count: int, local: bool, batch: int
+    ) -> tuple[PublishConfirms | None, int]:
+        """`confirm` so many publishes, numbered from `first_seq` on, of one batch."""
+        local &= self.is_flushed
+        waiting = [
+            _Confirm(confirms, seq, 1 + local) for seq in range(first_seq, first_seq + count)
+        ]
+        self._awaiting.extend([(batch, one) for one in waiting])
+        if not local:
+            return None, 0
+        first = self._tokens + 1
+        self._tokens += count
+        self._open.update(zip(range(first, first + count), waiting, strict=True))
+        return self, first
 
     def settle(self, publish_seq: int) -> None:
         """`PublishConfirms`: our own store has it."""

@@ -37,8 +37,19 @@ class InstructionLog(Protocol):
         """Returns the number of the batch the message is in."""
         ...
 
-    def nobody_asks(self, level: int, position: int, batch: int) -> None:
-        """Who has published this message waits for no confirm."""
+    def publish_many(
+        self,
+        level: int,
+        first: int,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        delivered: bool,
+    ) -> int:
+        """The same for messages at positions from `first` on, none of which expires."""
+        ...
+
+    def nobody_asks(self, level: int, position: int, batch: int, count: int = 1) -> None:
+        """Who has published these messages, from this position on, waits for no confirm."""
         ...
 
     def hand_out(self, level: int, below: int) -> None: ...
@@ -60,6 +71,12 @@ class InstructionLog(Protocol):
 
         Returns whom the store is to tell, and under which number.
         """
+        ...
+
+    def confirm_many(
+        self, confirms: PublishConfirms, first_seq: int, count: int, local: bool, batch: int
+    ) -> tuple[PublishConfirms | None, int]:
+        """The same for so many publishes; returns the first of the numbers."""
         ...
 
 
@@ -166,6 +183,63 @@ class LeaderLevel(OneByOne):
         message.redelivered = journal.again
         self.pending[message.position] = message
         return message
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        if not self._are_alike(envelopes, confirms):
+            super().publish_many(envelopes, bodies, confirms, first_seq)
+            return
+        confirms, first_seq = self._write_down(envelopes, bodies, confirms, first_seq, False)
+        self.inner.publish_many(envelopes, bodies, confirms, first_seq)
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        if not self._are_alike(envelopes, confirms):
+            return super().publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        end = self.inner.next_position + len(bodies)
+        if end > self.hand_outs.renew_at:
+            self.hand_outs.announce(end)
+        confirms, first_seq = self._write_down(envelopes, bodies, confirms, first_seq, True)
+        messages = self.inner.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+        self.pending.update([(message.position, message) for message in messages])
+        return messages
+
+    def _are_alike(self, envelopes: Sequence[Envelope], confirms: PublishConfirms | None) -> bool:
+        """Whether one answer is right for all of them."""
+        if self._journal.again:
+            return False
+        if confirms is None or self.inner.defers_confirms is self.inner.defers_transient:
+            return True
+        persistent = envelopes[0].persistent
+        return all([envelope.persistent is persistent for envelope in envelopes])
+
+    def _write_down(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+        delivered: bool,
+    ) -> tuple[PublishConfirms | None, int]:
+        """Returns whom the store is to tell of these publishes, and under which numbers."""
+        inner, journal = self.inner, self._journal
+        first = inner.next_position
+        batch = journal.publish_many(self.level, first, envelopes, bodies, delivered)
+        if confirms is None:
+            journal.nobody_asks(self.level, first, batch, len(bodies))
+            return None, 0
+        local = inner.defers_confirms if envelopes[0].persistent else inner.defers_transient
+        return journal.confirm_many(confirms, first_seq, len(bodies), local, batch)
 
     def fetch(self) -> Message | None:
         hand_outs = self.hand_outs

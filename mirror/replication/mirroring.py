@@ -27,8 +27,7 @@ import msgspec
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec, MirroredLevel
 from warren.core.backing.due_queue import due_queue
 from warren.core.backing.memory_queue import MemoryQueue
-from warren.core.backing.priority_queue import PriorityQueue
-from warren.core.backing.windowed_queue import IDS
+from warren.core.backing.priority_queue import PriorityQueue, level_number
 from warren.core.definitions.definition_table import CompletedCommit
 from warren.core.definitions.records import QueueRecord
 from warren.core.errors import NotFound, PreconditionFailed, no_queue
@@ -515,9 +514,7 @@ class Mirroring:
         ]
         levels: list[BackingQueue] = list(led.leader.levels)
         for message in self._node.unacked_of(queue):
-            level = 0
-            if isinstance(backing, PriorityQueue):
-                level = backing.level_number(message.envelope)
+            level = level_number(backing, message.envelope)
             led.leader.levels[level].pending[message.position] = message
             if message in queue.taken_out:
                 led.leader.levels[level].taken.add(message.position)
@@ -979,15 +976,7 @@ class Mirroring:
         storage_id = COPY_BIT | self._rng.getrandbits(QUEUE_ID_BITS) * LEVELS
         spec = BackingSpec(storage_id, record.durable, settings.queue_mode)
         backings = [
-            cast(
-                MirroredLevel,
-                self._new_backing(
-                    spec._replace(
-                        queue_id=storage_id + level,
-                        beside=settings.deduplication_window is not None and level == IDS,
-                    )
-                ),
-            )
+            cast(MirroredLevel, self._new_backing(spec.of_level(level, settings.remembers_ids)))
             for level in range(settings.levels)
         ]
 

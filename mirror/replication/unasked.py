@@ -17,13 +17,14 @@ class Unasked:
         # Batch, level, first position and the end behind the last.
         self._runs: deque[list[int]] = deque()
 
-    def published(self, batch: int, level: int, position: int) -> None:
+    def published(self, batch: int, level: int, position: int, count: int = 1) -> None:
+        """So many messages from this position on."""
         if self._runs:
             last = self._runs[-1]
             if last[0] == batch and last[1] == level and last[3] == position:
-                last[3] += 1
+                last[3] += count
                 return
-        self._runs.append([batch, level, position, position + 1])
+        self._runs.append([batch, level, position, position + count])
 
     def reported_by_all(self, upto: int) -> None:
         """Every mirror has all up to this batch."""

@@ -22,16 +22,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from warren.spark_export.errors import TableRefused
-from warren.spark_export.export.lake_table import DAY, TableChoice, TableFile
+from warren.spark_export.export.lake_table import DAY, TableFile
 from warren.spark_export.export.manifest import Where
 
 PARTITION_BY = ["vhost", "queue", DAY]
 
 S3_SCHEMES = ("s3", "s3a", "s3n")
-
-
-def open_table(choice: TableChoice, place: Where) -> DeltaLakeTable:
-    return DeltaLakeTable(place)
 
 
 class DeltaLakeTable:

@@ -25,7 +25,8 @@ from warren.backup.shelf import Shelf
 from warren.spark_export import errors
 from warren.spark_export.decode.schema import arrow_schema, columns, spark_schema
 from warren.spark_export.errors import OptionRefused, SnapshotGone, StoreRefused
-from warren.spark_export.export.lake_table import TableChoice, TableFile, check_columns, open_table
+from warren.spark_export.export.lake_table import TableChoice, TableFile, check_columns
+from warren.spark_export.export.lake_tables import open_table
 from warren.spark_export.export.manifest import (
     SUCCESS_FILE,
     ExportedFile,

@@ -37,7 +37,8 @@ PROPERTIES = {
 }
 
 
-def open_table(choice: TableChoice, place: Where) -> IcebergTable:
+def find_table(choice: TableChoice, place: Where) -> IcebergTable:
+    """The table of this name, in its catalog. Raises `TableRefused`."""
     assert choice.name is not None
     catalog, _, name = choice.name.partition(".")
     with _explained(choice.name):

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
-from warren.extras import install_command
-from warren.spark_export.errors import OptionRefused, TableRefused
+from warren.spark_export.errors import OptionRefused
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from warren.spark_export.export.manifest import ExportedFile, Where
+    from warren.spark_export.export.manifest import ExportedFile
 
 DELTA = "delta"
 ICEBERG = "iceberg"
@@ -107,16 +105,3 @@ def _is_variant(field: pa.Field) -> bool:
     return pa.types.is_struct(field.type) and any(
         b"variant" in (child.metadata or {}) for child in field.type
     )
-
-
-def open_table(choice: TableChoice, place: Where) -> LakeTable:
-    """The table at this place, a directory or a URL. Raises `TableRefused`."""
-    modules = {DELTA: "delta_table", ICEBERG: "iceberg_table"}
-    try:
-        module = import_module(f"warren.spark_export.{modules[choice.format]}")
-    except ModuleNotFoundError as missing:
-        raise TableRefused(
-            f"{missing.name} is not installed: {install_command(choice.format)}"
-        ) from None
-    table: LakeTable = module.open_table(choice, place)
-    return table

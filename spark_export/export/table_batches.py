@@ -27,8 +27,8 @@ from warren.spark_export.export.lake_table import (
     TableChoice,
     TableFile,
     check_columns,
-    open_table,
 )
+from warren.spark_export.export.lake_tables import open_table
 from warren.spark_export.export.manifest import Where, partition_directory, shelf_of
 from warren.spark_export.export.parquet import ParquetFile, by_day
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from manual_clock import ManualTimer
 
-from warren.core.backing.backing_queue import BackingSpec
+from warren.core.backing.backing_queue import BackingSpec, OneByOne
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
@@ -86,6 +86,9 @@ class DiskQueue(MemoryQueue):
         message = super().publish_delivered(envelope, body, expires_at, confirms, publish_seq)
         self._keep(message, confirms, publish_seq)
         return message
+
+    publish_many = OneByOne.publish_many
+    publish_many_delivered = OneByOne.publish_many_delivered
 
     def ack(self, messages: Collection[Message]) -> None:
         self._forget(messages)

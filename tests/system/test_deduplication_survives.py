@@ -49,6 +49,11 @@ def test_ids_are_known_in_the_next_life(tmp_path: Path, end: signal.Signals) -> 
             channel.queue_declare("q", durable=True, arguments=WINDOW)
         assert publish(server, range(2000)) == 2000
         assert sorted(drain(server)) == list(range(2000))
+        # An acknowledgement is on disk as soon as what is confirmed after it.
+        with channel_of(server) as channel:
+            channel.queue_declare("other", durable=True)
+            channel.confirm_delivery()
+            channel.basic_publish("", "other", b"after", pika.BasicProperties(delivery_mode=2))
         server.signal(end)
         server.wait()
     finally:

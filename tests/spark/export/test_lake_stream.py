@@ -107,11 +107,11 @@ def test_a_driver_that_is_killed_around_the_transaction_misses_and_repeats_nothi
     tmp_path: Path,
     worker_python: str,
 ) -> None:
-    script = Path(__file__).parent / "lake_driver.py"
+    script = Path(__file__).parents[2] / "support" / "lake_driver.py"
     told = [node.directory.path, place, tmp_path / "checkpoint", moment]
     driver = tmp_path / "driver"
     driver.mkdir()
-    arguments = [sys.executable, "-P", script, driver, worker_python, kind, *told]
+    arguments = [sys.executable, script, driver, worker_python, kind, *told]
     with (tmp_path / "log").open("wb") as log:
         killed = subprocess.run(
             list(map(str, arguments)),

@@ -40,13 +40,13 @@ from warren.spark_export.export.lake_table import (
     ICEBERG,
     TableChoice,
     TableFile,
-    open_table,
 )
+from warren.spark_export.export.lake_tables import open_table
 from warren.spark_export.export.manifest import Manifest
 from warren.spark_export.export.parquet import export_unit
 from warren.spark_export.snapshot.options import parse_options
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[2] / "support"
 DAY_S = 86_400
 
 both = pytest.mark.parametrize("kind", [DELTA, ICEBERG])
@@ -152,15 +152,15 @@ def test_increments_are_appended_and_nothing_twice(
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-sys.path += sys.argv[1:3]
+sys.path.append(sys.argv[1])
 from exporting import export, wish
 from lake_tables import choice_of
 from warren.spark_export.export import delta_table
 from warren.spark_export.export import export as exports
 from warren.spark_export.export import iceberg_table
 from warren.spark_export.export import parquet
-kind, store, place, snapshot = sys.argv[3], *map(Path, sys.argv[4:7])
-step, count = sys.argv[7], int(sys.argv[8])
+kind, store, place, snapshot = sys.argv[2], *map(Path, sys.argv[3:6])
+step, count = sys.argv[6], int(sys.argv[7])
 
 def die_around(owner, name, before):
     real, calls = getattr(owner, name), []
@@ -195,7 +195,7 @@ class Exporting:
         self._arguments = [kind, node.directory.path, place, snapshot]
 
     def start(self, step: str = "none", count: int = 0) -> subprocess.Popen[str]:
-        paths = [HERE, HERE.parent / "persist", *self._arguments]
+        paths = [SUPPORT, *self._arguments]
         command = [sys.executable, "-P", "-c", PROGRAM, *map(str, paths), step, str(count)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
 
@@ -344,7 +344,7 @@ def test_without_the_library_it_says_what_to_install(
     for kind, library in ((DELTA, "deltalake"), (ICEBERG, "pyiceberg")):
         for name in [name for name in sys.modules if name.split(".")[0] == library]:
             monkeypatch.delitem(sys.modules, name)
-        monkeypatch.delitem(sys.modules, f"warren.spark_export.{kind}_table", raising=False)
+        monkeypatch.delitem(sys.modules, f"warren.spark_export.export.{kind}_table", raising=False)
         monkeypatch.setitem(sys.modules, library, None)
         with pytest.raises(TableRefused, match=f"{library}.* is not installed: .*pip install"):
             open_table(choice_of(kind), place)

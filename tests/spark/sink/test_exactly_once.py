@@ -82,12 +82,12 @@ class Publishing:
         self._runs += 1
         driver = self._directory / f"driver-{self._runs}"
         driver.mkdir()
-        script = Path(__file__).parent / "sink_driver.py"
+        script = Path(__file__).parents[2] / "support" / "sink_driver.py"
         checkpoint = self._directory / "checkpoint"
         told = [driver, self._worker_python, self._files, checkpoint, self.server.url]
         with (driver / "log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", str(script), *map(str, told)],
+                [sys.executable, str(script), *map(str, told)],
                 cwd=driver,
                 stderr=log,
                 stdout=log,
