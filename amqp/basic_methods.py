@@ -10,13 +10,14 @@ from warren.amqp.consumer import ChannelConsumer
 from warren.amqp.methods import make
 from warren.amqp.queue_methods import named_queue
 from warren.amqp.reply_consumer import ReplyConsumer
+from warren.amqp.settling import check_returnable
 from warren.amqp.verdict import Verdict
 from warren.core.errors import NotAllowed, PreconditionFailed, Unsupported
 from warren.core.field import Table
 from warren.core.messages.message import Message
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import PRIORITY, check_consumer
-from warren.core.queues.queue_type import QUORUM
+from warren.core.queues.queue_type import CLASSIC, STREAM
 from warren.core.scheduling.waiting import Waiting
 from warren.core.vhosts.reply_to import REPLY_TO_NAME
 
@@ -51,9 +52,13 @@ async def consume(channel: Channel, method: commands.Basic.Consume) -> None:
     arguments: Any = method.arguments
     kind = queue.settings.type
     check_consumer(name, channel.vhost.name, kind, arguments)
-    if channel.limit and kind is QUORUM:
-        described = f"queue '{name}' in vhost '{channel.vhost.name}'"
+    described = f"queue '{name}' in vhost '{channel.vhost.name}'"
+    if kind is STREAM and not channel.prefetch:
+        raise PreconditionFailed(f"consumer prefetch count is not set for '{described}'")
+    if channel.limit and kind is not CLASSIC:
         raise Unsupported(f"{described} does not support global qos")
+    if kind is STREAM and method.no_ack:
+        raise Unsupported(f"automatic acknowledgement not supported by stream queues {described}")
     consumer = ChannelConsumer(
         channel,
         queue,
@@ -134,17 +139,20 @@ def ack(channel: Channel, method: commands.Basic.Ack) -> None:
 
 
 def nack(channel: Channel, method: commands.Basic.Nack) -> None:
+    _check_taken_back(channel, method.delivery_tag or 0, method.multiple)
     verdict = Verdict.REQUEUE if method.requeue else Verdict.REJECT
     channel.judge(method.delivery_tag or 0, method.multiple, verdict)
 
 
 def reject(channel: Channel, method: commands.Basic.Reject) -> None:
+    _check_taken_back(channel, method.delivery_tag or 0, False)
     verdict = Verdict.REQUEUE if method.requeue else Verdict.REJECT
     channel.judge(method.delivery_tag or 0, False, verdict)
 
 
 def recover(channel: Channel, method: commands.Basic.Recover) -> Waiting[None] | None:
     _check_recover(method.requeue)
+    check_returnable(channel, channel.unacked, "basic.recover")
     # RabbitMQ answers first, and redelivers then.
     channel.reply(make(commands.Basic.RecoverOk))
     return channel.requeue_all()
@@ -152,7 +160,15 @@ def recover(channel: Channel, method: commands.Basic.Recover) -> Waiting[None] |
 
 def recover_async(channel: Channel, method: commands.Basic.RecoverAsync) -> Waiting[None] | None:
     _check_recover(method.requeue)
+    check_returnable(channel, channel.unacked, "basic.recover")
     return channel.requeue_all()
+
+
+def _check_taken_back(channel: Channel, last: int, multiple: bool) -> None:
+    """Raise `Unsupported` if a verdict is about messages of a stream, which takes nothing back."""
+    if channel.has_streams:
+        tags = [tag for tag in channel.unacked if tag <= (last or tag)] if multiple else [last]
+        check_returnable(channel, tags, "basic.nack and basic.reject")
 
 
 def _check_recover(requeue: bool) -> None:

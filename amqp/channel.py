@@ -36,6 +36,8 @@ from warren.amqp.settling import (
     SETTLED_AT_ONCE,
     SETTLED_PER_US,
     SETTLED_US,
+    slice_of,
+    unknown_delivery_tag,
 )
 from warren.amqp.verdict import Verdict
 from warren.core.access.access_control import Kind, Permission
@@ -50,6 +52,7 @@ from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked
 from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import STREAM
 from warren.core.scheduling.waiting import Event, Waiting, outliving, run
 from warren.core.vhosts.topology_access import Asking
 
@@ -136,6 +139,7 @@ class Channel:
         "got",
         "got_no_ack",
         "got_nothing",
+        "has_streams",
         "header_heads",
         "last_delivery_tag",
         "last_queue",
@@ -181,9 +185,10 @@ class Channel:
         self._held_cancels: list[Method] | None = None
         # Happens when what goes on though the channel may end is over.
         self._under_way: Event | None = None
-        # The queues of which it may have messages.
+        # The queues of which it may have messages, and whether a stream was among them.
         self._sources: dict[Queue, None] = {}
         self._sources_max = SOURCES_MAX
+        self.has_streams = False
         # Modes
         self.confirms: ChannelConfirms | None = None
         self.transaction: Transaction | None = None
@@ -517,7 +522,7 @@ class Channel:
         for at in range(0, len(tags), SETTLED_AT_ONCE):
             await turns.pause()
             turns.spend(SETTLED_AT_ONCE * SETTLED_US)
-            taken = self._take(_slice(tags, at))
+            taken = self._take(slice_of(tags, at))
             if self.transaction is not None:
                 self.transaction.judge(taken, verdict)
             else:
@@ -644,7 +649,7 @@ class Channel:
             queue.pause_delivery()
         for at in range(0, len(tags), SETTLED_AT_ONCE):
             await turns.pause()
-            self._requeue(_slice(tags, at), verdict)
+            self._requeue(slice_of(tags, at), verdict)
             turns.spend(SETTLED_AT_ONCE * SETTLED_US)
         for queue in queues:
             queue.resume_delivery()
@@ -693,6 +698,7 @@ class Channel:
         if queue in sources:
             return
         sources[queue] = None
+        self.has_streams |= queue.settings.type is STREAM
         if len(sources) > self._sources_max:
             self._sources = {source: None for source in sources if not source.deleted}
             self._sources_max = max(SOURCES_MAX, 2 * len(self._sources))
@@ -887,11 +893,3 @@ class Channel:
         # Both know the channel; without them it is in no cycle.
         self.confirms = None
         self.transaction = None
-
-
-def _slice(tags: Sequence[int], start: int) -> Sequence[int]:
-    return tags[start : start + SETTLED_AT_ONCE]
-
-
-def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
-    return PreconditionFailed(f"unknown delivery tag {delivery_tag}")

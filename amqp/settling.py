@@ -1,6 +1,16 @@
-"""How many messages a channel acknowledges, rejects or requeues before others have their turn."""
+"""How many messages a channel acknowledges, rejects or requeues before others have their turn, and
+what it refuses to."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from warren.core.errors import PreconditionFailed, Unsupported
+from warren.core.queues.queue_type import STREAM
+
+if TYPE_CHECKING:
+    from warren.amqp.channel import Channel
 
 SETTLED_AT_ONCE = 2000
 """Some milliseconds."""
@@ -16,3 +26,24 @@ SETTLED_PER_US = 2
 
 LOOKS_PER_US = 8
 """Messages that can be looked at in a microsecond."""
+
+
+def slice_of(tags: Sequence[int], start: int) -> Sequence[int]:
+    """So many of these as are settled at once, from this one on."""
+    return tags[start : start + SETTLED_AT_ONCE]
+
+
+def unknown_delivery_tag(delivery_tag: int) -> PreconditionFailed:
+    return PreconditionFailed(f"unknown delivery tag {delivery_tag}")
+
+
+def check_returnable(channel: Channel, tags: Iterable[int], methods: str) -> None:
+    """Raise `Unsupported` if one of these messages is of a stream, which takes nothing back."""
+    if not channel.has_streams:
+        return
+    unacked = channel.unacked
+    for message in [unacked[tag] for tag in tags if tag in unacked]:
+        queue = message.holder.queue
+        if queue.settings.type is STREAM:
+            described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
+            raise Unsupported(f"{methods} not supported by stream queues {described}")

@@ -50,13 +50,8 @@ from warren.persist.format import (
     record_head,
 )
 from warren.persist.message_store import MessageStore
-from warren.persist.segment import (
-    Columns,
-    IndexEntry,
-    Segment,
-    merged,
-    read_segment,
-)
+from warren.persist.segment import Columns, IndexEntry, Segment, merged, read_segment
+from warren.persist.stream_reading import StreamReading
 
 if TYPE_CHECKING:
     from warren.persist.journal import Journal, OpenBatch
@@ -153,7 +148,7 @@ class Surroundings:
         return wall_us / 1e6 - self.epoch_s if wall_us else None
 
 
-class QueueIndex:
+class QueueIndex(StreamReading):
     """The messages of one queue on disk. `directory` is where its segments are.
 
     `definition` is the commit of the queue's definition, None when that is durable.
@@ -1024,6 +1019,7 @@ class QueueIndex:
         segment.columns = columns
         usage, live, live_bytes = segment.by_file, segment.live, segment.live_bytes
         segment.sum_up()
+        self._keep_few(segment.number)
         if segment.live != live:
             log_event(
                 log,

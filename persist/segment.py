@@ -17,9 +17,10 @@ the file.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from itertools import groupby
-from operator import itemgetter
+from itertools import groupby, islice
+from operator import itemgetter, lt
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,6 +41,9 @@ from warren.persist.format import (
 
 if TYPE_CHECKING:
     from warren.persist.queue_index import QueueIndex
+
+
+_EVEN = bytes(range(0, 256, 2))
 
 
 class IndexEntry(NamedTuple):
@@ -220,10 +224,35 @@ class Segment:
         """Find the totals the segment is known by while it is not in memory."""
         columns = self.columns
         assert columns is not None
+        self.has_expiring = any(columns.expires)
+        if not self._sum_up_whole(columns):
+            self._sum_up_each(columns)
+
+    def _sum_up_whole(self, columns: Columns) -> bool:
+        """Where nothing has left, and all records are of this queue alone, in order: a fifth of the
+        time. Whether that is so."""
+        places = columns.places
+        if 0 in places or not all(map(lt, places, islice(places, 1, None))):
+            return False
+        if places.tobytes()[::8].translate(None, _EVEN):
+            # One has the lowest bit, of shared records.
+            return False
+        self.live = len(places)
+        self.live_bytes = sum(columns.sizes)
+        self.has_shared = False
+        self.by_file = {}
+        start = 0
+        while start < len(places):
+            file_id = places[start] >> 32
+            end = bisect_left(places, file_id + 1 << 32, start)
+            self.by_file[file_id] = (end - start, sum(columns.lengths[start:end]))
+            start = end
+        return True
+
+    def _sum_up_each(self, columns: Columns) -> None:
         live = [at for at, place in enumerate(columns.places) if place]
         self.live = len(live)
         self.live_bytes = sum([columns.sizes[at] for at in live])
-        self.has_expiring = any(columns.expires)
         own = [(columns.places[at] >> 32, at) for at in live if not columns.places[at] & 1]
         self.has_shared = len(own) < len(live)
         self.by_file = {}

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from warren.core.backing.stream_limits import SEGMENT_BYTES, StreamLimits
 from warren.core.definitions.records import PolicyRecord
 from warren.core.definitions.validation import (
     NotThere,
@@ -35,7 +36,8 @@ from warren.core.policies.policy_definition import NOT_FOR, check_definition
 from warren.core.ports import Commit, Key, MetadataStore, Write
 from warren.core.queues.queue_arguments import QueueArguments
 from warren.core.queues.queue_arguments import QueueSettings as QueueSettings
-from warren.core.queues.queue_type import CLASSIC, QUORUM, QueueType
+from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM, QueueType
+from warren.core.queues.stream_arguments import period_s
 
 Kind: TypeAlias = Literal["queue", "exchange"]
 
@@ -114,6 +116,8 @@ def effective_arguments(declared: QueueArguments, definition: Mapping[str, Any])
 
     if declared.type is QUORUM:
         return _quorum_settings(declared, definition)
+    if declared.type is STREAM:
+        return _stream_settings(declared, definition)
     delays = own(declared.redelivery_delay_ms, "redelivery-delay")
     return QueueSettings(
         message_ttl_ms=smaller(declared.message_ttl_ms, "message-ttl"),
@@ -165,10 +169,34 @@ def _quorum_settings(declared: QueueArguments, definition: Mapping[str, Any]) ->
         delivery_limit=smaller(declared.delivery_limit, "delivery-limit"),
         single_active_consumer=declared.single_active_consumer,
         queue_leader_locator=locator,
-        # All but the default mean the same, and the node's own locator is for classic queues.
-        queue_master_locator="client-local" if locator in (None, "client-local") else "min-masters",
+        queue_master_locator=_place_of(locator),
         quorum_initial_group_size=declared.quorum_initial_group_size,
     )
+
+
+def _stream_settings(declared: QueueArguments, definition: Mapping[str, Any]) -> QueueSettings:
+    """The same for streams: a policy counts for more than the arguments (streams.md, Policies)."""
+    age = definition.get("max-age", declared.max_age)
+    segment_bytes = definition.get("stream-max-segment-size-bytes", declared.segment_bytes)
+    locator = definition.get("queue-leader-locator", declared.queue_leader_locator)
+    keeps = StreamLimits(
+        octets_max=definition.get("max-length-bytes", declared.max_length_bytes),
+        age_max_s=None if age is None else period_s(age),
+        segment_bytes=SEGMENT_BYTES if segment_bytes is None else segment_bytes,
+    )
+    return QueueSettings(
+        type=STREAM,
+        keeps=keeps,
+        queue_mode="lazy",
+        queue_leader_locator=locator,
+        queue_master_locator=_place_of(locator),
+    )
+
+
+def _place_of(leader_locator: str | None) -> str:
+    """The locator of classic queues that means the same. All but the default are alike, and the
+    node's own locator is for classic queues."""
+    return "client-local" if leader_locator in (None, "client-local") else "min-masters"
 
 
 def validated(

@@ -1,13 +1,11 @@
 """What may stand in the definition of a policy, and the text that refuses what may not.
 
-Answerable for the keys of policies_and_parameters.md section 1.2. Keys of streams are accepted,
-since exports of RabbitMQ hold them. A policy with a key of another type of queues does not match a
-queue at all (`NOT_FOR`). Values are JSON's: `"5"` is no length.
+Answerable for the keys of policies_and_parameters.md section 1.2. A policy with a key of another
+type of queues does not match a queue at all (`NOT_FOR`). Values are JSON's: `"5"` is no length.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -21,7 +19,8 @@ from warren.core.definitions.validation import (
 )
 from warren.core.patterns.pattern import InvalidPattern, compile_pattern
 from warren.core.queues.queue_arguments import PERIOD_MS_MAX, REDELIVERY_DELAYS_MAX
-from warren.core.queues.queue_type import CLASSIC, QUORUM, QueueType
+from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM, QueueType
+from warren.core.queues.stream_arguments import SEGMENT_BYTES_MAX, period_s
 
 Valid: TypeAlias = Callable[[Any], bool]
 
@@ -52,6 +51,13 @@ HA_KEYS = frozenset(
         "log-catchup-rate",
     }
 )
+FEDERATION_UPSTREAM = "federation-upstream"
+FEDERATION_UPSTREAM_SET = "federation-upstream-set"
+FEDERATION_UPSTREAM_PATTERN = "federation-upstream-pattern"
+FEDERATION_KEYS = frozenset(
+    {FEDERATION_UPSTREAM, FEDERATION_UPSTREAM_SET, FEDERATION_UPSTREAM_PATTERN}
+)
+"""From which upstreams an exchange or queue gets messages; one of these at most."""
 STREAM_KEYS = frozenset({"max-age", "initial-cluster-size", "stream-max-segment-size-bytes"})
 # A policy with any of these is not meant for queues of that type (section 1.1).
 NOT_FOR: Mapping[QueueType, frozenset[str]] = {
@@ -63,9 +69,25 @@ NOT_FOR: Mapping[QueueType, frozenset[str]] = {
         "max-in-memory-bytes",
     },
     QUORUM: STREAM_KEYS | HA_KEYS | {"queue-mode", "queue-master-locator", "redelivery-delay"},
+    STREAM: HA_KEYS
+    | FEDERATION_KEYS
+    | {
+        "dead-letter-exchange",
+        "dead-letter-routing-key",
+        "dead-letter-strategy",
+        "delivery-limit",
+        "expires",
+        "max-in-memory-bytes",
+        "max-in-memory-length",
+        "max-length",
+        "message-ttl",
+        "overflow",
+        "queue-master-locator",
+        "queue-mode",
+        "queue-version",
+        "redelivery-delay",
+    },
 }
-STREAM_SEGMENT_BYTES_MAX = 3_000_000_000
-MAX_AGE = re.compile(r"\A[0-9]+[YMDhms]\Z")
 
 
 def _at_least(least: int) -> Valid:
@@ -86,14 +108,6 @@ def _delays(value: object) -> bool:
         return False
     return all(is_integer(one) and 0 <= one <= PERIOD_MS_MAX for one in value)
 
-
-FEDERATION_UPSTREAM = "federation-upstream"
-FEDERATION_UPSTREAM_SET = "federation-upstream-set"
-FEDERATION_UPSTREAM_PATTERN = "federation-upstream-pattern"
-FEDERATION_KEYS = frozenset(
-    {FEDERATION_UPSTREAM, FEDERATION_UPSTREAM_SET, FEDERATION_UPSTREAM_PATTERN}
-)
-"""From which upstreams an exchange or queue gets messages; one of these at most."""
 
 # Key: what is valid, and how the refusal goes on after the value.
 KEYS: Mapping[str, tuple[Valid, str]] = {
@@ -128,11 +142,11 @@ KEYS: Mapping[str, tuple[Valid, str]] = {
     ),
     "initial-cluster-size": (_at_least(0), "is not a valid cluster size"),
     "max-age": (
-        lambda value: isinstance(value, str) and MAX_AGE.search(value) is not None,
+        lambda value: isinstance(value, str) and period_s(value) is not None,
         "is not a valid max age",
     ),
     "stream-max-segment-size-bytes": (
-        lambda value: is_integer(value) and 0 <= value <= STREAM_SEGMENT_BYTES_MAX,
+        lambda value: is_integer(value) and 0 <= value <= SEGMENT_BYTES_MAX,
         "is not a valid segment size",
     ),
     FEDERATION_UPSTREAM: (_text, "is not a valid federation upstream name"),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from warren.core.field import Table
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
+from warren.core.queues.queue_type import STREAM
 
 if TYPE_CHECKING:
     from warren.core.queues.queue import Queue
@@ -33,6 +34,7 @@ class Blocked:
     NOT_ACTIVE: Final = 8
     COMMITS: Final = 16
     MOVING: Final = 32
+    CAUGHT_UP: Final = 64
 
 
 NO_LIMIT = 1 << 62
@@ -122,7 +124,10 @@ class Consumer(ABC):
 
     @property
     def wants_cancel(self) -> bool:
-        """Whether it is to be cancelled when the queue gets another leader."""
+        """Whether it is to be cancelled when the queue gets another leader: also a reader of a
+        stream, which would begin anew where it has begun before."""
+        if self.queue.settings.type is STREAM:
+            return True
         cancel = self.arguments.get("x-cancel-on-ha-failover")
         return cancel is not None and cancel.value is True
 

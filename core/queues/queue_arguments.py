@@ -14,10 +14,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.definitions.validation import string
 from warren.core.errors import PreconditionFailed
 from warren.core.field import INTEGER_KINDS, KIND_NAMES, Field, Table, to_text
-from warren.core.queues.queue_type import CLASSIC, QUEUE_TYPE, QUORUM, QueueType, type_of
+from warren.core.queues.queue_type import CLASSIC, QUEUE_TYPE, QUORUM, STREAM, QueueType, type_of
+from warren.core.queues.stream_arguments import (
+    SEGMENT_BYTES_MAX,
+    STREAM_OFFSET,
+    period_s,
+    stream_offset,
+)
 
 # Ten years, RabbitMQ's longest time.
 PERIOD_MS_MAX = 315_360_000_000
@@ -56,6 +63,8 @@ class QueueArguments:
     dead_letter_strategy: str | None = None
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
+    max_age: str | None = None
+    segment_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ class QueueSettings:
     `dead_letter_strategy`: whether a dead letter that reaches no queue is
     kept. They are None where the queue knows no such thing.
     `delays`: the exchange whose delayed messages wait in the queue; None for an ordinary queue.
+    `keeps`: what a stream keeps.
     """
 
     type: QueueType = CLASSIC
@@ -89,6 +99,7 @@ class QueueSettings:
     queue_leader_locator: str | None = None
     quorum_initial_group_size: int | None = None
     delays: str | None = None
+    keeps: StreamLimits = KEEP_ALL
 
     @property
     def remembers_ids(self) -> bool:
@@ -151,6 +162,8 @@ def parse(queue: str, vhost: str, arguments: Table) -> QueueArguments:
         dead_letter_strategy=value("x-dead-letter-strategy"),
         queue_leader_locator=value("x-queue-leader-locator"),
         quorum_initial_group_size=value("x-quorum-initial-group-size"),
+        max_age=value(MAX_AGE),
+        segment_bytes=value(SEGMENT_SIZE),
     )
 
 
@@ -176,6 +189,8 @@ def check(queue: str, vhost: str, arguments: Table) -> None:
     for name, reason_against in CHECKS[kind].items():
         field = arguments.get(name)
         reason = None if field is None else reason_against(field, arguments)
+        if reason == TOO_LARGE_A_SEGMENT:
+            raise PreconditionFailed(reason)
         if reason is not None:
             raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
     for name in OTHER_TYPES[kind]:
@@ -228,6 +243,8 @@ def check_consumer(queue: str, vhost: str, kind: QueueType, arguments: Table) ->
         reason = None if field is None else reason_against(field, arguments)
         if reason is not None:
             raise PreconditionFailed(f"invalid arg '{name}' for {described}: {reason}")
+    if kind is STREAM:
+        stream_offset(arguments.get(STREAM_OFFSET), described)
 
 
 def check_dead_letter_exchange(queue: str, vhost: str, exchange: Field) -> None:
@@ -351,9 +368,7 @@ def _boolean(field: Field, arguments: Table) -> str | None:
 def _queue_type(field: Field, arguments: Table) -> str | None:
     if field.kind != "S":
         return _unacceptable(field)
-    if field.value == b"stream":
-        return string("unsupported queue type 'stream', streams are not offered")
-    return _one_of(b"classic", b"quorum", what="type")(field, arguments)
+    return _one_of(b"classic", b"quorum", b"stream", what="type")(field, arguments)
 
 
 def _one_of(*choices: bytes, what: str) -> Check:
@@ -401,6 +416,18 @@ def _delays(field: Field, arguments: Table) -> str | None:
     return None
 
 
+def _max_age(field: Field, arguments: Table) -> str | None:
+    if field.kind != "S":
+        return _unacceptable(field)
+    return None if period_s(to_text(field.value)) is not None else "invalid_max_age"
+
+
+def _segment_size(field: Field, arguments: Table) -> str | None:
+    if field.kind in INTEGER_KINDS and field.value > SEGMENT_BYTES_MAX:
+        return TOO_LARGE_A_SEGMENT
+    return _count(field, arguments)
+
+
 def _window(field: Field, arguments: Table) -> str | None:
     reason = _positive(field, arguments)
     if reason is None and field.value > DEDUPLICATION_WINDOW_MAX:
@@ -416,6 +443,19 @@ DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 DELIVERY_LIMIT = "x-delivery-limit"
 REDELIVERY_DELAY = "x-redelivery-delay"
 REDELIVERY_DELAYS_MAX = 100
+MAX_AGE = "x-max-age"
+SEGMENT_SIZE = "x-stream-max-segment-size-bytes"
+
+TOO_LARGE_A_SEGMENT = f"Exceeded max value for {SEGMENT_SIZE}"
+"""The whole text of this refusal, which names neither the argument nor the queue in RabbitMQ."""
+
+_LEADER_LOCATORS = _choice(
+    b"client-local",
+    b"balanced",
+    b"random",
+    b"least-leaders",
+    wrong="invalid_queue_locator_arg",
+)
 DEDUPLICATION_WINDOW = "x-message-deduplication-window"
 DEDUPLICATION_WINDOW_MAX = 100_000
 """Each id takes about half a kilobyte of memory."""
@@ -457,14 +497,16 @@ CHECKS: Mapping[QueueType, Mapping[str, Check]] = {
         "x-overflow": _overflow,
         "x-single-active-consumer": _boolean,
         "x-quorum-initial-group-size": _positive,
-        "x-queue-leader-locator": _choice(
-            b"client-local",
-            b"balanced",
-            b"random",
-            b"least-leaders",
-            wrong="invalid_queue_locator_arg",
-        ),
+        "x-queue-leader-locator": _LEADER_LOCATORS,
         DELIVERY_LIMIT: lambda field, arguments: None,
+    },
+    STREAM: {
+        QUEUE_TYPE: _queue_type,
+        "x-max-length-bytes": _count,
+        MAX_AGE: _max_age,
+        SEGMENT_SIZE: _segment_size,
+        "x-initial-cluster-size": _positive,
+        "x-queue-leader-locator": _LEADER_LOCATORS,
     },
 }
 EQUIVALENCE_ORDER: Mapping[QueueType, tuple[str, ...]] = {
@@ -495,6 +537,26 @@ OTHER_TYPES: Mapping[QueueType, tuple[str, ...]] = {
         DEDUPLICATION_WINDOW,
         "x-stream-max-segment-size-bytes",
     ),
+    STREAM: (
+        DEAD_LETTER_EXCHANGE,
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        DELIVERY_LIMIT,
+        "x-expires",
+        "x-max-in-memory-bytes",
+        "x-max-in-memory-length",
+        "x-max-length",
+        "x-max-priority",
+        "x-message-ttl",
+        "x-overflow",
+        "x-queue-master-locator",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-quorum-initial-group-size",
+        REDELIVERY_DELAY,
+        DEDUPLICATION_WINDOW,
+        "x-single-active-consumer",
+    ),
 }
 
 CANCEL_ON_FAILOVER = "x-cancel-on-ha-failover"
@@ -506,6 +568,7 @@ CONSUMER_CHECKS: Mapping[str, Check] = {
 }
 OTHER_CONSUMERS: Mapping[QueueType, tuple[str, ...]] = {
     CLASSIC: (),
-    QUORUM: (CANCEL_ON_FAILOVER, "x-stream-offset"),
+    QUORUM: (CANCEL_ON_FAILOVER, STREAM_OFFSET),
+    STREAM: (CANCEL_ON_FAILOVER, PRIORITY),
 }
 """Arguments of basic.consume that other types of queues know, and that are refused."""

@@ -16,6 +16,7 @@ QUEUE_TYPE = "x-queue-type"
 class QueueType(StrEnum):
     CLASSIC = "classic"
     QUORUM = "quorum"
+    STREAM = "stream"
 
     @property
     def module(self) -> str:
@@ -28,12 +29,15 @@ DEFAULT_TYPES = ("classic", "quorum", "stream")
 
 CLASSIC = QueueType.CLASSIC
 QUORUM = QueueType.QUORUM
+STREAM = QueueType.STREAM
+
+_TYPES = {b"quorum": QUORUM, b"stream": STREAM}
 
 
 def type_of(arguments: Table) -> QueueType:
     """The type of a queue with these arguments, which are valid."""
     field = arguments.get(QUEUE_TYPE)
-    return QUORUM if field is not None and field.value == b"quorum" else CLASSIC
+    return _TYPES.get(field.value, CLASSIC) if field is not None else CLASSIC
 
 
 def majority_of(members: Collection[str]) -> int:

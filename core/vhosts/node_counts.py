@@ -60,8 +60,8 @@ class NodeCounts:
     dead_confirmed: int = 0
     """Dead letters that had to arrive and have arrived."""
 
-    past_quorum: MessageStats = NOTHING
-    """What passed through quorum queues that are gone."""
+    past_of_type: dict[QueueType, MessageStats] = field(default_factory=dict)
+    """What passed through queues that are gone, by type; for classic ones nothing is counted."""
 
     past_channels: MessageStats = NOTHING
     past_received: int = 0

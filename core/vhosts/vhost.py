@@ -19,16 +19,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
 from warren.core.access.limits import VhostLimits
 from warren.core.access.quotas import VhostQuotas
 from warren.core.backing.backing_queue import LEVELS, BackingQueue, BackingSpec
-from warren.core.backing.due_queue import due_queue
-from warren.core.backing.priority_queue import PriorityQueue
-from warren.core.backing.windowed_queue import WindowedQueue
 from warren.core.definitions.records import (
     BindingRecord,
     ExchangeRecord,
@@ -73,22 +70,20 @@ from warren.core.ports import (
     Write,
 )
 from warren.core.queues import queue_arguments
-from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import Placement
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
-from warren.core.queues.queue_type import QUORUM, majority_of, with_default_type
-from warren.core.queues.quorum_level import LastingEnvelopes, quorum_level
-from warren.core.queues.quorum_queue import QuorumQueue
+from warren.core.queues.queue_type import CLASSIC, QUORUM, majority_of, with_default_type
+from warren.core.queues.quorum_level import LastingEnvelopes
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Waiting, run
 from warren.core.vhosts.burials import Burials
-from warren.core.vhosts.delay_queue import DelayQueue
 from warren.core.vhosts.ending import Ending
 from warren.core.vhosts.equivalence import inequivalent, shown, shown_argument, type_shown
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.observation import Observation, Topology
+from warren.core.vhosts.queue_making import Makings, made_queue
 from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
 
 log = logging.getLogger("warren.vhost")
@@ -174,7 +169,7 @@ class VirtualHost:
         self._replies = replies
         self._counts = counts
         self._random = random
-        self._new_backing_queue = new_backing_queue
+        self._makings = Makings(self, new_backing_queue, LastingEnvelopes())
         self._placement = placement
         self._local_queues = local_queues
         self._bindings: dict[Key, Binding] = {}
@@ -186,7 +181,6 @@ class VirtualHost:
         # Counts the changes of policies that all have to follow.
         self._policy_round = 0
         self.burials = Burials(self, clock, codec, turns, counts)
-        self._lasting = LastingEnvelopes()
         for exchange, kind, internal in PREDECLARED:
             record = ExchangeRecord(
                 kind, auto_delete=False, internal=internal, arguments={}, declared_by=INTERNAL_USER
@@ -620,8 +614,10 @@ class VirtualHost:
 
     def _count_past_queue(self, queue: Queue) -> None:
         """What passed through a queue that is going still counts as of its type."""
-        if queue.is_here and queue.settings.type is QUORUM:
-            self._counts.past_quorum = self._counts.past_quorum.plus(queue.stats())
+        kind = queue.settings.type
+        if queue.is_here and kind is not CLASSIC:
+            past = self._counts.past_of_type
+            past[kind] = past.get(kind, NOTHING).plus(queue.stats())
 
     def connection_ended(self, received_octets: int, sent_octets: int) -> None:
         """A connection to the virtual host is gone; what passed through it still counts."""
@@ -854,33 +850,17 @@ class VirtualHost:
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
         storage_id = self._placement.storage_id(record)
         spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
-        declared: dict[str, Any] = {
-            "durable": record.durable,
-            "auto_delete": record.auto_delete,
-            "exclusive_owner": owner,
-            "arguments": arguments,
-            "settings": settings,
-            "queue_id": record.queue_id,
-        }
-
-        def new_level(level: int) -> BackingQueue:
-            return self._new_backing_queue(spec.of_level(level, settings.remembers_ids))
-
-        if settings.type is QUORUM:
-            members = quorum_level(new_level(0), self._lasting)
-            return QuorumQueue(self, name, level=members, codec=self.codec, **declared)
-        if settings.delays is not None:
-            due = due_queue(new_level(0), self.turns.let_go)
-            return DelayQueue(self, name, backing=due, codec=self.codec, **declared)
-        if settings.deduplication_window is not None:
-            windowed = WindowedQueue(settings.deduplication_window, new_level, self.codec)
-            return DeduplicatingQueue(self, name, backing=windowed, codec=self.codec, **declared)
-        backing: BackingQueue
-        if settings.max_priority is None:
-            backing = new_level(0)
-        else:
-            backing = PriorityQueue(settings.max_priority, new_level)
-        return Queue(self, name, backing=backing, **declared)
+        return made_queue(
+            self._makings,
+            name,
+            settings,
+            spec,
+            durable=record.durable,
+            auto_delete=record.auto_delete,
+            exclusive_owner=owner,
+            arguments=arguments,
+            queue_id=record.queue_id,
+        )
 
     def _end_queue(self, queue: Queue) -> None:
         del self.queues[queue.name]

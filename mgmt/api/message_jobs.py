@@ -1,4 +1,4 @@
-"""Jobs that move, copy, delete, requeue or redrive messages of a queue (docs/messages.md).
+"""Jobs that move, copy, delete, requeue, redrive or replay messages of a queue (docs/messages.md).
 
 A job runs at the node that leads its queue; every node answers for all of them.
 """
@@ -11,6 +11,7 @@ import msgspec
 
 from warren.core.errors import AccessRefused, BrokerError
 from warren.core.queues.queue import Queue
+from warren.core.queues.queue_type import STREAM
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api.changes import audit
 from warren.mgmt.api.looking import SHOWN_BYTES, message_rows
@@ -37,6 +38,14 @@ async def redrive(request: ApiRequest) -> Any:
     body = await request.body()
     plan = {("back_to" if name == "to" else name): value for name, value in body.items()}
     return await _begin(request, listed, _plan({**plan, "action": Action.REDRIVE.value}))
+
+
+async def replay(request: ApiRequest) -> Any:
+    """Begin to send messages of a stream once more, to a queue or an exchange."""
+    listed = queue_of(request)
+    return await _begin(
+        request, listed, _plan({**await request.body(), "action": Action.REPLAY.value})
+    )
 
 
 def _plan(body: Any) -> Plan:
@@ -103,6 +112,13 @@ async def _asked_of_leader(
 def _check(request: ApiRequest, vhost: VirtualHost, queue: Queue, plan: Plan) -> None:
     """Raise `ApiError` unless the caller may do that, and what the plan names is there."""
     request.check(vhost.name, "queue", queue.name, "read")
+    is_stream = queue.settings.type is STREAM
+    if is_stream and plan.action not in (Action.COPY, Action.REPLAY):
+        raise BadRequest(
+            f"messages stay in a stream: from '{queue.name}' they can be copied or replayed"
+        )
+    if plan.action is Action.REPLAY and not is_stream:
+        raise BadRequest(f"queue '{queue.name}' is no stream: it has nothing that was read already")
     if plan.action is Action.REQUEUE:
         request.check(vhost.name, "queue", queue.name, "write")
     if plan.to_queue is not None:
@@ -288,6 +304,11 @@ ENDPOINTS = [
         "/queues/{vhost}/{queue}/redrive",
         {"POST": redrive},
         summary="Sends dead letters back to where they came from",
+    ),
+    Endpoint(
+        "/queues/{vhost}/{queue}/replay",
+        {"POST": replay},
+        summary="Sends messages of a stream once more",
     ),
     Endpoint("/message-jobs", {"GET": list_jobs}, summary="All jobs on messages"),
     Endpoint("/message-jobs/{vhost}", {"GET": list_of_vhost}, summary="Those of a vhost"),

@@ -14,13 +14,14 @@ from warren.amqp.consumer import short_string
 from warren.amqp.errors import REPLIES, FrameError, reply_to
 from warren.amqp.properties import MalformedProperties, encode_properties
 from warren.amqp.publishing import PublishRoutes
-from warren.core.errors import BrokerError, ConnectionFault
+from warren.core.errors import BrokerError, ConnectionFault, Unsupported
 from warren.core.field import from_json, to_json
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import PENDING, REJECTED
 from warren.core.messages.stock import Stock
+from warren.core.queues.queue import Fetched, Queue
 from warren.mgmt.api.exchanges import exchange_of
 from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
@@ -194,6 +195,13 @@ ACK_MODES = (
 )
 
 
+async def _got_one(queue: Queue, client: TracedClient) -> Fetched:
+    try:
+        return await through(queue.get_one(False, client))
+    except Unsupported as error:
+        raise BadRequest(f"540 {error.text}") from error
+
+
 async def get(request: ApiRequest) -> Any:
     try:
         vhost, queue = queue_of(request)
@@ -219,7 +227,7 @@ async def get(request: ApiRequest) -> Any:
     async def fetch() -> Message | None:
         if queue.deleted:
             return None
-        message, _, at = await through(queue.get_one(False, client))
+        message, _, at = await _got_one(queue, client)
         if message is not None and at is not queue:
             # The queue has moved: what it had given before is in it again, and so is this.
             at.requeue([message], delivered=False)

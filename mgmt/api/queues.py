@@ -17,11 +17,12 @@ from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
 from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.queue import Queue
-from warren.core.queues.queue_type import QUORUM
+from warren.core.queues.queue_type import CLASSIC, QUORUM, STREAM
 from warren.core.vhosts.topology_access import check_queue
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt import quorum_members
 from warren.mgmt.api import stats_json
+from warren.mgmt.api.backing_status import OF_ERLANG, backing_status, offsets
 from warren.mgmt.api.changes import audit, durable
 from warren.mgmt.api.consumers import consumer_row
 from warren.mgmt.http.endpoint import CREATED, NO_CONTENT, Endpoint, Reply, Right
@@ -92,10 +93,20 @@ class QueueRows:
                 **self._consumers_of_quorum(queue),
                 **({"message_stats": stats} if stats else {}),
                 "memory": status.memory_bytes,
-                "reductions": 0,
-                "reductions_details": {"rate": 0.0},
-                "garbage_collection": {},
+                **OF_ERLANG,
                 "open_files": dict.fromkeys(self._members(queue)["members"], 0),
+            }
+        if queue.settings.type is STREAM:
+            return {
+                **self.basics(listed),
+                **self._policy(listed),
+                **self._state(queue),
+                **lengths.levels(*figures.LENGTHS),
+                **offsets(queue, self._node.name),
+                "consumers": queue.consumer_total,
+                **({"message_stats": stats} if stats else {}),
+                "memory": status.memory_bytes,
+                **OF_ERLANG,
             }
         return {
             **self.basics(listed),
@@ -107,11 +118,9 @@ class QueueRows:
             **({"message_stats": stats} if stats else {}),
             **({"messages_waiting": queue.waiting} if queue.settings.counts_returns else {}),
             **_deduplication(queue),
-            "backing_queue_status": _backing_status(status),
+            "backing_queue_status": backing_status(status),
             "memory": status.memory_bytes,
-            "reductions": 0,
-            "reductions_details": {"rate": 0.0},
-            "garbage_collection": {},
+            **OF_ERLANG,
             "recoverable_slaves": None,
             "head_message_timestamp": None,
         }
@@ -165,10 +174,15 @@ class QueueRows:
         }
 
     def _members(self, queue: Queue) -> Row:
-        """The nodes that have a copy of a quorum queue, its leader first."""
+        """The nodes that have a copy of a quorum queue, its leader first; that which has a
+        stream."""
+        managed = self._request.managed
+        if queue.settings.type is STREAM:
+            leader = quorum_members.leader_of(managed, queue)
+            is_up = leader in quorum_members.running_nodes(managed)
+            return {"members": [leader], "online": [leader] if is_up else []}
         if queue.settings.type is not QUORUM:
             return {}
-        managed = self._request.managed
         return {
             "leader": quorum_members.leader_of(managed, queue),
             "members": quorum_members.members_of(managed, queue),
@@ -187,7 +201,7 @@ class QueueRows:
         }
         row: Row = {
             # The copies of a quorum queue are its members.
-            **(mirrors if queue.settings.type is not QUORUM else {}),
+            **(mirrors if queue.settings.type is CLASSIC else {}),
             "promoted": state.promoted,
             "promoted_at": _moment(state.promoted_at) if state.promoted_at else None,
             "mirror_lag": {mirror: lag.batches for mirror, lag in state.lag.items()},
@@ -325,28 +339,6 @@ class QueueRows:
 def _moment(wall_time: float) -> str:
     """Seconds since 1970 as people read them."""
     return datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="milliseconds")
-
-
-def _backing_status(status: BackingQueueStatus) -> Row:
-    start, count, end = status.delta
-    return {
-        "mode": status.mode,
-        "version": 1,
-        "q1": status.q1,
-        "q2": status.q2,
-        "delta": ["delta", start, count, 0, end],
-        "q3": status.q3,
-        "q4": status.q4,
-        "len": status.len,
-        "target_ram_count": (
-            "infinity" if status.target_ram_count is None else status.target_ram_count
-        ),
-        "next_seq_id": status.next_seq_id,
-        "avg_ingress_rate": status.avg_ingress_rate,
-        "avg_egress_rate": status.avg_egress_rate,
-        "avg_ack_ingress_rate": status.avg_ack_ingress_rate,
-        "avg_ack_egress_rate": status.avg_ack_egress_rate,
-    }
 
 
 class QueuesElsewhere:

@@ -1,4 +1,4 @@
-"""Messages in hand: look for them, export them, have them moved, copied or deleted."""
+"""Messages in hand: look for them, export them, have them moved, copied, replayed or deleted."""
 
 from __future__ import annotations
 
@@ -163,6 +163,21 @@ def requeue_messages(call: Call, queue: str, **given: Any) -> Answer:
 )
 def redrive(call: Call, queue: str, **given: Any) -> Answer:
     return _job(call, "redrive", queue, **given)
+
+
+@command(
+    "replay",
+    "Send messages of a stream once more, to a queue or an exchange.",
+    argument("queue"),
+    option("--first", type=click.IntRange(min=0), metavar="OFFSET", help="From this one on."),
+    option("--last", type=click.IntRange(min=0), metavar="OFFSET", help="Up to this one."),
+    option("--since", metavar="TIME", help="What arrived then or later (ISO 8601, UTC)."),
+    option("--until", metavar="TIME", help="What arrived before."),
+    *TARGET,
+    *CHOICE,
+)
+def replay(call: Call, queue: str, **given: Any) -> Answer:
+    return _job(call, "replay", queue, **given)
 
 
 def _job(call: Call, action: str, queue: str, *, wait: bool, **given: Any) -> Answer:

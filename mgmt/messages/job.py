@@ -1,4 +1,4 @@
-"""One job: moves, copies or deletes the messages of a queue that a plan names.
+"""One job: moves, copies, replays or deletes the messages of a queue that a plan names.
 
 It goes through the queue once, from the oldest message to the last one there was when it began. A
 message that is to leave is taken out of the queue first, so that no consumer gets it; it is pending
@@ -18,15 +18,16 @@ from enum import StrEnum
 from typing import Any
 
 from warren.core.access.access_control import User
-from warren.core.errors import BrokerError
+from warren.core.errors import BrokerError, PreconditionFailed
 from warren.core.messages.message import Message
 from warren.core.messages.message_filter import MessageState, Subject, Test, parse_filter
 from warren.core.messages.stock import Stock
 from warren.core.messages.succession import Succession
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
+from warren.core.queues.stream_queue import StreamingQueue
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
-from warren.mgmt.messages.plan import Action, Plan
+from warren.mgmt.messages.plan import Action, Plan, seconds
 from warren.mgmt.messages.targets import Find, Stays, Target, targets
 from warren.mgmt.waiting import through
 
@@ -120,6 +121,8 @@ class Job:
         self._began_s = asyncio.get_running_loop().time()
         end = JobState.COMPLETED
         try:
+            if self.plan.action is Action.REPLAY:
+                await self._find_range()
             await self._go_through()
         except BrokerError as error:
             end, self.reason = JobState.FAILED, error.text
@@ -154,6 +157,22 @@ class Job:
         # Levels are gone through from the highest on.
         first = min(places, key=lambda place: (-place.level, place.position), default=None)
         return places, first
+
+    async def _find_range(self) -> None:
+        """Find where in the stream a replay begins and ends. Raises `BrokerError`."""
+        stream, plan = self.queue, self.plan
+        if not isinstance(stream, StreamingQueue):
+            raise PreconditionFailed(f"queue '{stream.name}' is not a stream any more")
+        if plan.first is not None or plan.since is not None:
+            first = plan.first or 0
+            if plan.since is not None:
+                first = await through(stream.offset_at(seconds(plan.since)))
+            self._start = max(self._start or Place(0, first), Place(0, first))
+        if plan.last is not None:
+            self._ends[0] = min(self._ends[0], plan.last + 1)
+        if plan.until is not None:
+            beyond = await through(stream.offset_at(seconds(plan.until)))
+            self._ends[0] = min(self._ends[0], beyond)
 
     def _test(self) -> Test:
         passes = parse_filter(self.plan.filter)
@@ -248,7 +267,7 @@ class Job:
                 ways[place] = None if self.plan.action is Action.DELETE else self._find(message)
             except Stays as stays:
                 self._stays(str(stays))
-        if self.plan.action is Action.COPY:
+        if self.plan.action in (Action.COPY, Action.REPLAY):
             for place, message, _ in found:
                 if (target := ways.get(place)) is not None:
                     self._copy(message, target)

@@ -105,6 +105,7 @@ async def look(node: Node, queue: Queue, search: Search) -> Looked:
     """Raises `FilterTooSlow`."""
     levels = queue.levels
     held: list[list[_Held]] = [[] for _ in levels]
+    # Of a stream `unacked` is 0: what its readers have is looked at where it is, in the stream.
     is_held = queue.unacked or queue.waiting
     if search.unacked and is_held and not leaves_out_unacked(queue):
         held = await _held(node, queue, len(levels))

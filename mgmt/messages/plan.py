@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -25,15 +26,26 @@ class Action(StrEnum):
     DELETE = "delete"
     REQUEUE = "requeue"
     REDRIVE = "redrive"
+    REPLAY = "replay"
+
+
+TO_A_TARGET = (Action.MOVE, Action.COPY, Action.REPLAY)
+"""They go to a queue or an exchange that the plan names."""
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which messages, and what becomes of them.
 
-    MOVE and COPY go `to_queue`, or `to_exchange` with a `routing_key`, which without one is that
-    of the message. REQUEUE goes to the end of the queue itself. REDRIVE goes `back_to` where the
-    first or last `death` of the message says it came from. `limit` is the most messages, `rate` the
-    most in a second. A `dry_run` only counts, and shows a few.
+    MOVE, COPY and REPLAY go `to_queue`, or `to_exchange` with a `routing_key`, which without one is
+    that of the message. REQUEUE goes to the end of the queue itself. REDRIVE goes `back_to` where
+    the first or last `death` of the message says it came from.
+
+    REPLAY takes messages of a stream from the offset `first`, or the time `since`, on, up to the
+    offset `last`, or before the time `until`. Times are ISO 8601, UTC where they do not say, or
+    seconds since 1970.
+
+    `limit` is the most messages, `rate` the most in a second. A `dry_run` only counts, and shows a
+    few.
     """
 
     action: Action
@@ -44,6 +56,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     routing_key: str | None = None
     back_to: Back = Back.EXCHANGE
     death: Death = Death.LAST
+    first: int | None = None
+    last: int | None = None
+    since: datetime | float | None = None
+    until: datetime | float | None = None
     limit: int | None = None
     rate: float | None = None
     dry_run: bool = False
@@ -56,6 +72,7 @@ def parse_plan(value: Any) -> Plan:
     except msgspec.ValidationError as error:
         raise InvalidPlan(str(error)) from error
     _check_target(plan)
+    _check_range(plan)
     parse_filter(plan.filter)
     if plan.limit is not None and plan.limit < 1:
         raise InvalidPlan(f"limit should be 1 at least, not {plan.limit}")
@@ -78,7 +95,7 @@ def check_positions(plan: Plan, levels: int) -> None:
 def _check_target(plan: Plan) -> None:
     targets = [plan.to_queue, plan.to_exchange]
     given = len(targets) - targets.count(None)
-    if plan.action in (Action.MOVE, Action.COPY):
+    if plan.action in TO_A_TARGET:
         if given != 1:
             raise InvalidPlan(f"{plan.action} takes either to_queue or to_exchange")
     elif given:
@@ -88,3 +105,22 @@ def _check_target(plan: Plan) -> None:
             raise InvalidPlan("routing_key goes with to_exchange")
         if len(plan.routing_key.encode("utf-8", "surrogateescape")) > 255:
             raise InvalidPlan("routing_key should be 255 octets at most")
+
+
+def _check_range(plan: Plan) -> None:
+    bounds = (plan.first, plan.last, plan.since, plan.until)
+    if plan.action is not Action.REPLAY and bounds != (None,) * len(bounds):
+        raise InvalidPlan("first, last, since and until go with replay")
+    for one, other in (("first", "since"), ("last", "until")):
+        if getattr(plan, one) is not None and getattr(plan, other) is not None:
+            raise InvalidPlan(f"replay takes either {one} or {other}")
+    for offset in (plan.first, plan.last):
+        if offset is not None and not 0 <= offset < 1 << 63:
+            raise InvalidPlan(f"an offset should be between 0 and 2^63, not {offset}")
+
+
+def seconds(moment: datetime | float) -> float:
+    """A time of a plan in seconds since 1970."""
+    if isinstance(moment, datetime):
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return moment

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from warren.client.content_header import MalformedContent
 from warren.core.access.access_control import User
 from warren.core.errors import AccessRefused
-from warren.core.field import to_text
+from warren.core.field import Field, long, longstr, to_text
 from warren.core.messages.message import Envelope, Message
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
@@ -35,9 +35,30 @@ Find = Callable[[Message], Target]
 """Raises `Stays`."""
 
 
+REPLAYED = "x-replayed"
+"""The header of a message that was replayed: from which stream, and at which offset it is there."""
+
+
 def targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
     """How the targets of this plan are found. `user` is whose permissions count for dead letters;
     None is the command line."""
+    find = _targets(node, queue, plan, user)
+    if plan.action is not Action.REPLAY:
+        return find
+
+    def find_replayed(message: Message) -> Target:
+        header = message.envelope.header
+        mark = {"stream": longstr(queue.name), "offset": long(message.position)}
+        headers = {**node.codec.headers(header), REPLAYED: Field("F", mark)}
+        marked = replace(
+            message.envelope, header=node.codec.with_headers(header, headers), stored=None
+        )
+        return find(Message(marked, message.body, message.position))
+
+    return find_replayed
+
+
+def _targets(node: Node, queue: Queue, plan: Plan, user: User | None) -> Find:
     vhost = node.vhosts[queue.vhost_name]
     if plan.action is Action.REDRIVE:
         return _Redrive(node, vhost, plan, user).find

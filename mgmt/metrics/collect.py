@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from warren import __version__
 from warren.amqp.channel import Channel
-from warren.core.messages.message_stats import MessageStats
+from warren.core.messages.message_stats import NOTHING, MessageStats
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import QueueType
 from warren.core.vhosts.node_counts import Death
@@ -32,6 +32,9 @@ DETAILED_PREFIX = "rabbitmq_detailed_"
 CLUSTER_PREFIX = "rabbitmq_cluster_"
 OWN_PREFIX = "warren_"
 PROTOCOL = labels({"protocol": "amqp091"})
+COUNTED_TYPES = (QueueType.QUORUM, QueueType.STREAM)
+"""Types of queues that count what passes; the rest of what passes is of classic ones."""
+
 STRATEGIES: Mapping[QueueType, tuple[str, ...]] = {
     QueueType.CLASSIC: ("at_most_once",),
     QueueType.QUORUM: ("at_least_once", "at_most_once", "disabled"),
@@ -200,10 +203,10 @@ class Collector:
 
     async def _global(self, channels: list[Channel], consumers: int) -> list[Rows]:
         stats = self._managed.statistics.message_totals()
-        quorum = await self._of_quorum_queues()
+        quorum, streams = [await self._of_type(kind) for kind in COUNTED_TYPES]
         # Channels count for all types together.
         classic = MessageStats(
-            *(max(total - part, 0) for total, part in zip(stats, quorum, strict=True))
+            *(max(total - part, 0) for total, part in zip(stats, quorum.plus(streams), strict=True))
         )
         unroutable = stats.drop_unroutable + stats.return_unroutable
         received = (
@@ -217,8 +220,9 @@ class Collector:
             consumers,
         )
         delivered = [
-            (_of_type(QueueType.CLASSIC), families.delivered(classic)),
-            (_of_type(QueueType.QUORUM), families.delivered(quorum)),
+            (_type_label(QueueType.CLASSIC), families.delivered(classic)),
+            (_type_label(QueueType.QUORUM), families.delivered(quorum)),
+            (_type_label(QueueType.STREAM), families.delivered(streams)),
         ]
         return [
             Rows(families.GLOBAL, [(PROTOCOL, received)]),
@@ -226,10 +230,10 @@ class Collector:
             *self._dead(),
         ]
 
-    async def _of_quorum_queues(self) -> MessageStats:
-        """What has passed through the quorum queues of this node."""
-        total = self._node.counts.past_quorum
-        async for chunk in chunks(self._quorum_queues()):
+    async def _of_type(self, kind: QueueType) -> MessageStats:
+        """What has passed through the queues of this type at this node."""
+        total = self._node.counts.past_of_type.get(kind, NOTHING)
+        async for chunk in chunks(self._queues_of_type(kind)):
             for _, queue in chunk:
                 total = total.plus(queue.stats())
         return total
@@ -256,7 +260,7 @@ class Collector:
         managed = self._managed
         return await self._group(
             families.RAFT,
-            self._quorum_queues(),
+            self._queues_of_type(QueueType.QUORUM),
             lambda item: families.raft(managed, item[1]),
             _queue_labels,
             per_object,
@@ -322,8 +326,8 @@ class Collector:
             if queue.is_here
         ]
 
-    def _quorum_queues(self) -> list[tuple[VirtualHost, Queue]]:
-        return [item for item in self._queues() if item[1].settings.type is QueueType.QUORUM]
+    def _queues_of_type(self, kind: QueueType) -> list[tuple[VirtualHost, Queue]]:
+        return [item for item in self._queues() if item[1].settings.type is kind]
 
     def _channels(self) -> list[Channel]:
         return [
@@ -362,7 +366,7 @@ def _each_once(groups: Iterable[Rows]) -> list[Rows]:
     return kept
 
 
-def _of_type(kind: QueueType) -> str:
+def _type_label(kind: QueueType) -> str:
     return labels({"protocol": "amqp091", "queue_type": kind.module})
 
 

@@ -12,6 +12,7 @@ const BADGES = [
   ["Pri", "x-max-priority", null, "priorities up to %"],
   ["SAC", "x-single-active-consumer", null, "one active consumer at a time"],
   ["Lazy", "x-queue-mode", "queue-mode", "messages are kept on disk"],
+  ["Age", "x-max-age", "max-age", "messages are kept for %"],
   ["DLim", "x-delivery-limit", "delivery-limit", "a message may come back % times"],
   ["Wait", "x-redelivery-delay", "redelivery-delay", "returns wait for % ms"],
   ["Dedup", "x-message-deduplication-window", null, "each of the last % message ids is taken once"],
@@ -26,6 +27,7 @@ export function features(row) {
   const badges = [];
   const badge = (text, title, tone = "plain") => badges.push({ text, title, tone });
   if (row.type === "quorum") badge("Quorum", "a quorum queue");
+  if (row.type === "stream") badge("Stream", "a stream: messages stay when they were read");
   if (row.durable) badge("D", "durable");
   if (row.auto_delete) badge("AD", "auto-delete");
   if (row.internal) badge("I", "internal: only other exchanges publish to it");

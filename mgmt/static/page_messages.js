@@ -13,6 +13,7 @@ const SHOWN_BYTES = 50_000;
 const ACTIONS = [
   { value: "move", label: "Move" },
   { value: "copy", label: "Copy" },
+  { value: "replay", label: "Replay from this stream" },
   { value: "delete", label: "Delete" },
   { value: "requeue", label: "Put at the end of this queue" },
   { value: "redrive-exchange", label: "Send back to the exchange they came from" },
@@ -169,9 +170,11 @@ function actionForm(where, found, jobs) {
           { value: "selected", label: "those that are selected above" },
         ],
       },
-      { name: "queue", label: "To queue", hint: "To move or copy; or else" },
+      { name: "queue", label: "To queue", hint: "To move, copy or replay; or else" },
       { name: "exchange", label: "To exchange" },
       { name: "key", label: "Routing key", hint: "Empty: that of each message." },
+      { name: "since", label: "Replay since", hint: "As 2026-01-31T08:00:00Z; empty: all." },
+      { name: "until", label: "Replay until" },
       { name: "limit", label: "At most", type: "number", min: 1 },
       { name: "rate", label: "A second at most", type: "number", min: 0 },
       { name: "dry", label: "Only count them", type: "checkbox", value: true },
@@ -189,7 +192,8 @@ function actionForm(where, found, jobs) {
   });
 }
 
-function planOf({ action, which, queue, exchange, key, limit, rate, dry }, found) {
+function planOf(values, found) {
+  const { action, which, queue, exchange, key, since, until, limit, rate, dry } = values;
   const [name, back] = action.split("-");
   const plan = { action: name, dry_run: dry };
   if (which === "selected") plan.positions = [...found.selected];
@@ -198,6 +202,8 @@ function planOf({ action, which, queue, exchange, key, limit, rate, dry }, found
   if (queue) plan.to_queue = queue;
   if (exchange) plan.to_exchange = exchange;
   if (key) plan.routing_key = key;
+  if (since) plan.since = since;
+  if (until) plan.until = until;
   if (limit) plan.limit = Number(limit);
   if (rate) plan.rate = Number(rate);
   return plan;

@@ -63,6 +63,12 @@ const MORE_KEYS = [
     value: "at-least-once",
     title: "quorum queues: at-most-once or at-least-once",
   },
+  { key: "max-age", value: "7D", title: "streams: how long messages are kept (Y M D h m s)" },
+  {
+    key: "stream-max-segment-size-bytes",
+    value: 500000000,
+    title: "streams: octets that are removed together",
+  },
   { key: "queue-mode", value: "lazy", title: "default or lazy: messages on disk" },
   { key: "alternate-exchange", title: "where messages go that match no binding" },
   {

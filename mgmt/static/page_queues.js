@@ -47,12 +47,19 @@ export const QUEUE_ARGUMENTS = [
     value: "at-least-once",
     title: "quorum queues: at-most-once or at-least-once",
   },
+  { key: "x-max-age", value: "7D", title: "streams: how long messages are kept (Y M D h m s)" },
+  {
+    key: "x-stream-max-segment-size-bytes",
+    value: 500000000,
+    title: "streams: octets that are removed together",
+  },
 ];
 
 export const QUEUE_TYPES = [
   { value: "", label: "default of the virtual host" },
   { value: "classic", label: "classic" },
   { value: "quorum", label: "quorum" },
+  { value: "stream", label: "stream" },
 ];
 
 export function queueState(row) {
@@ -145,7 +152,7 @@ function declareForm(declared) {
         label: "Type",
         type: "select",
         options: QUEUE_TYPES,
-        hint: "A quorum queue is durable and not auto-delete.",
+        hint: "A quorum queue or a stream is durable and not auto-delete.",
       },
       { name: "durable", label: "Durable: it survives a restart", type: "checkbox", value: true },
       { name: "auto_delete", label: "Auto-delete: gone with its last consumer", type: "checkbox" },

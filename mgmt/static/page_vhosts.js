@@ -46,6 +46,7 @@ export function vhostsPage() {
         options: [
           { value: "", label: "classic" },
           { value: "quorum", label: "quorum" },
+          { value: "stream", label: "stream" },
         ],
         hint: "Of durable queues that are not exclusive and not auto-delete.",
       },

@@ -133,6 +133,7 @@ TABLE = """
 /federation-links/{vhost}/state/down GET M M
 /federation-links/vhost/{vhost}/{id}/{node}/restart DELETE P A
 /queues/{vhost}/{queue}/redrive POST U A
+/queues/{vhost}/{queue}/replay POST U A
 /queues/{vhost}/{queue}/messages/jobs POST U A
 /message-jobs GET U
 /message-jobs/{vhost} GET U A

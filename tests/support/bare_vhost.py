@@ -12,10 +12,12 @@ from warren.core.access.limits import VhostLimits
 from warren.core.backing.backing_queue import BackingQueue, BackingSpec
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
+from warren.core.field import Table, long, longstr
 from warren.core.policies.policy import Policies
 from warren.core.ports import MetadataStore, Write
 from warren.core.queues.local_queues import LocalQueues
 from warren.core.queues.placement import OneNode
+from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Turns
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.reply_to import Replies
@@ -63,3 +65,19 @@ def what_lasts(store: VolatileMetadataStore) -> VolatileMetadataStore:
         ]
     )
     return after
+
+
+def add_queue(
+    vhost: VirtualHost, name: str, dead_to: str | None = None, **arguments: int | str
+) -> Queue:
+    table: Table = {
+        f"x-{key.replace('_', '-')}": long(value) if isinstance(value, int) else longstr(value)
+        for key, value in arguments.items()
+    }
+    if dead_to is not None:
+        table["x-dead-letter-exchange"] = longstr("")
+        table["x-dead-letter-routing-key"] = longstr(dead_to)
+    vhost.declare_queue(
+        name, durable=True, exclusive_owner=None, auto_delete=False, arguments=table
+    )
+    return vhost.queues[name]

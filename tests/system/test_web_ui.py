@@ -163,6 +163,40 @@ def test_a_quorum_queue_is_declared_and_shown(ui: WebUi, channel: Any) -> None:
     expect(ui.heading("Where the messages are")).to_be_hidden()
 
 
+def test_a_stream_is_declared_shown_and_replayed(ui: WebUi, broker: Broker, channel: Any) -> None:
+    ui.open("queues")
+    form = ui.unfold("Declare a queue")
+    form.get_by_label("Name", exact=True).fill("events")
+    form.get_by_label("Type", exact=True).select_option("stream")
+    form.get_by_role("button", name="x-max-age", exact=True).click()
+    form.get_by_role("button", name="Declare queue").click()
+    ui.expect_notice("The queue events is declared.")
+    row = ui.page.get_by_role("row").filter(has_text="events")
+    expect(row.get_by_text("Stream", exact=True)).to_be_visible()
+    expect(row.get_by_text("Age", exact=True)).to_be_visible()
+    channel.confirm_delivery()
+    for number in range(3):
+        channel.basic_publish("", "events", b"event %d" % number)
+    channel.queue_declare("again")
+    ui.open("queues", "/", "events")
+    expect(ui.value("Type")).to_have_text("stream")
+    expect(ui.value("Next offset")).to_have_text("3")
+    ui.open("queues", "/", "events", "messages")
+    expect(ui.page.get_by_text("event 2")).to_be_visible()
+    form = ui.page.locator("form").filter(has=ui.page.get_by_role("button", name="Begin"))
+    form.get_by_label("Action").select_option("replay")
+    form.get_by_label("To queue").fill("again")
+    form.get_by_label("Replay since").fill("2020-01-01T00:00:00Z")
+    form.get_by_label("At most", exact=True).fill("2")
+    form.get_by_label("Only count them").uncheck()
+    form.get_by_role("button", name="Begin").click()
+    broker.wait_until(queue="again", ready=2)
+    _, properties, body = channel.basic_get("again", auto_ack=True)
+    assert (body, properties.headers["x-replayed"]["offset"]) == (b"event 0", 0)
+    for queue in ("events", "again"):
+        channel.queue_delete(queue)
+
+
 def test_a_virtual_host_has_a_default_type_of_queues(ui: WebUi) -> None:
     ui.open("vhosts")
     form = ui.unfold("Add a virtual host")

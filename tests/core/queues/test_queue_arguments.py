@@ -106,11 +106,6 @@ def test_integers_may_have_any_integer_type(kind: str) -> None:
         ("x-queue-type", longstr("foo"), "\"unsupported queue type 'foo'\""),
         ("x-queue-type", BYTE, "{unacceptable_type,byte}"),
         (
-            "x-queue-type",
-            longstr("stream"),
-            "\"unsupported queue type 'stream', streams are not offered\"",
-        ),
-        (
             "x-queue-master-locator",
             longstr("moon"),
             "\"unsupported queue master locator 'moon'\"",
@@ -136,7 +131,7 @@ def test_a_dead_letter_exchange_is_a_string() -> None:
 )
 def test_arguments_of_other_queue_types_are_refused(kind: QueueType, name: str) -> None:
     with pytest.raises(PreconditionFailed) as refused:
-        parse("q", "v", {"x-queue-type": longstr(kind), name: long(1)})
+        parse("q", "v", {"x-queue-type": longstr(kind), name: longstr("1")})
     assert refused.value.text == (
         f"invalid arg '{name}' for queue 'q' in vhost 'v' of queue type rabbit_{kind}_queue"
     )

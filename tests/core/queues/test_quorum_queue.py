@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from bare_vhost import new_vhost
+from bare_vhost import add_queue, new_vhost
 from durable_queue import DurableQueue
 from fake_queue_store import FakeQueueStore
 from manual_clock import ManualClock
@@ -22,8 +22,8 @@ from warren.core.backing.paging import Pager
 from warren.core.backing.variable_queue import VariableQueue
 from warren.core.definitions.records import VirtualHostRecord
 from warren.core.definitions.volatile_metadata import VolatileMetadataStore
-from warren.core.errors import PreconditionFailed, Unsupported
-from warren.core.field import Table, long, longstr
+from warren.core.errors import Unsupported
+from warren.core.field import long, longstr
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED
@@ -38,22 +38,6 @@ from warren.core.vhosts.vhost import VirtualHost
 
 SOMEBODY = TracedClient("connection", 1, "user")
 CODEC = AmqpContentCodec()
-
-
-def add_queue(
-    vhost: VirtualHost, name: str, dead_to: str | None = None, **arguments: int | str
-) -> Queue:
-    table: Table = {
-        f"x-{key.replace('_', '-')}": long(value) if isinstance(value, int) else longstr(value)
-        for key, value in arguments.items()
-    }
-    if dead_to is not None:
-        table["x-dead-letter-exchange"] = longstr("")
-        table["x-dead-letter-routing-key"] = longstr(dead_to)
-    vhost.declare_queue(
-        name, durable=True, exclusive_owner=None, auto_delete=False, arguments=table
-    )
-    return vhost.queues[name]
 
 
 def quorum_queue(
@@ -293,7 +277,7 @@ class TestCounts:
         publish(queue)
         assert bodies(queue) == [b"m"]
         vhost.delete_queue(queue)
-        assert vhost._counts.past_quorum.get_no_ack == 1
+        assert vhost._counts.past_of_type[QueueType.QUORUM].get_no_ack == 1
 
     def test_an_envelope_is_shown_with_a_count_and_kept_without(self, vhost: VirtualHost) -> None:
         queue = quorum_queue(vhost, "q")
@@ -394,16 +378,6 @@ class TestLife:
         store.transact([Write(("vhost", "/"), VirtualHostRecord(default_queue_type="quorum"))])
         arguments = vhost.with_default_type({}, durable=durable, exclusive=False, auto_delete=False)
         assert arguments == ({"x-queue-type": longstr("quorum")} if durable else {})
-
-    def test_streams_are_refused_by_default_too(
-        self, store: VolatileMetadataStore, vhost: VirtualHost
-    ) -> None:
-        store.transact([Write(("vhost", "/"), VirtualHostRecord(default_queue_type="stream"))])
-        arguments = vhost.with_default_type({}, durable=True, exclusive=False, auto_delete=False)
-        with pytest.raises(PreconditionFailed):
-            vhost.declare_queue(
-                "q", durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
-            )
 
     def test_limits_of_policies_count_at_once(self, vhost: VirtualHost, clock: ManualClock) -> None:
         queue = quorum_queue(vhost, "q")

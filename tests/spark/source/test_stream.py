@@ -151,6 +151,25 @@ def publish(channel: BlockingChannel, numbers: range, queue: str = "orders") -> 
         channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(delivery_mode=2))
 
 
+def test_stream_is_read_by_its_offsets(
+    tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
+) -> None:
+    """What consumers read stays, and comes in no second batch."""
+    channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
+    publish(channel, range(10), "events")
+    query = Query(source)
+    assert query.batch() == list(range(10))
+    assert query.batch() == []
+    publish(channel, range(10, 15), "events")
+    assert query.batch() == list(range(10, 15))
+    (batches,) = [
+        list(query.reader.read(partition))
+        for partition in query.reader.partitions(query.reader.initialOffset(), query.at)
+    ]
+    offsets = [seq for batch in batches for seq in batch.column("seq").to_pylist()]
+    assert offsets == list(range(15))
+
+
 def test_each_message_is_in_one_batch(
     tmp_path: Path, source: Path | str, broker: Broker, channel: BlockingChannel
 ) -> None:

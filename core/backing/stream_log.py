@@ -1,0 +1,375 @@
+"""The messages of a stream: appended at the end, read from any offset, removed at the front.
+
+Theory. A message's position is its offset: 0, 1, 2 and so on, across restarts. Nothing is taken out
+to be delivered, so nothing is ever pending, and a reader is but a number. Readers see a message
+when it is *committed*: on disk, so that no crash gives its offset to another message. Every
+message is written, whatever its delivery mode, and its publisher is told when it is committed.
+
+What is too much goes in pieces from the front. A piece is the shortest run of messages, beginning
+with the first one there is, whose records take `segment_bytes`; the last messages, which do not
+make a whole piece with one behind it, stay. So pieces need no list: the next one is found by
+walking from the front, a bit at a time, and a restart finds the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, cast
+
+from warren.core.backing.backing_queue import (
+    BackingQueue,
+    BackingQueueStatus,
+    Listed,
+    Peeked,
+)
+from warren.core.backing.stream_limits import StreamLimits
+from warren.core.backing.stream_store import MemoryStreamStore, StreamStore, Walked
+from warren.core.backing.variable_queue import VariableQueue
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PublishConfirms
+
+CHUNK_COUNT = 64
+CHUNK_BYTES = 64 << 10
+"""Messages, and octets, that are read at once: a millisecond at most, but for one large message."""
+
+CHUNKS_MAX = 8
+"""Chunks that were read last and are kept: readers at the end of a stream want the same ones."""
+
+NOTHING = Walked(0, 0, 0, 0)
+
+
+class Trim(NamedTuple):
+    """`more`: there is more to do at once; `due_s`: in how many seconds the first piece will be too
+    old, None if that is not known."""
+
+    more: bool
+    due_s: float | None = None
+
+
+class StreamLog:
+    """Implements `MirroredLevel`, as far as a stream hands anything out.
+
+    `committed`: every message below is safe. `on_committed` is called, once for many messages,
+    when there are more of them; `lost` when messages turned out to be lost.
+    """
+
+    defers_confirms = True
+    defers_transient = True
+
+    __slots__ = (
+        "_chunks",
+        "_counted",
+        "_first",
+        "_front",
+        "_front_of",
+        "_published",
+        "_store",
+        "_waiting",
+        "committed",
+        "expiring",
+        "length",
+        "next_position",
+        "on_committed",
+        "ready_bytes",
+    )
+
+    def __init__(self, store: StreamStore) -> None:
+        recovered = store.recovered()
+        store.few_in_memory()
+        self._store = store
+        self.next_position = self.committed = store.end_of_sequence()
+        self.length = recovered.count
+        self.ready_bytes = recovered.body_bytes
+        self.expiring = False
+        self.on_committed: Callable[[], None] = _nobody
+        self._first: int | None = None
+        self._published = 0
+        # Who waits for messages that are not committed, by position.
+        self._waiting: dict[int, tuple[PublishConfirms, int]] = {}
+        # What was read last: from which position, up to which one, and the messages.
+        self._chunks: deque[tuple[int, int, list[Message]]] = deque(maxlen=CHUNKS_MAX)
+        # How far all octets were counted, from the first message on.
+        self._counted: Walked | None = None
+        # How far the first piece was gone through, and for which size of pieces.
+        self._front: Walked | None = None
+        self._front_of = 0
+
+    @property
+    def first(self) -> int:
+        """The offset of the oldest message there is; that of the next one where there is none."""
+        if self._first is None:
+            found = self._store.list_positions(0, self.next_position, 1).positions
+            self._first = found[0] if found else self.next_position
+        return self._first
+
+    @property
+    def published(self) -> int:
+        return self._published
+
+    @property
+    def undelivered_from(self) -> int:
+        return self.next_position
+
+    @property
+    def delivered_below(self) -> int:
+        return 0
+
+    def status(self, now: float) -> BackingQueueStatus:
+        store = self._store
+        return BackingQueueStatus(
+            mode="lazy",
+            delta=(self.first, self.length, self.next_position),
+            len=self.length,
+            next_seq_id=self.next_position,
+            stored_count=self.length,
+            disk_reads=store.read_count,
+            disk_writes=store.written_count,
+        )
+
+    # Publishing
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> None:
+        position = self.next_position
+        self.next_position = position + 1
+        self._published += 1
+        self.length += 1
+        self.ready_bytes += len(body)
+        if confirms is not None:
+            self._waiting[position] = (confirms, publish_seq)
+        self._store.write(Message(envelope, body, position), self, position)
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> None:
+        first = self.next_position
+        count = len(bodies)
+        positions = range(first, first + count)
+        messages = list(map(Message, envelopes, bodies, positions))
+        self.next_position = first + count
+        self._published += count
+        self.length += count
+        self.ready_bytes += sum(map(len, bodies))
+        if confirms is not None:
+            for number, position in enumerate(positions, first_seq):
+                self._waiting[position] = (confirms, number)
+        self._store.write_many(messages, self, positions)
+
+    def publish_delivered(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        expires_at: float | None,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Message:
+        raise AssertionError("a stream hands out what is committed")
+
+    def publish_many_delivered(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> list[Message]:
+        raise AssertionError("a stream hands out what is committed")
+
+    def settle(self, publish_seq: int) -> None:
+        """`PublishConfirms`: the message with this position is on disk."""
+        if publish_seq >= self.committed:
+            self.committed = publish_seq + 1
+            self.on_committed()
+        waiting = self._waiting.pop(publish_seq, None)
+        if waiting is not None:
+            confirms, number = waiting
+            confirms.settle(number)
+
+    def refuse(self, publish_seq: int) -> None:
+        raise AssertionError("a store keeps what it was given")
+
+    # Reading
+
+    def read(self, position: int, count_max: int) -> tuple[list[Message], int]:
+        """Some committed messages from this offset on, new objects each time, and the offset to go
+        on from."""
+        position = max(position, self.first)
+        start, end, chunk = self._chunk(position)
+        at = 0
+        if start < position:
+            at = next((n for n, one in enumerate(chunk) if one.position >= position), len(chunk))
+        chosen = chunk[at : at + count_max]
+        if at + len(chosen) < len(chunk):
+            end = chosen[-1].position + 1
+        return [Message(one.envelope, one.body, one.position) for one in chosen], end
+
+    def _chunk(self, position: int) -> tuple[int, int, list[Message]]:
+        for known in self._chunks:
+            if known[0] <= position < known[1]:
+                return known
+        batch = self._store.read_stored(position, self.committed, CHUNK_COUNT, CHUNK_BYTES)
+        if batch.lost:
+            self._lost(batch.lost, batch.lost_bytes)
+        chunk = (position, batch.next_position, batch.messages)
+        if sum([len(one.body) for one in batch.messages]) <= CHUNK_BYTES:
+            self._chunks.append(chunk)
+        return chunk
+
+    def _lost(self, count: int, body_bytes: int) -> None:
+        self.length -= count
+        self.ready_bytes -= body_bytes
+        self._counted = self._front = None
+
+    def forget_chunks(self) -> None:
+        """Nobody reads at the moment."""
+        self._chunks.clear()
+
+    def arrived_at(self, position: int) -> float | None:
+        """When a committed message arrived, in seconds since 1970; None if it is lost."""
+        return self._store.arrived_at(position)
+
+    # What is too much
+
+    def trim(self, limits: StreamLimits, wall_time: float) -> Trim:
+        """Do a bit of what the limits ask for: count, look, or remove one piece."""
+        if limits.octets_max is not None:
+            counted = self._counted or NOTHING._replace(position=self.first)
+            if counted.position < self.committed:
+                self._counted = self._further(counted, 1 << 62)
+                return Trim(more=True)
+        segment_bytes = max(1, limits.segment_bytes)
+        front = self._front
+        if front is None or self._front_of != segment_bytes:
+            front = NOTHING._replace(position=self.first)
+            self._front_of = segment_bytes
+        if front.octets < segment_bytes and front.position < self.committed:
+            self._front = self._further(front, segment_bytes)
+            return Trim(more=True)
+        self._front = front
+        if front.octets < segment_bytes or front.position >= self.committed:
+            # It is the newest.
+            return Trim(more=False)
+        if self._counted is not None and limits.octets_max is not None:
+            if self._counted.octets > limits.octets_max:
+                self._remove(front)
+                return Trim(more=True)
+        if limits.age_max_s is None:
+            return Trim(more=False)
+        arrived_at = self._store.arrived_at(front.position - 1)
+        left_s = 0.0 if arrived_at is None else arrived_at + limits.age_max_s - wall_time
+        if left_s > 0:
+            return Trim(more=False, due_s=left_s)
+        self._remove(front)
+        return Trim(more=True)
+
+    def _further(self, walked: Walked, enough: int) -> Walked:
+        step = self._store.walk(walked.position, self.committed, enough - walked.octets)
+        return Walked(
+            step.position,
+            walked.octets + step.octets,
+            walked.messages + step.messages,
+            walked.body_bytes + step.body_bytes,
+        )
+
+    def _remove(self, front: Walked) -> None:
+        self._store.remove_range(self.first, front.position)
+        self._first = front.position
+        self.length = max(0, self.length - front.messages)
+        self.ready_bytes = max(0, self.ready_bytes - front.body_bytes)
+        self._front = None
+        if self._counted is not None:
+            octets = self._counted.octets - front.octets
+            self._counted = self._counted._replace(octets=octets)
+
+    # For people
+
+    def peek(self, start: int, count_max: int, bytes_max: int) -> Peeked:
+        start = max(start, self.first)
+        if start >= self.committed:
+            return Peeked([], max(start, self.next_position))
+        batch = self._store.read_stored(start, self.committed, count_max, bytes_max)
+        if batch.lost:
+            self._lost(batch.lost, batch.lost_bytes)
+        return Peeked(batch.messages, batch.next_position)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        listed = self._store.list_positions(start, min(end, self.committed), count_max)
+        if listed.next_position >= self.committed:
+            return listed._replace(next_position=max(end, listed.next_position))
+        return listed
+
+    # Nothing is ever taken out
+
+    def fetch(self) -> Message | None:
+        return None
+
+    def fetch_many(self, limit: int) -> list[Message]:
+        return []
+
+    def fetch_to_drop(self) -> Message | None:
+        return None
+
+    def fetch_expired(self, now: float, limit: int) -> list[Message]:
+        return []
+
+    def next_expiry(self) -> float | None:
+        return None
+
+    def take(self, positions: Sequence[int]) -> list[Message]:
+        return []
+
+    def load(self, messages: Iterable[Message]) -> list[Message]:
+        return list(messages)
+
+    def ack(self, messages: Collection[Message]) -> None:
+        """They stay."""
+
+    def requeue(self, messages: Iterable[Message]) -> None:
+        """They never left."""
+
+    def purge(self) -> int:
+        return 0
+
+    def set_mode(self, mode: str) -> None:
+        """It is on disk."""
+
+    def skip_to(self, position: int) -> None:
+        raise AssertionError("a stream has no copies, whose positions would follow another's")
+
+    def count_as_delivered(self, below: int) -> None:
+        """Nothing counts as delivered."""
+
+    # The end
+
+    def stop(self) -> None:
+        self._store.close(self.next_position)
+
+    def delete(self) -> None:
+        self.forget_chunks()
+        self._store.delete()
+        self.length = self.ready_bytes = 0
+
+
+def _nobody() -> None:
+    """Nobody reads yet."""
+
+
+def stream_log(
+    backing: BackingQueue,
+    call_soon: Callable[[Callable[[], None]], object],
+    wall_time: Callable[[], float],
+) -> StreamLog:
+    """Takes the place of a new backing queue with all that is in its store."""
+    if isinstance(backing, VariableQueue):
+        return StreamLog(cast(StreamStore, backing.store))
+    return StreamLog(MemoryStreamStore(call_soon, wall_time))

@@ -1,0 +1,184 @@
+"""The interface between a stream and what keeps its messages, and a store in memory.
+
+Messages have the positions 0, 1, 2 and so on, which are their offsets in the stream. They leave
+only in ranges, from the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from warren.core.backing.backing_queue import Listed
+from warren.core.backing.queue_store import Batch, Recovered
+from warren.core.messages.message import Message
+from warren.core.messages.settlement import PublishConfirms
+
+
+class Walked(NamedTuple):
+    """Messages that were gone through: up to which position, and how many octets they take in the
+    store; how many there are, and the octets of their bodies."""
+
+    position: int
+    octets: int
+    messages: int
+    body_bytes: int
+
+
+class StreamStore(Protocol):
+    """What a stream asks of its store; a queue's index on disk is one."""
+
+    read_count: int
+    written_count: int
+
+    def recovered(self) -> Recovered: ...
+
+    def end_of_sequence(self) -> int:
+        """The position behind the last message that was found at the start; 0 where there was
+        none."""
+        ...
+
+    def few_in_memory(self) -> None:
+        """Many readers go through the messages, each at a place of its own: keep little of the
+        index in memory for each."""
+        ...
+
+    def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
+        """`write_many` of one message, which other queues may have too."""
+        ...
+
+    def write_many(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms | None,
+        publish_seqs: Iterable[int],
+    ) -> None:
+        """Keep these messages, and tell `confirms` of each when it is safe."""
+        ...
+
+    def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
+        """The first messages in [start, end), all of which are safe; at least one if there is any,
+        whatever its size."""
+        ...
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        """The positions of the first messages in [start, end)."""
+        ...
+
+    def walk(self, start: int, end: int, enough: int) -> Walked:
+        """Go from `start` on until the messages take `enough` octets, or to `end`; or less far, so
+        that it does not take long, but at least one message."""
+        ...
+
+    def arrived_at(self, position: int) -> float | None:
+        """When a message that is safe arrived, in seconds since 1970; None if it is lost."""
+        ...
+
+    def remove_range(self, start: int, end: int) -> None: ...
+
+    def close(self, undelivered_from: int) -> None: ...
+
+    def delete(self) -> None: ...
+
+
+RECORD_BYTES = 64
+"""What a message in memory counts for beside its body and header."""
+
+
+class _Kept(NamedTuple):
+    message: Message
+    arrived_at: float
+
+
+class MemoryStreamStore:
+    """Implements `StreamStore` on a node without a disk."""
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        wall_time: Callable[[], float],
+    ) -> None:
+        self._call_soon = call_soon
+        self._wall_time = wall_time
+        self._first = 0
+        self._kept: list[_Kept] = []
+        self._settled: list[tuple[PublishConfirms, int]] = []
+        self.read_count = self.written_count = 0
+
+    def recovered(self) -> Recovered:
+        return Recovered(0, 0, 0, 0)
+
+    def end_of_sequence(self) -> int:
+        return 0
+
+    def few_in_memory(self) -> None:
+        """All of it is in memory."""
+
+    def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
+        self.write_many((message,), confirms, (publish_seq,))
+
+    def write_many(
+        self,
+        messages: Sequence[Message],
+        confirms: PublishConfirms | None,
+        publish_seqs: Iterable[int],
+    ) -> None:
+        now = self._wall_time()
+        self._kept += [_Kept(message, now) for message in messages]
+        if confirms is None:
+            return
+        if not self._settled:
+            self._call_soon(self._settle)
+        self._settled += [(confirms, publish_seq) for publish_seq in publish_seqs]
+
+    def _settle(self) -> None:
+        settled, self._settled = self._settled, []
+        for confirms, publish_seq in settled:
+            confirms.settle(publish_seq)
+
+    def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
+        messages: list[Message] = []
+        octets = 0
+        for kept in self._between(start, min(end, start + count_max)):
+            octets += len(kept.message.body)
+            if messages and octets > bytes_max:
+                return Batch(messages, kept.message.position, 0, 0)
+            messages.append(kept.message)
+        return Batch(messages, messages[-1].position + 1 if messages else end, 0, 0)
+
+    def list_positions(self, start: int, end: int, count_max: int) -> Listed:
+        end = min(end, self._first + len(self._kept))
+        start = max(start, self._first)
+        last = min(end, start + count_max)
+        return Listed(list(range(start, last)), max(start, last), False)
+
+    def walk(self, start: int, end: int, enough: int) -> Walked:
+        octets = count = body_bytes = 0
+        for kept in self._between(start, min(end, start + 1024)):
+            message = kept.message
+            octets += RECORD_BYTES + len(message.envelope.header) + len(message.body)
+            body_bytes += len(message.body)
+            count += 1
+            if octets >= enough:
+                break
+        return Walked(max(start, self._first) + count, octets, count, body_bytes)
+
+    def arrived_at(self, position: int) -> float | None:
+        for kept in self._between(position, position + 1):
+            return kept.arrived_at
+        return None
+
+    def _between(self, start: int, end: int) -> Iterable[_Kept]:
+        first = self._first
+        return islice(self._kept, max(0, start - first), max(0, end - first))
+
+    def remove_range(self, start: int, end: int) -> None:
+        del self._kept[: end - self._first]
+        self._first = max(self._first, end)
+
+    def close(self, undelivered_from: int) -> None:
+        """Nothing survives."""
+
+    def delete(self) -> None:
+        self._kept.clear()

@@ -1,0 +1,370 @@
+"""A stream: a queue from which nothing is taken (streams.md of the reference).
+
+Answerable for its readers, each of which is at an offset of its own, and for what it keeps. An
+acknowledgement gives credit and says nothing else. The messages are in `stream_log.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Final
+
+from warren.core.backing.stream_log import StreamLog
+from warren.core.errors import Unsupported
+from warren.core.field import long
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import TracedClient
+from warren.core.messages.message_stats import MessageStats
+from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
+from warren.core.ports import ContentCodec, Timer
+from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.queue import Fetched, Queue
+from warren.core.queues.stream_arguments import STREAM_OFFSET, Begin, stream_offset
+from warren.core.scheduling.waiting import run
+
+SLICE: Final = 256
+SLICE_BYTES: Final = 1 << 20
+"""Messages, and octets of bodies, that are handed over before other work gets a turn."""
+
+READ_US: Final = 15
+"""What it costs to read and hand over a message, as `core/turns.py` counts it."""
+
+SEEK_US: Final = 2000
+TRIM_US: Final = 1500
+"""What a look at one message costs whose place in the index is on disk, and a bit of trimming, as
+`core/turns.py` counts it."""
+
+LOOK_AGAIN_S: Final = 3600.0
+"""The longest time between two looks at the age of the first piece: clocks are set."""
+
+BARE: Final = Envelope("", "", b"", True, 0, None)
+"""Stands in a message that a client has got, which is not needed any more."""
+
+
+class OffsetEnvelopes:
+    """Makes envelopes whose header says at which offset a message is.
+
+    Of an envelope that comes a second time it keeps what is before and behind the offset.
+    """
+
+    __slots__ = ("_after", "_before", "_codec", "_known", "_last", "_like")
+
+    def __init__(self, codec: ContentCodec) -> None:
+        self._codec = codec
+        self._last: Envelope | None = None
+        self._known: Envelope | None = None
+        self._like = BARE
+        self._before = self._after = b""
+
+    def of(self, envelope: Envelope, offset: int) -> Envelope:
+        if envelope is not self._known:
+            if envelope is not self._last:
+                self._last = envelope
+                return _with_header(envelope, self._header(envelope, offset))
+            self._know(envelope)
+        header = b"".join((self._before, offset.to_bytes(8, "big"), self._after))
+        return _with_header(self._like, header)
+
+    def _header(self, envelope: Envelope, offset: int) -> bytes:
+        headers = {**self._codec.headers(envelope.header), STREAM_OFFSET: long(offset)}
+        return self._codec.with_headers(envelope.header, headers)
+
+    def _know(self, envelope: Envelope) -> None:
+        """Find where the offset is: of two whose octets all differ, it is where they differ."""
+        zeros, ones = self._header(envelope, 0), self._header(envelope, -1)
+        at = next(n for n, pair in enumerate(zip(zeros, ones, strict=True)) if pair[0] != pair[1])
+        self._before, self._after = zeros[:at], zeros[at + 8 :]
+        self._known = self._like = envelope
+
+
+def _with_header(envelope: Envelope, header: bytes) -> Envelope:
+    return Envelope(
+        envelope.exchange,
+        envelope.routing_key,
+        header,
+        envelope.persistent,
+        envelope.priority,
+        None,
+        (),
+        envelope.address,
+    )
+
+
+class StreamingQueue(Queue):
+    """`log` is its backing queue. `unacked` stays 0: what a client has is in the stream all the
+    same, and counts for the client alone."""
+
+    __slots__ = (
+        "_cursors",
+        "_delivered",
+        "_envelopes",
+        "_trim_is_due",
+        "_trim_timer",
+        "_waiting_for_more",
+        "_woken",
+        "log",
+    )
+
+    def __init__(self, *args: Any, log: StreamLog, codec: ContentCodec, **named: Any) -> None:
+        self.log = log
+        self._envelopes = OffsetEnvelopes(codec)
+        # The offset at which each reader is.
+        self._cursors: dict[Consumer, int] = {}
+        # Readers that have all there is.
+        self._waiting_for_more: dict[Consumer, None] = {}
+        self._delivered = 0
+        self._woken = False
+        self._trim_is_due = False
+        self._trim_timer: Timer | None = None
+        super().__init__(*args, backing=log, **named)
+        log.on_committed = self._more_is_committed
+
+    @property
+    def described(self) -> str:
+        return f"queue '{self.name}' in vhost '{self.vhost_name}'"
+
+    # Publishing
+
+    @property
+    def one_by_one(self) -> bool:
+        return self._held is not None
+
+    def publish(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        if self._held is not None:
+            return self._publish_by_rules(envelope, body, confirms, publish_seq)
+        self.log.publish(envelope, body, None, confirms, publish_seq)
+        return SETTLED if confirms is None else PENDING
+
+    def publish_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        self.log.publish_many(envelopes, bodies, confirms, first_seq)
+        return () if confirms is None else (PENDING,) * len(bodies)
+
+    def publish_again(
+        self,
+        envelope: Envelope,
+        body: bytes,
+        confirms: PublishConfirms | None,
+        publish_seq: int,
+    ) -> Settlement:
+        return self.publish(envelope, body, confirms, publish_seq)
+
+    def _more_is_committed(self) -> None:
+        if not self._woken and not self.deleted:
+            self._woken = True
+            self._vhost.turns.soon(self._wake)
+
+    def _wake(self) -> None:
+        """Messages were committed: readers that waited for them go on."""
+        self._woken = False
+        if self.deleted:
+            return
+        committed = self.log.committed
+        for consumer in list(self._waiting_for_more):
+            if self._cursors[consumer] < committed:
+                del self._waiting_for_more[consumer]
+                consumer.unblock(Blocked.CAUGHT_UP)
+        self.deliver()
+        if not self.settings.keeps.keeps_all:
+            self._trim_soon()
+
+    # Reading
+
+    def _check_exclusive(self, consumer: Consumer) -> None:
+        """A stream accepts exclusive consumers and treats them like the others."""
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        begin, value = stream_offset(consumer.arguments.get(STREAM_OFFSET), self.described)
+        log = self.log
+        super().add_consumer(consumer)
+        if begin is Begin.FIRST:
+            self._cursors[consumer] = log.first
+        elif begin is Begin.LAST:
+            self._cursors[consumer] = max(log.first, log.committed - 1)
+        elif begin is Begin.OFFSET:
+            self._cursors[consumer] = value
+        else:
+            self._cursors[consumer] = log.next_position
+        if begin in (Begin.TIME, Begin.AGO):
+            since = value if begin is Begin.TIME else self._vhost.clock.wall_time() - value
+            consumer.block(Blocked.CAUGHT_UP)
+            run(self._seek(consumer, since), lambda result: result())
+
+    async def _seek(self, consumer: Consumer, since: float) -> None:
+        """Have a reader begin at the first message that arrived then or later."""
+        offset = await self.offset_at(since)
+        if self.deleted or consumer not in self._cursors:
+            return
+        self._cursors[consumer] = offset
+        if consumer.unblock(Blocked.CAUGHT_UP):
+            self._resume_soon()
+
+    async def offset_at(self, since: float) -> int:
+        """The offset of the first message that arrived then or later, in seconds since 1970; that
+        of the next message where there is none."""
+        log, turns = self.log, self._vhost.turns
+        low, high = log.first, log.committed
+        while low < high and not self.deleted:
+            turns.spend(SEEK_US)
+            await turns.pause()
+            middle = (low + high) // 2
+            at = middle
+            while at < high and (arrived_at := log.arrived_at(at)) is None:
+                at += 1
+            if at < high and arrived_at is not None and arrived_at < since:
+                low = at + 1
+            else:
+                high = middle
+        return low
+
+    def _without(self, gone: Collection[Consumer]) -> None:
+        for consumer in gone:
+            self._cursors.pop(consumer, None)
+            self._waiting_for_more.pop(consumer, None)
+        super()._without(gone)
+
+    def deliver(self) -> None:
+        """Hand each reader what comes next for it, a slice at a time; one chunk at least, so that
+        it gets on in turns that are used up."""
+        if self._held is not None or self._still:
+            return
+        log, cursors, ready = self.log, self._cursors, self.ring.top
+        turns = self._vhost.turns
+        messages_left, bytes_left = SLICE, SLICE_BYTES
+        while ready:
+            if messages_left <= 0 or bytes_left <= 0:
+                self._resume_soon()
+                return
+            consumer = ready[0]
+            position = cursors[consumer]
+            if position >= log.committed:
+                self._waiting_for_more[consumer] = None
+                consumer.block(Blocked.CAUGHT_UP)
+                ready = self.ring.top
+                continue
+            room = min(messages_left, consumer.capacity())
+            messages, cursors[consumer] = log.read(position, room)
+            self._hand_all(consumer, messages)
+            messages_left -= max(1, len(messages))
+            turns.spend(READ_US * len(messages))
+            bytes_left -= sum([message.paged_bytes for message in messages])
+            if consumer.blocked:
+                ready = self.ring.top
+            elif len(ready) > 1:
+                ready.rotate(-1)
+            if turns.over and ready:
+                self._resume_soon()
+                return
+        log.forget_chunks()
+
+    def _hand_all(self, consumer: Consumer, messages: list[Message]) -> None:
+        """Hand these over. What the client has got is not kept: it is in the stream."""
+        if not messages:
+            return
+        for message in messages:
+            message.envelope = self._envelopes.of(message.envelope, message.position)
+        self._delivered += len(messages)
+        consumer.take_many(messages)
+        if self._trace is not None:
+            recipient = consumer.traced_as()
+            for message in messages:
+                self._trace.delivered(self, recipient, message.envelope, message.body, False, False)
+        for message in messages:
+            if self._trace is None:
+                message.envelope = BARE
+            message.page_out()
+
+    def ack(self, messages: Collection[Message]) -> None:
+        self.acked += len(messages)
+        if self._trace is not None:
+            known = [message for message in messages if message.envelope is not BARE]
+            self._trace.acknowledged(self, known)
+
+    def reject(self, messages: Iterable[Message]) -> None:
+        """Whoever speaks to the client refuses that; to give them up is an acknowledgement."""
+        self.given_back += len(list(messages))
+
+    def requeue(self, messages: list[Message], *, delivered: bool = True) -> None:
+        self.given_back += len(messages)
+
+    # What a stream does not do
+
+    def get(self, no_ack: bool, client: TracedClient) -> Message | None:
+        raise Unsupported(f"basic.get not supported by stream queues {self.described}")
+
+    async def get_one(self, no_ack: bool, client: TracedClient) -> Fetched:
+        raise Unsupported(f"basic.get not supported by stream queues {self.described}")
+
+    def purge(self) -> int:
+        raise Unsupported(f"queue.purge not supported by stream queues {self.described}")
+
+    async def empty(self) -> int:
+        return self.purge()
+
+    async def counts(self) -> tuple[int, int]:
+        """As in RabbitMQ, readers do not count for who declares the stream."""
+        return len(self), 0
+
+    def take_out(self, level: int, positions: Sequence[int]) -> list[Message]:
+        raise Unsupported(f"messages stay in a stream: {self.described}")
+
+    def check_deletable(self, *, if_unused: bool, if_empty: bool) -> None:
+        """As in RabbitMQ, the conditions do not count."""
+
+    def stats(self) -> MessageStats:
+        return MessageStats(publish=self.published, deliver=self._delivered, ack=self.acked)
+
+    # What it keeps
+
+    def keep_limits(self) -> None:
+        if not self.settings.keeps.keeps_all:
+            self._trim_soon()
+
+    def _trim_soon(self) -> None:
+        if not self._trim_is_due:
+            self._trim_is_due = True
+            self._vhost.turns.soon(self._trim)
+
+    def _trim(self) -> None:
+        self._trim_is_due = False
+        if self.deleted or self.settings.keeps.keeps_all:
+            return
+        self._stop_trim_timer()
+        clock = self._vhost.clock
+        before = self.log.length
+        trimmed = self.log.trim(self.settings.keeps, clock.wall_time())
+        self.ways_out.dropped += max(0, before - self.log.length)
+        self._vhost.turns.spend(TRIM_US)
+        if trimmed.more:
+            self._trim_soon()
+        elif trimmed.due_s is not None:
+            delay_s = min(trimmed.due_s, LOOK_AGAIN_S)
+            self._trim_timer = clock.call_later(delay_s, self._trim_soon)
+
+    def _stop_trim_timer(self) -> None:
+        if self._trim_timer is not None:
+            self._trim_timer.cancel()
+            self._trim_timer = None
+
+    # The end
+
+    def delete(self) -> None:
+        self._stop_trim_timer()
+        super().delete()
+        self.left_ready = 0
+        self._cursors.clear()
+
+    def stop(self) -> None:
+        self._stop_trim_timer()
+        super().stop()

@@ -1,0 +1,47 @@
+"""What the API shows of how a queue keeps its messages."""
+
+from __future__ import annotations
+
+from warren.core.backing.backing_queue import BackingQueueStatus
+from warren.core.queues.queue import Queue
+from warren.core.queues.stream_queue import StreamingQueue
+from warren.mgmt.http.listing import Row
+
+OF_ERLANG: Row = {
+    "reductions": 0,
+    "reductions_details": {"rate": 0.0},
+    "garbage_collection": {},
+}
+"""What RabbitMQ shows of the process behind a queue, which is none here."""
+
+
+def offsets(queue: Queue, node: str) -> Row:
+    """How many read a stream, all of them at its node, and the offsets of its first message and of
+    the next one."""
+    row: Row = {"readers": {node: queue.consumer_total}}
+    if isinstance(queue, StreamingQueue):
+        row["first_offset"] = queue.log.first
+        row["next_offset"] = queue.log.committed
+    return row
+
+
+def backing_status(status: BackingQueueStatus) -> Row:
+    start, count, end = status.delta
+    return {
+        "mode": status.mode,
+        "version": 1,
+        "q1": status.q1,
+        "q2": status.q2,
+        "delta": ["delta", start, count, 0, end],
+        "q3": status.q3,
+        "q4": status.q4,
+        "len": status.len,
+        "target_ram_count": (
+            "infinity" if status.target_ram_count is None else status.target_ram_count
+        ),
+        "next_seq_id": status.next_seq_id,
+        "avg_ingress_rate": status.avg_ingress_rate,
+        "avg_egress_rate": status.avg_egress_rate,
+        "avg_ack_ingress_rate": status.avg_ack_ingress_rate,
+        "avg_ack_egress_rate": status.avg_ack_egress_rate,
+    }

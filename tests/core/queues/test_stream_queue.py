@@ -1,0 +1,376 @@
+"""Streams in a virtual host: readers, credit, dead letters, limits. What clients see is in
+`compat_tests/test_stream_*.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from bare_vhost import add_queue, new_vhost
+from manual_clock import ManualClock
+from recorder import Recorder
+
+from warren.amqp.properties import AmqpContentCodec, encode_properties
+from warren.core.definitions.records import VirtualHostRecord
+from warren.core.definitions.volatile_metadata import VolatileMetadataStore
+from warren.core.errors import PreconditionFailed, Unsupported
+from warren.core.field import Field, Table, long, longstr
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message_observer import MessageObserver, TracedClient, TracedQueue
+from warren.core.messages.settlement import PENDING, SETTLED
+from warren.core.ports import Write
+from warren.core.queues.queue import Queue
+from warren.core.queues.stream_queue import SLICE, OffsetEnvelopes, StreamingQueue
+from warren.core.vhosts.vhost import VirtualHost
+
+CODEC = AmqpContentCodec()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store() -> VolatileMetadataStore:
+    return VolatileMetadataStore()
+
+
+@pytest.fixture
+def vhost(store: VolatileMetadataStore, clock: ManualClock) -> VirtualHost:
+    store.transact([Write(("vhost", "/"), VirtualHostRecord())])
+    return new_vhost(store, clock)
+
+
+def stream(vhost: VirtualHost, name: str = "s", **arguments: int | str) -> StreamingQueue:
+    queue = add_queue(vhost, name, queue_type="stream", **arguments)
+    assert isinstance(queue, StreamingQueue)
+    return queue
+
+
+class Reader(Recorder):
+    """`offsets` are those its deliveries name."""
+
+    def __init__(self, queue: Queue, tag: str, offset: Field | None = None, **options: Any) -> None:
+        super().__init__(queue, tag, **{"prefetch": 10} | options)
+        self.arguments = {} if offset is None else {"x-stream-offset": offset}
+        self.offsets: list[int] = []
+
+    def take(self, message: Message) -> None:
+        self.offsets.append(CODEC.headers(message.envelope.header)["x-stream-offset"].value)
+        super().take(message)
+
+    def ack_all(self) -> None:
+        held, self.held = self.held, []
+        self.settled(len(held))
+        self.queue.ack(held)
+        self.queue.deliver()
+
+
+def publish(queue: Queue, body: bytes = b"m", headers: Table | None = None) -> Any:
+    header = encode_properties(len(body), {"delivery_mode": 1})
+    if headers:
+        header = CODEC.with_headers(header, headers)
+    envelope = Envelope("", queue.name, header, False, 0, None)
+    return queue.publish(envelope, body, None, 0)
+
+
+def publish_many(clock: ManualClock, queue: Queue, count: int) -> None:
+    for number in range(count):
+        publish(queue, b"%d" % number)
+    clock.settle()
+
+
+def read(clock: ManualClock, queue: Queue, offset: Field | None, **options: Any) -> Reader:
+    reader = Reader(queue, "r", offset, **options)
+    queue.add_consumer(reader)
+    queue.deliver()
+    clock.settle()
+    return reader
+
+
+class Waiting:
+    def __init__(self) -> None:
+        self.settled: list[int] = []
+
+    def settle(self, publish_seq: int) -> None:
+        self.settled.append(publish_seq)
+
+    def refuse(self, publish_seq: int) -> None:
+        raise AssertionError(publish_seq)
+
+
+def test_publishers_are_told_when_it_is_committed(vhost: VirtualHost, clock: ManualClock) -> None:
+    queue, waiting = stream(vhost), Waiting()
+    envelope = Envelope("", "s", encode_properties(1, {}), False, 0, None)
+    assert queue.publish(envelope, b"a", waiting, 7) is PENDING
+    assert queue.publish(envelope, b"b", None, 0) is SETTLED
+    assert queue.publish_many([envelope] * 2, [b"c", b"d"], waiting, 8) == (PENDING, PENDING)
+    assert waiting.settled == []
+    clock.settle()
+    assert waiting.settled == [7, 8, 9]
+
+
+def test_each_reader_has_its_credit(vhost: VirtualHost, clock: ManualClock) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 25)
+    one = read(clock, queue, longstr("first"), prefetch=10)
+    other = read(clock, queue, long(20), prefetch=3)
+    assert one.offsets == list(range(10))
+    assert other.offsets == [20, 21, 22]
+    one.ack_all()
+    clock.settle()
+    assert one.offsets == list(range(20))
+    assert other.offsets == [20, 21, 22]
+    other.ack_all()
+    publish(queue, b"25")
+    clock.settle()
+    assert other.offsets == [20, 21, 22, 23, 24, 25]
+    assert len(queue) == 26
+    assert queue.unacked == 0
+    assert queue.stats().deliver == 26
+
+
+def test_long_stream_is_read_in_slices(vhost: VirtualHost, clock: ManualClock) -> None:
+    """Others get their turn meanwhile."""
+    queue = stream(vhost)
+    publish_many(clock, queue, 3 * SLICE)
+    reader = Reader(queue, "r", longstr("first"), prefetch=10 * SLICE)
+    queue.add_consumer(reader)
+    queue.deliver()
+    assert 0 < len(reader.offsets) <= SLICE
+    other = Reader(queue, "o", long(3 * SLICE - 1))
+    queue.add_consumer(other)
+    queue.deliver()
+    queue.deliver()
+    assert other.offsets == [3 * SLICE - 1]
+    assert len(reader.offsets) < 3 * SLICE
+    clock.settle()
+    assert reader.offsets == list(range(3 * SLICE))
+
+
+def test_nothing_of_what_was_delivered_is_kept(vhost: VirtualHost, clock: ManualClock) -> None:
+    queue = stream(vhost)
+    publish(queue, bytes(1000))
+    clock.settle()
+    reader = read(clock, queue, longstr("first"))
+    (held,) = reader.held
+    assert len(held.body) < 20
+    assert held.body_bytes == 1000
+    assert not queue.log._chunks
+
+
+def test_observers_hear_of_deliveries_and_acknowledgements(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
+    heard: list[tuple[str, bytes | None]] = []
+
+    class Observer(MessageObserver):
+        def delivered(
+            self,
+            queue: TracedQueue,
+            recipient: TracedClient,
+            envelope: Envelope,
+            body: bytes,
+            redelivered: bool,
+            no_ack: bool,
+        ) -> None:
+            heard.append(("delivered", CODEC.property_text(envelope.header, "message_id")))
+
+        def acknowledged(self, queue: TracedQueue, messages: Collection[Message]) -> None:
+            for message in messages:
+                header = message.envelope.header
+                heard.append(("acknowledged", CODEC.property_text(header, "message_id")))
+
+    queue = stream(vhost)
+    header = encode_properties(1, {"message_id": "the-id"})
+    queue.publish(Envelope("", "s", header, False, 0, None), b"m", None, 0)
+    publish(queue)
+    clock.settle()
+    early = read(clock, queue, longstr("first"), prefetch=1)
+    queue.trace_with(Observer())
+    reader = read(clock, queue, longstr("first"), prefetch=1)
+    assert heard == [("delivered", b"the-id")]
+    # What was delivered before is unknown.
+    queue.ack(early.held)
+    queue.ack(reader.held)
+    assert heard == [("delivered", b"the-id"), ("acknowledged", b"the-id")]
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "first"), [(-1000.0, 0), (0.0, 0), (15.0, 2), (25.0, 3), (1000.0, 6)]
+)
+def test_reader_begins_at_a_time(
+    vhost: VirtualHost, clock: ManualClock, wait_s: float, first: int
+) -> None:
+    queue = stream(vhost)
+    began = clock.wall_time()
+    for number in range(6):
+        publish(queue, b"%d" % number)
+        clock.settle()
+        clock.advance(10)
+    reader = read(clock, queue, Field("T", int(began + wait_s)))
+    assert reader.offsets == list(range(first, 6))
+    publish(queue)
+    clock.settle()
+    assert reader.offsets == list(range(first, 7))
+
+
+def test_reader_that_leaves_while_its_place_is_looked_for(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 100)
+    vhost.turns.spend(1_000_000)
+    reader = Reader(queue, "r", Field("T", 1))
+    queue.add_consumer(reader)
+    queue.remove_consumer(reader)
+    clock.settle()
+    assert reader.offsets == []
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        longstr(""),
+        longstr("First"),
+        longstr("-1h"),
+        longstr("bogus"),
+        Field("t", True),
+        Field("V", None),
+        Field("A", []),
+        Field("F", {}),
+        Field("d", 1.5),
+    ],
+    ids=str,
+)
+def test_offset_for_which_rabbitmq_crashes_is_refused(
+    vhost: VirtualHost, clock: ManualClock, field: Field
+) -> None:
+    queue = stream(vhost)
+    with pytest.raises(PreconditionFailed, match="invalid arg 'x-stream-offset' for queue 's'"):
+        queue.add_consumer(Reader(queue, "r", field))
+    assert not queue.consumers
+
+
+@pytest.mark.parametrize("age", ["D", "-1D", ""])
+def test_age_for_which_rabbitmq_crashes_is_refused(vhost: VirtualHost, age: str) -> None:
+    with pytest.raises(PreconditionFailed, match="invalid_max_age"):
+        stream(vhost, max_age=age)
+
+
+@pytest.mark.parametrize("headers", [{}, {"a": long(1), "z": longstr("b")}, {"A": longstr("\x00")}])
+def test_offsets_are_put_into_headers(headers: Table) -> None:
+    """The third time from what was kept of the first two."""
+    envelopes = OffsetEnvelopes(CODEC)
+    bare = encode_properties(3, {"message_id": "m"})
+    header = CODEC.with_headers(bare, headers) if headers else bare
+    one = Envelope("e", "k", header, True, 4, None, address=b"addr")
+    other = Envelope("e", "k2", header, True, 4, None)
+    for envelope in (one, one, one, other, one, one):
+        for offset in (0, 5, 1 << 40):
+            made = envelopes.of(envelope, offset)
+            assert CODEC.headers(made.header) == {**headers, "x-stream-offset": long(offset)}
+            assert CODEC.property_text(made.header, "message_id") == b"m"
+            assert made.header[:12] == header[:12]
+            assert (made.routing_key, made.address) == (envelope.routing_key, envelope.address)
+
+
+def test_dead_letters_arrive_in_a_stream(vhost: VirtualHost, clock: ManualClock) -> None:
+    """RabbitMQ loses them."""
+    target = stream(vhost)
+    queue = add_queue(vhost, "q", dead_to="s", message_ttl=1000)
+    publish(queue, b"dead")
+    clock.advance(2)
+    clock.settle()
+    assert len(queue) == 0
+    reader = read(clock, target, longstr("first"))
+    assert reader.got == [(b"dead", False)]
+
+
+def test_limits_of_policies_count_at_once_and_for_more(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
+    queue = stream(vhost, max_length_bytes=1000, stream_max_segment_size_bytes=500)
+    for _ in range(100):
+        publish(queue, bytes(100))
+    clock.settle()
+    assert 1 <= len(queue) < 20
+    policies = vhost._policies
+    policies.set("/", "more", "^s$", {"max-length-bytes": 100_000})
+    clock.settle()
+    publish_many(clock, queue, 100)
+    assert len(queue) > 100
+    policies.set("/", "less", "^s$", {"max-length-bytes": 0}, 9)
+    clock.settle()
+    assert 1 <= len(queue) < 20
+    first = queue.log.first
+    reader = read(clock, queue, longstr("first"), prefetch=1000)
+    assert reader.offsets == list(range(first, 200))
+
+
+def test_policy_with_a_key_of_other_queues_is_not_for_streams(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
+    queue = stream(vhost)
+    for other in ({"message-ttl": 5}, {"ha-mode": "all"}, {"overflow": "drop-head"}):
+        vhost._policies.set("/", "p", "^s$", {"max-length-bytes": 1, **other})
+        clock.settle()
+        assert queue.settings.keeps.keeps_all, other
+
+
+def test_old_pieces_go_by_themselves(vhost: VirtualHost, clock: ManualClock) -> None:
+    queue = stream(vhost, max_age="1m", stream_max_segment_size_bytes=1)
+    publish(queue, b"old")
+    clock.settle()
+    clock.advance(30)
+    publish(queue, b"young")
+    clock.settle()
+    assert len(queue) == 2
+    clock.advance(31)
+    clock.settle()
+    assert len(queue) == 1
+    clock.advance(1000)
+    clock.settle()
+    assert len(queue) == 1
+
+
+def test_reader_behind_what_was_removed_goes_on_with_what_is_left(
+    vhost: VirtualHost, clock: ManualClock
+) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 100)
+    reader = read(clock, queue, longstr("first"))
+    vhost._policies.set(
+        "/", "p", "^s$", {"max-length-bytes": 0, "stream-max-segment-size-bytes": 1}
+    )
+    clock.settle()
+    reader.ack_all()
+    clock.settle()
+    assert reader.offsets == [*range(10), 99]
+
+
+def test_what_a_stream_does_not_do(vhost: VirtualHost, clock: ManualClock) -> None:
+    queue = stream(vhost)
+    publish_many(clock, queue, 3)
+    for refused in (queue.purge, lambda: queue.take_out(0, [1])):
+        with pytest.raises(Unsupported):
+            refused()
+    reader = read(clock, queue, longstr("first"))
+    queue.abandoned(reader.held)
+    assert len(queue) == 3
+    queue.delete()
+    assert reader.was_cancelled
+    assert queue.left_ready == 0
+
+
+def test_stream_may_be_the_default_of_a_virtual_host(
+    store: VolatileMetadataStore, vhost: VirtualHost
+) -> None:
+    store.transact([Write(("vhost", "/"), VirtualHostRecord(default_queue_type="stream"))])
+    arguments = vhost.with_default_type({}, durable=True, exclusive=False, auto_delete=False)
+    vhost.declare_queue(
+        "q", durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
+    )
+    assert isinstance(vhost.queues["q"], StreamingQueue)
