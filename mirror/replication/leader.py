@@ -27,6 +27,7 @@ from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.ports import Clock
 from warren.mirror.carriers.batch import Position
+from warren.mirror.replication.awaited_confirms import AwaitedConfirms
 from warren.mirror.replication.confirm_rule import ALL, can_shrink, confirmed_upto
 from warren.mirror.replication.former_copy import Kept
 from warren.mirror.replication.instructions import NEVER, Op, Script
@@ -105,31 +106,6 @@ class SyncProgress(NamedTuple):
         return round((now - self.began_at) * max(self.total - self.sent, 0) / self.sent, 1)
 
 
-class _Confirm:
-    """A publish that waits: for the store, and for the mirrors."""
-
-    __slots__ = ("confirms", "left", "publish_seq", "refused")
-
-    def __init__(self, confirms: PublishConfirms, publish_seq: int, left: int) -> None:
-        self.confirms = confirms
-        self.publish_seq = publish_seq
-        self.left = left
-        self.refused = False
-
-
-class _Barrier:
-    """`PublishConfirms` of nothing but a moment."""
-
-    def __init__(self, done: Callable[[bool], None]) -> None:
-        self._done = done
-
-    def settle(self, publish_seq: int) -> None:
-        self._done(True)
-
-    def refuse(self, publish_seq: int) -> None:
-        self._done(False)
-
-
 class _Copy:
     """What the leader knows of one mirror."""
 
@@ -161,7 +137,7 @@ class _Copy:
 
 
 class Leader:
-    """Implements `leader_level.Journal`."""
+    """Implements `leader_level.InstructionLog`."""
 
     def __init__(self, queue_id: int, epoch: int, clock: Clock, effects: LeaderEffects) -> None:
         self.queue_id = queue_id
@@ -202,12 +178,9 @@ class Leader:
         self._missing = 0
         # Mirrors that had everything when they were named no more, and the last batch at that time.
         self._left_with_all: dict[str, int] = {}
-        self._awaited_everywhere: deque[tuple[int, _Confirm]] = deque()
-        self._awaiting: deque[tuple[int, _Confirm]] = deque()
-        self._open: dict[int, _Confirm] = {}
+        self._awaited = AwaitedConfirms()
         # Below which positions of a level messages may be handed out, when all have that batch.
         self._hand_outs: deque[tuple[int, int, int]] = deque()
-        self._tokens = 0
         self._slices = 0
         self._unreported = Unreported()
         self._slice_count = SLICE_COUNT
@@ -415,43 +388,14 @@ class Leader:
     def confirm(
         self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
     ) -> tuple[PublishConfirms | None, int]:
-        local &= self.is_flushed
-        waiting = _Confirm(confirms, publish_seq, 1 + local)
-        self._awaiting.append((batch, waiting))
-        if not local:
-            return None, 0
-        self._tokens += 1
-        self._open[self._tokens] = waiting
-        return self, self._tokens
+        return self._awaited.add(confirms, publish_seq, 1, local and self.is_flushed, batch)
 
     def confirm_many(
         self, confirms: PublishConfirms, first_seq: int, count: int, local: bool, batch: int
     ) -> tuple[PublishConfirms | None, int]:
         """`confirm` so many publishes, numbered from `first_seq` on, of one batch."""
-        local &= self.is_flushed
-        waiting = [
-            _Confirm(confirms, seq, 1 + local) for seq in range(first_seq, first_seq + count)
-        ]
-        self._awaiting.extend([(batch, one) for one in waiting])
-        if not local:
-            return None, 0
-        first = self._tokens + 1
-        self._tokens += count
-        self._open.update(zip(range(first, first + count), waiting, strict=True))
-        return self, first
-
-    def settle(self, publish_seq: int) -> None:
-        """`PublishConfirms`: our own store has it."""
-        waiting = self._open.pop(publish_seq, None)
-        if waiting is not None:
-            self._step(waiting)
-
-    def refuse(self, publish_seq: int) -> None:
-        """`PublishConfirms`: our own store cannot have it."""
-        waiting = self._open.pop(publish_seq, None)
-        if waiting is not None:
-            waiting.refused = True
-            self._step(waiting)
+        local = local and self.is_flushed
+        return self._awaited.add(confirms, first_seq, count, local, batch)
 
     def fall_silent(self) -> None:
         """Mirrors hear nothing that is written down later: one of them may lead from now on, and
@@ -468,23 +412,7 @@ class Leader:
         """The queue is deleted; or, with `refuse`, another node leads it now, and nobody here can
         say what became of what is not confirmed."""
         self.fenced = True
-        awaiting = [waiting for _, waiting in (*self._awaiting, *self._awaited_everywhere)]
-        self._awaiting.clear()
-        self._awaited_everywhere.clear()
-        for waiting in {id(w): w for w in (*awaiting, *self._open.values())}.values():
-            waiting.refused |= refuse
-            waiting.left = 1
-            self._step(waiting)
-        self._open.clear()
-
-    def _step(self, waiting: _Confirm) -> None:
-        waiting.left -= 1
-        if waiting.left:
-            return
-        if waiting.refused:
-            waiting.confirms.refuse(waiting.publish_seq)
-        else:
-            waiting.confirms.settle(waiting.publish_seq)
+        self._awaited.end(refuse=refuse)
 
     def has(self, mirror: str, batch: int) -> None:
         """A mirror has everything up to this batch."""
@@ -520,20 +448,14 @@ class Leader:
             upto = confirmed_upto(self.acks, copies, self._missing, self._batch, self.copies_min)
             self._confirmed = max(self._confirmed, min(upto, self._batch - 1))
             everywhere = min([one.has_batch for one in copies if one.in_sync], default=self._batch)
-        self._settle_up_to(self._awaiting, upto)
-        self._settle_up_to(self._awaited_everywhere, everywhere)
+        self._awaited.mirrors_have(upto, everywhere)
         if self._hand_outs:
             # Whoever is elected has all that is confirmed.
             self._note_hand_outs(upto)
 
     def waits_for_nobody(self) -> None:
         """There are no mirrors any more: a publish is confirmed when the own store has it."""
-        self._settle_up_to(self._awaiting, self._batch)
-        self._settle_up_to(self._awaited_everywhere, self._batch)
-
-    def _settle_up_to(self, awaiting: deque[tuple[int, _Confirm]], upto: int) -> None:
-        while awaiting and awaiting[0][0] <= upto:
-            self._step(awaiting.popleft()[1])
+        self._awaited.mirrors_have(self._batch, self._batch)
 
     def _note_hand_outs(self, upto: int) -> None:
         was_awaited = False
@@ -685,8 +607,7 @@ class Leader:
         Or when every mirror in sync has it. With False when another node leads by then.
         """
         self.flush()
-        awaiting = self._awaited_everywhere if everywhere else self._awaiting
-        awaiting.append((self._last_batch(), _Confirm(_Barrier(done), 0, 1)))
+        self._awaited.add_barrier(done, self._last_batch(), everywhere=everywhere)
         self._release()
 
     def limit_slices(self, count_max: int, rate: int = 0) -> None:

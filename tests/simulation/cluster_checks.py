@@ -451,7 +451,8 @@ def check_nothing_left(cluster: Cluster) -> None:
         for queue_id, led in node.mirroring._led.items():
             leader = led.leader
             assert queue_id in records and records[queue_id].leader == name, f"E13: {name}"
-            assert not leader._awaiting and not leader._open, f"E13: {name} awaits confirms"
+            awaited = leader._awaited
+            assert not awaited._by_batch and not awaited._of_store, f"E13: {name} awaits confirms"
             assert not leader.fenced, f"E13: {name} leads {led.queue.name}, and is fenced"
             assert not led._unsent, f"E13: {name} has unsent batches of {led.queue.name}"
             assert set(leader.mirrors) == set(records[queue_id].mirrors), (

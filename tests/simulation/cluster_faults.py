@@ -54,7 +54,7 @@ class Faults:
             for led in self.cluster[name].mirroring._led.values():
                 if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
                     self.seen["fault during synchronisation"] += 1
-                if led.leader._awaiting:
+                if led.leader._awaited._by_batch:
                     self.seen["fault while confirms are awaited"] += 1
             for queue in self.cluster[name].remote_queues._queues.values():
                 if queue._waiting:
@@ -72,7 +72,7 @@ class Faults:
             return
         self._stopping.discard(name)
         node = self.cluster[name]
-        if any(led.leader._awaiting for led in node.mirroring._led.values()):
+        if any(led.leader._awaited._by_batch for led in node.mirroring._led.values()):
             self.seen["leader died with unconfirmed publishes"] += 1
         for led in node.mirroring._led.values():
             if any(led.leader.is_syncing(mirror) for mirror in led.leader.mirrors):
