@@ -3,8 +3,8 @@
 Nothing here opens a socket or a file, reads a clock or draws a random number: `ports` has the
 interfaces of what does, and other houses implement them. So all of it runs in simulations as well.
 
-Rooms, each of which may use only those below it in this list; rooms in one row know nothing of
-each other:
+Rooms, each of which may use only those below it in this list; `queues`, `exchanges`, `access` and
+`resources` know nothing of each other:
 
 | room | answers |
 |---|---|

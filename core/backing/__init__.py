@@ -10,6 +10,8 @@ and requeued under positions that only grow. The implementations can be stacked:
 | `variable_queue` | in memory while there is room, otherwise on disk (`queue_store`) |
 | `priority_queue` | made of one backing queue for each priority |
 | `due_queue` | whose messages come out when they are due |
+| `windowed_queue` | with a second one beside it, for the ids of messages it has had |
+| `stream_log` | that keeps what was read (`stream_store`), within `stream_limits` |
 
 `paging` decides how much all of them together may keep in memory, from `queue_rates`. `peeking`
 and `taking` are for looking at messages and taking them out of the middle. Quorum queues

@@ -12,5 +12,9 @@ tracing) is behind one flag.
 | `queue_arguments`, `queue_type` | what clients may declare, and what it means |
 | `quorum_queue`, `quorum_level` | what quorum queues do otherwise than classic ones |
 | `redelivery` | delivery limits, and returns that wait |
-| `placement`, `moving`, `local_queues` | queues in a cluster: where one is, what a change of its
-leader takes along |"""
+| `stream_queue`, `stream_arguments` | streams: readers at offsets of their own |
+| `deduplicating_queue` | queues that take each message id once |
+| `queue_owner` | what a queue asks of its virtual host |
+| `placement`, `local_queues` | where queues are, in a cluster |
+| `moving` | what a change of the leader takes along |
+"""

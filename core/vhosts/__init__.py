@@ -7,6 +7,9 @@ its own:
 | where to look | for |
 |---|---|
 | `vhost` | declare, bind, delete, publish; begin here |
+| `queue_making` | making the queue that a definition describes |
+| `equivalence` | what a declaration is told that contradicts what there is |
+| `observation` | what the firehose and traces hear of |
 | `burials`, `dead_letter` | messages that died: where they go, and what they look like then |
 | `delay_queue` | where delayed messages wait |
 | `ending` | the deletion of what has very many bindings |
