@@ -46,6 +46,7 @@ const FACTS = [
   "Arguments",
   "Ready",
   "Unacknowledged",
+  "Duplicates dropped",
   "Waiting to return",
   "Total",
   "In memory",
