@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from cluster import Cluster
 from pamqp import commands
+from pipe import publish_frames
 
 
 @pytest.fixture
@@ -41,6 +42,56 @@ def test_messages_pass_between_clients_of_different_nodes(cluster: Cluster) -> N
     assert a.counts("q") == (0, 1)
     assert b.counts("q") == (0, 1)
     assert cluster["a"].queue("q").unacked == 0
+
+
+def test_publishes_that_come_together_go_on_in_one_frame_and_are_delivered_in_one(
+    cluster: Cluster,
+) -> None:
+    a, b, reader = (cluster[name].connects() for name in "abb")
+    for client in (a, b, reader):
+        client.opens_channel(1)
+    a.declares("q", durable=True)
+    b.selects_confirms()
+    reader.consumes("q")
+    bodies = [b"%d" % number for number in range(50)]
+    links = cluster["b"].links
+    before = dict(links.sent)
+    # Each has an envelope of its own; one of them expires, which goes by itself.
+    b.sends_octets(
+        b"".join(
+            publish_frames(
+                1,
+                "",
+                "q",
+                body,
+                message_id=f"id-{number}-",
+                delivery_mode=2 if number % 2 else 1,
+                expiration="60000" if number == 30 else None,
+            )
+            for number, body in enumerate(bodies)
+        )
+    )
+    assert links.sent["a"] - before["a"] <= 2
+    assert b.receives(commands.Basic.Ack).delivery_tag == 50
+    contents = reader.receives_deliveries()
+    assert [content.body for content in contents] == bodies
+    assert all(b"id-%b-" % content.body in content.header for content in contents)
+    assert not any(content.method.redelivered for content in contents)
+    assert cluster["a"].queue("q").unacked == 50
+
+
+def test_publishes_that_come_together_are_refused_while_the_leader_is_away(
+    cluster: Cluster,
+) -> None:
+    a, b = cluster["a"].connects(), cluster["b"].connects()
+    for client in (a, b):
+        client.opens_channel(1)
+    a.declares("q", durable=True)
+    b.selects_confirms()
+    cluster.kill("a")
+    b.sends_octets(b"".join(publish_frames(1, "", "q", b"x") for _ in range(20)))
+    tags = [b.receives(commands.Basic.Nack).delivery_tag for _ in range(20)]
+    assert tags == list(range(1, 21))
 
 
 def test_what_is_not_acknowledged_comes_back_when_the_channel_closes(cluster: Cluster) -> None:
