@@ -231,7 +231,7 @@ class StreamLog:
         self._counted = self._front = None
 
     def forget_chunks(self) -> None:
-        """Nobody reads at the moment."""
+        """No consumer reads from here at the moment."""
         self._chunks.clear()
 
     def arrived_at(self, position: int) -> float | None:
@@ -361,7 +361,7 @@ class StreamLog:
 
 
 def _nobody() -> None:
-    """Nobody reads yet."""
+    """Stands for the callback while no consumer reads."""
 
 
 def stream_log(

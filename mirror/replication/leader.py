@@ -386,14 +386,13 @@ class Leader:
     # Confirming
 
     def confirm(
-        self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
+        self,
+        confirms: PublishConfirms,
+        first_seq: int,
+        local: bool,
+        batch: int,
+        count: int = 1,
     ) -> tuple[PublishConfirms | None, int]:
-        return self._awaited.add(confirms, publish_seq, 1, local and self.is_flushed, batch)
-
-    def confirm_many(
-        self, confirms: PublishConfirms, first_seq: int, count: int, local: bool, batch: int
-    ) -> tuple[PublishConfirms | None, int]:
-        """`confirm` so many publishes, numbered from `first_seq` on, of one batch."""
         local = local and self.is_flushed
         return self._awaited.add(confirms, first_seq, count, local, batch)
 

@@ -65,18 +65,18 @@ class InstructionLog(Protocol):
     def purge(self, level: int) -> None: ...
 
     def confirm(
-        self, confirms: PublishConfirms, publish_seq: int, local: bool, batch: int
+        self,
+        confirms: PublishConfirms,
+        first_seq: int,
+        local: bool,
+        batch: int,
+        count: int = 1,
     ) -> tuple[PublishConfirms | None, int]:
-        """Settle this publish when every mirror has the batch; if `local`, the store too.
+        """Settle so many publishes, numbered from `first_seq` on, when every mirror has the batch;
+        if `local`, the store too.
 
-        Returns whom the store is to tell, and under which number.
+        Returns whom the store is to tell, and the first of the numbers it is to tell of.
         """
-        ...
-
-    def confirm_many(
-        self, confirms: PublishConfirms, first_seq: int, count: int, local: bool, batch: int
-    ) -> tuple[PublishConfirms | None, int]:
-        """The same for so many publishes; returns the first of the numbers."""
         ...
 
 
@@ -239,7 +239,7 @@ class LeaderLevel(OneByOne):
             journal.nobody_asks(self.level, first, batch, len(bodies))
             return None, 0
         local = inner.defers_confirms if envelopes[0].persistent else inner.defers_transient
-        return journal.confirm_many(confirms, first_seq, len(bodies), local, batch)
+        return journal.confirm(confirms, first_seq, local, batch, len(bodies))
 
     def fetch(self) -> Message | None:
         hand_outs = self.hand_outs
