@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -29,6 +30,7 @@ RINGS: set[frozenset[str]] = {
 """The rings there are. A module may leave its ring; none may join one."""
 
 
+@cache
 def counting() -> ModuleType:
     spec = importlib.util.spec_from_file_location("house", ROOT / "benchmarks" / "house.py")
     assert spec is not None and spec.loader is not None
