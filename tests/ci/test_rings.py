@@ -22,8 +22,6 @@ RINGS: set[frozenset[str]] = {
         " core.messages.message_observer core.queues.consumers core.queues.moving"
         " core.queues.queue core.queues.queue_owner core.queues.redelivery",
         "mgmt.http.endpoint mgmt.http.request mgmt.managed_node mgmt.peers mgmt.statistics.sampler",
-        "persist.journal persist.message_store persist.queue_index persist.segment"
-        " persist.stream_reading",
         "mirror.remote.remote_queue mirror.remote.remote_queues",
     )
 }
