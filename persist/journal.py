@@ -214,7 +214,8 @@ class Journal:
             self.last_mark = self.noted_bytes
         self.noted_bytes += octets if octets > MARK_BYTES_MIN else MARK_BYTES_MIN
         self.unwritten_bytes += octets
-        self._to_ask(index, confirms)
+        if not (self.urgent and index.is_noted) or self.unwritten_bytes >= self.much_bytes:
+            self._to_ask(index, confirms)
         return self.last_mark, octets
 
     def note_beside(self, index: NotedIndex, octets: int, confirms: PublishConfirms | None) -> int:
