@@ -70,9 +70,10 @@ from warren.mirror.replication.quorum_members import QuorumMembers
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering
 from warren.mirror.replication.replicas import (
-    SYNC_BATCH,
+    NO_LIMITS,
     WHEN_SYNCED,
     Copies,
+    SyncLimits,
     Wanted,
     wanted_leader,
     wanted_mirrors,
@@ -117,11 +118,11 @@ class Mirroring:
         card_files: CardFiles,
         present: Callable[[], Collection[str]],
         may_lead: Callable[[str], bool] = lambda node: True,
-        sync_batch: int = SYNC_BATCH,
+        sync_limits: SyncLimits = NO_LIMITS,
     ) -> None:
         """`running` are the nodes that can be reached from here, `present` those that are up for
         the cluster; this one is among both. `may_lead`: whether a node is not in maintenance.
-        `sync_batch` is for queues whose policy has no `ha-sync-batch-size`.
+        `sync_limits` are for queues whose policy has no such ones.
         """
         self._name = name
         self._post = post
@@ -132,7 +133,7 @@ class Mirroring:
         self._running = running
         self._present = present
         self._may_lead = may_lead
-        self._sync_batch = sync_batch
+        self._sync_limits = sync_limits
         self._definitions = QueueDefinitions(metadata, clock)
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._carriers: Mapping[CarrierKind, Carrier] = {
@@ -732,14 +733,14 @@ class Mirroring:
             return Wanted()
         record = stored.record
         if record.members:
-            wanted = Wanted.of_members(record.members, self._sync_batch)
+            wanted = Wanted.of_members(record.members, self._sync_limits)
             # A member that is left alone wants no mirrors.
             is_alone = list(record.members) == [record.leader]
             return wanted._replace(mode=None) if is_alone else wanted
         _, vhost, name = key
         kind = type_of(from_plain(record.arguments))
         applied = self._node.policies.applied(vhost, name, "queue", kind)
-        return Wanted.of(applied.definition, self._sync_batch)
+        return Wanted.of(applied.definition, self._sync_limits)
 
     def _reconcile(self, queue: Queue) -> None:
         """See to it that the queue has the mirrors its policy wants."""
