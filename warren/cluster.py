@@ -58,6 +58,7 @@ from warren.mirror.remote.queue_host import QueueHost
 from warren.mirror.remote.remote_queues import RemoteQueues
 from warren.mirror.replication.copy_cards import CardFiles, NoCards, is_copy
 from warren.mirror.replication.mirroring import Mirroring
+from warren.mirror.replication.replicas import SyncLimits
 from warren.open_files import descriptors
 from warren.persist.cluster_file import KnownCluster, read_known_cluster, write_known_cluster
 from warren.persist.data_directory import DataDirectory
@@ -243,8 +244,7 @@ class Cluster:
             listening.close()
             raise
         if directory is not None:
-            known = KnownCluster(identity.cluster_id, self._node_name)
-            write_known_cluster(directory.path, known)
+            write_known_cluster(directory.path, KnownCluster(identity.cluster_id, self._node_name))
         log_event(log, logging.INFO, "cluster_joined", node=self._node_name, first=joined.first)
 
     def _left_by_ourselves(self, store: MetadataStore) -> list[Write]:
@@ -272,7 +272,7 @@ class Cluster:
             card_files or NoCards(),
             self.alive,
             self.maintenance.may_lead,
-            self._config.sync_batch,
+            SyncLimits(self._config.sync_batch, self._config.sync_rate),
         )
         return ClusterPlacement(
             self._node_name,

@@ -389,6 +389,7 @@ KEYS: Mapping[str, Kind] = {
     "queue_leader_locator": _one_of(LOCATORS[0], BALANCED),
     "cluster_name": TEXT,
     "mirroring_sync_batch_size": Kind(_number(1), "a number of messages above 0"),
+    "mirroring_sync_max_throughput": Kind(parse_bytes, "octets a second such as 10MB, or 0"),
     "log.default.level": LEVEL,
     "log.console": BOOLEAN,
     "log.console.level": LEVEL,

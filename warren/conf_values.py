@@ -173,6 +173,7 @@ def _cluster(values: Values) -> ClusterConfig | None:
         ),
         queue_master_locator=_locator(values),
         sync_batch=one("mirroring_sync_batch_size", defaults.sync_batch),
+        sync_rate=one("mirroring_sync_max_throughput", defaults.sync_rate),
         start_attempts=one("cluster_formation.discovery_retry_limit", defaults.start_attempts),
         start_pause_s=one("cluster_formation.discovery_retry_interval", 500) / 1000,
     )

@@ -152,6 +152,8 @@ class ClusterConfig:
     queue_master_locator: str = "client-local"
     # How many messages a mirror is sent at a time at most while it is synchronised.
     sync_batch: int = 4096
+    # And how many octets a second; 0: no limit.
+    sync_rate: int = 0
     start_attempts: int = 10
     start_pause_s: float = 0.5
 

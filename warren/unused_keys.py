@@ -174,7 +174,6 @@ def _clusters() -> Iterator[tuple[str, str]]:
         "distribution.listener.port_range.max",
         "a node listens for other nodes at one port, distribution.listener.port_range.min",
     )
-    yield "mirroring_sync_max_throughput", "mirroring_sync_batch_size limits a synchronisation"
     yield from _all(
         "cluster_formation.discovery_retry_limit and discovery_retry_interval say how long a start"
         " tries to reach its cluster",

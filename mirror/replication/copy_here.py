@@ -14,7 +14,15 @@ from warren.core.ports import Clock, Key
 from warren.mirror.carriers.ports import CarrierKind, CarrierMember, MemberId, Members, StopReason
 from warren.mirror.messages.post import Undeliverable
 from warren.mirror.replication.confirm_rule import ALL
-from warren.mirror.replication.election import ELECTION_PAUSE_S, Answer, CandidateCopy, Vote, decide
+from warren.mirror.replication.election import (
+    ELECTION_PAUSE_S,
+    Answer,
+    CandidateCopy,
+    Electorate,
+    Vote,
+    decide,
+)
+from warren.mirror.replication.election_calls import ElectionCalls
 from warren.mirror.replication.mirror import Mirror
 from warren.mirror.replication.mirror_level import BeginAnew, CopyLost
 from warren.mirror.replication.promotion import handed_over, leader_down
@@ -35,6 +43,11 @@ starting."""
 class CopyEffects(Protocol):
     """What a copy asks of whoever has the links and the policies."""
 
+    @property
+    def elections(self) -> ElectionCalls:
+        """How it holds elections with other nodes."""
+        ...
+
     def promote_when(self, key: Key) -> str:
         """`always` or `when-synced`: who may lead when the leader has failed."""
         ...
@@ -49,22 +62,6 @@ class CopyEffects(Protocol):
 
     def group_members(self, queue_id: int) -> Collection[str] | None:
         """The nodes in the group of the queue, as far as this node knows; None without one."""
-        ...
-
-    def ask_for_votes(
-        self,
-        copy: CopyHere,
-        nodes: Collection[str],
-        election: tuple[int, int],
-        then: Callable[[dict[str, Answer]], None],
-    ) -> None:
-        """Ask the nodes for their votes; `then` is given what has come in time."""
-        ...
-
-    def tell_winner(
-        self, node: str, copy: CopyHere, election: tuple[int, int], *, lacks_votes: bool
-    ) -> None:
-        """Have a node lead that has won."""
         ...
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
@@ -112,8 +109,8 @@ class CopyHere:
             effects.present, lambda node, answer: effects.ask_for_copy(node, self, answer)
         )
         self._told_epoch = -1
-        # Whether it won though copies that are given up may have had more.
-        self.lacks_votes = False
+        # Who elected it.
+        self.electorate = Electorate.ENOUGH
         # The election that this node has called, by epoch and ballot.
         self._election: tuple[int, int] | None = None
 
@@ -137,7 +134,7 @@ class CopyHere:
         for level in self.mirror.levels:
             level.put_all_back()
             level.count_handed_out()
-            if self.lacks_votes:
+            if self.electorate is not Electorate.ENOUGH:
                 # It need not have heard what was announced.
                 level.backing.count_as_delivered(level.backing.next_position)
 
@@ -286,8 +283,11 @@ class CopyHere:
             self._election = None
             return
         others = [node for node in record.in_sync if node != self._node]
-        self._effects.ask_for_votes(
-            self, others, election, lambda votes: self._count({**votes, self._node: own}, election)
+        self._effects.elections.ask_for_votes(
+            self.queue_id,
+            others,
+            election,
+            lambda votes: self._count({**votes, self._node: own}, election),
         )
 
     def vote(self, epoch: int, ballot: int) -> Answer:
@@ -319,9 +319,11 @@ class CopyHere:
         if result.winner is None:
             self._tell_not_promoted(record.epoch, (result.why_not,))
         elif result.winner == self._node:
-            self.win(*election, lacks_votes=result.lacks_votes)
+            self.win(*election, result.electorate)
         else:
-            self._effects.tell_winner(result.winner, self, election, lacks_votes=result.lacks_votes)
+            self._effects.elections.tell_winner(
+                result.winner, self.queue_id, election, result.electorate
+            )
 
     def _given_up(self, record: QueueRecord) -> int:
         """Whole copies of which nothing is awaited any more: the policy allows to lose what only
@@ -332,10 +334,10 @@ class CopyHere:
         absent = [node not in present for node in (record.leader, *record.in_sync)]
         return sum(absent) + record.missing
 
-    def win(self, epoch: int, ballot: int, *, lacks_votes: bool) -> None:
+    def win(self, epoch: int, ballot: int, electorate: Electorate) -> None:
         """Lead: enough have voted, or are given up, and nobody of those who voted has more."""
         if not isinstance(self.vote(epoch, ballot), Vote):
-            self.lacks_votes = lacks_votes
+            self.electorate = electorate
             self.take_lead(epoch, ballot)
 
     def _tell_not_promoted(self, epoch: int, order: tuple[str, ...]) -> None:
@@ -383,7 +385,9 @@ class CopyHere:
                 mirrors=mirrors,
                 in_sync=in_sync,
                 missing=missing,
-                promoted=leader_down(record.leader, whole=whole and not self.lacks_votes),
+                promoted=leader_down(
+                    record.leader, whole=whole and self.electorate is not Electorate.LACKING
+                ),
                 promoted_at=self._clock.wall_time(),
                 down=False,
                 stores={**record.stores, self._node: self.storage_id},

@@ -16,7 +16,7 @@ last message comes later got all that the other one has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from warren.core.definitions.records import QueueRecord
@@ -52,15 +52,26 @@ class CandidateCopy(NamedTuple):
 Answer = CandidateCopy | Vote
 
 
-class Result(NamedTuple):
-    """`winner` is to lead; None where nobody may, for the reason in `why_not`.
+class Electorate(IntEnum):
+    """What those who voted know together. Nodes tell each other these numbers."""
 
-    `lacks_votes`: some copies that were given up were needed, and may have had more.
-    """
+    ENOUGH = 0
+    """They have all that was confirmed, and have heard of all that was handed out."""
+
+    LACKING = 1
+    """Some copies that were given up were needed, and may have had more."""
+
+    FROM_DISK = 2
+    """They have all that was confirmed. Some were read from disk, where it is not written what was
+    handed out: the winner need not have heard of that."""
+
+
+class Result(NamedTuple):
+    """`winner` is to lead; None where nobody may, for the reason in `why_not`."""
 
     winner: str | None
     why_not: str = ""
-    lacks_votes: bool = False
+    electorate: Electorate = Electorate.ENOUGH
 
 
 def can_be_elected(record: QueueRecord, mirrors: int) -> bool:
@@ -80,15 +91,26 @@ def decide(record: QueueRecord, answers: Mapping[str, Answer], *, given_up: int 
     needed = votes_needed(record.acks, record.whole_copies)
     if len(votes) + given_up < needed:
         return Result(None, f"{len(votes)} of {needed} votes")
-    lacks_votes = len(votes) < needed
+    electorate = _electorate(record, len(votes), len(following))
     if following and len(following) + given_up >= needed:
         # The oldest mirror among those that have the most.
         winner = max(following, key=lambda node: (following[node].end, -record.in_sync.index(node)))
-        return Result(winner, lacks_votes=lacks_votes)
+        return Result(winner, electorate=electorate)
     fullest = _fullest(record, votes)
     if fullest is None:
         return Result(None, "copies on disk that cannot be compared")
-    return Result(fullest, lacks_votes=lacks_votes)
+    return Result(fullest, electorate=electorate)
+
+
+def _electorate(record: QueueRecord, votes: int, following: int) -> Electorate:
+    """`following`: so many of the votes are of copies that followed the leader until it went."""
+    needed = votes_needed(record.acks, record.whole_copies)
+    if votes < needed:
+        return Electorate.LACKING
+    # Where all copies have a message before it is confirmed, all have heard of hand-outs, too.
+    if following >= needed or record.acks == ALL:
+        return Electorate.ENOUGH
+    return Electorate.FROM_DISK
 
 
 def _fullest(record: QueueRecord, votes: Mapping[str, CandidateCopy]) -> str | None:

@@ -51,7 +51,8 @@ from warren.mirror.messages.post import Kind, Post, Undeliverable
 from warren.mirror.replication.carrier_switch import CarrierSwitch
 from warren.mirror.replication.copy_cards import COPY_BIT, CardFiles
 from warren.mirror.replication.copy_here import CopyHere
-from warren.mirror.replication.election import VOTE_S, Answer, CandidateCopy, Vote, can_be_elected
+from warren.mirror.replication.election import can_be_elected
+from warren.mirror.replication.election_calls import ElectionCalls
 from warren.mirror.replication.figures import MirrorFigures
 from warren.mirror.replication.former_copies import FormerCopies
 from warren.mirror.replication.former_copy import FormerCopy, Kept
@@ -69,9 +70,10 @@ from warren.mirror.replication.quorum_members import QuorumMembers
 from warren.mirror.replication.refusals import Refusals
 from warren.mirror.replication.renumbering import Renumbering
 from warren.mirror.replication.replicas import (
-    SYNC_BATCH,
+    NO_LIMITS,
     WHEN_SYNCED,
     Copies,
+    SyncLimits,
     Wanted,
     wanted_leader,
     wanted_mirrors,
@@ -116,11 +118,11 @@ class Mirroring:
         card_files: CardFiles,
         present: Callable[[], Collection[str]],
         may_lead: Callable[[str], bool] = lambda node: True,
-        sync_batch: int = SYNC_BATCH,
+        sync_limits: SyncLimits = NO_LIMITS,
     ) -> None:
         """`running` are the nodes that can be reached from here, `present` those that are up for
         the cluster; this one is among both. `may_lead`: whether a node is not in maintenance.
-        `sync_batch` is for queues whose policy has no `ha-sync-batch-size`.
+        `sync_limits` are for queues whose policy has no such ones.
         """
         self._name = name
         self._post = post
@@ -131,7 +133,7 @@ class Mirroring:
         self._running = running
         self._present = present
         self._may_lead = may_lead
-        self._sync_batch = sync_batch
+        self._sync_limits = sync_limits
         self._definitions = QueueDefinitions(metadata, clock)
         self._groups = GroupShell(name, post, metadata, clock, rng)
         self._carriers: Mapping[CarrierKind, Carrier] = {
@@ -201,8 +203,7 @@ class Mirroring:
         self._post.handle(Kind.SLICE, self._slice)
         self._calls.serve("mirror.invite", self._invited)
         self._calls.serve("mirror.have_copy", self._asked_for_copy)
-        self._calls.serve("mirror.vote", self._asked_to_vote)
-        self._calls.serve("mirror.win", self._has_won)
+        self.elections = ElectionCalls(self._calls, self._clock, self._copies)
         self._calls.serve("mirror.take_lead", self._asked_to_lead)
         self._calls.serve("mirror.take_over", self._asked_to_take_over)
         self._calls.serve("mirror.synchronise", self._asked_to_synchronise)
@@ -732,14 +733,14 @@ class Mirroring:
             return Wanted()
         record = stored.record
         if record.members:
-            wanted = Wanted.of_members(record.members, self._sync_batch)
+            wanted = Wanted.of_members(record.members, self._sync_limits)
             # A member that is left alone wants no mirrors.
             is_alone = list(record.members) == [record.leader]
             return wanted._replace(mode=None) if is_alone else wanted
         _, vhost, name = key
         kind = type_of(from_plain(record.arguments))
         applied = self._node.policies.applied(vhost, name, "queue", kind)
-        return Wanted.of(applied.definition, self._sync_batch)
+        return Wanted.of(applied.definition, self._sync_limits)
 
     def _reconcile(self, queue: Queue) -> None:
         """See to it that the queue has the mirrors its policy wants."""
@@ -1093,73 +1094,6 @@ class Mirroring:
     def group_members(self, queue_id: int) -> Collection[str] | None:
         copy = self._copies.get(queue_id)
         return None if copy is None else self._carriers[copy.carrier].nodes_of(queue_id)
-
-    def ask_for_votes(
-        self,
-        copy: CopyHere,
-        nodes: Collection[str],
-        election: tuple[int, int],
-        then: Callable[[dict[str, Answer]], None],
-    ) -> None:
-        answers: dict[str, Answer] = {}
-        left = len(nodes)
-        is_over = False
-
-        def count() -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                then(answers)
-
-        async def ask(node: str) -> Answer:
-            answer = await self._calls.ask(node, "mirror.vote", copy.queue_id, *election)
-            if isinstance(answer, str):
-                return Vote(answer)
-            (epoch, batch), positions, from_disk = answer
-            return CandidateCopy((epoch, batch), positions, from_disk)
-
-        def finish(node: str, result: Callable[[], Answer]) -> None:
-            nonlocal left
-            left -= 1
-            # Who cannot be reached has not voted.
-            with suppress(NotFound):
-                answers[node] = result()
-            if not left:
-                count()
-
-        if not nodes:
-            count()
-            return
-        self._clock.call_later(VOTE_S, count)
-        for node in nodes:
-            run(ask(node), partial(finish, node))
-
-    async def _asked_to_vote(
-        self, _node: str, queue_id: int, epoch: int, ballot: int
-    ) -> CandidateCopy | str:
-        copy = self._copies.get(queue_id)
-        answer = Vote.NONE if copy is None else copy.vote(epoch, ballot)
-        return answer.value if isinstance(answer, Vote) else answer
-
-    def tell_winner(
-        self, node: str, copy: CopyHere, election: tuple[int, int], *, lacks_votes: bool
-    ) -> None:
-        def finish(result: Callable[[], None]) -> None:
-            # If it has gone, too, another election is called at the next tick.
-            with suppress(NotFound):
-                result()
-
-        async def tell() -> None:
-            await self._calls.ask(node, "mirror.win", copy.queue_id, *election, lacks_votes)
-
-        run(tell(), finish)
-
-    async def _has_won(
-        self, _node: str, queue_id: int, epoch: int, ballot: int, lacks_votes: bool
-    ) -> None:
-        copy = self._copies.get(queue_id)
-        if copy is not None:
-            copy.win(epoch, ballot, lacks_votes=lacks_votes)
 
     def ask_for_copy(self, node: str, copy: CopyHere, answer: Callable[[bool], None]) -> None:
         self._ask_of_copy("mirror.have_copy", node, copy.queue_id, answer)

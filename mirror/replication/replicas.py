@@ -27,15 +27,27 @@ SYNC_BATCH = 4096
 """RabbitMQ's default of `mirroring_sync_batch_size`."""
 
 
+class SyncLimits(NamedTuple):
+    """What the configuration says of synchronisations, where a policy says nothing: so many
+    `messages` are sent at a time at most, and so many octets a second (0: no limit)."""
+
+    messages: int = SYNC_BATCH
+    rate: int = 0
+
+
+NO_LIMITS = SyncLimits()
+
+
 class Wanted(NamedTuple):
     """What the ha-* keys of a policy say. `mode` is None for a queue without mirrors.
 
-    `sync_batch` is how many messages a mirror is sent at a time at most while it is synchronised.
+    `sync_batch` is how many messages a mirror is sent at a time at most while it is synchronised,
+    and `catch_up_rate` how many octets a second (0: no limit).
 
     The rest is for the carrier `log`: `acks` as `log-acks` has it; with fewer whole copies than
     `in_sync_min`, the leader's among them, publishes are refused; a mirror that has not reported
-    `gap_bytes_max` octets is dropped, and sent what it lacks at `catch_up_rate` octets a second (0:
-    no limit); `is_flushed`: a copy has a persistent message when it is on disk.
+    `gap_bytes_max` octets is dropped; `is_flushed`: a copy has a persistent message when that is on
+    disk.
     """
 
     mode: str | None = None
@@ -44,11 +56,11 @@ class Wanted(NamedTuple):
     promote_on_failure: str = ALWAYS
     promote_on_shutdown: str = WHEN_SYNCED
     sync_batch: int = SYNC_BATCH
+    catch_up_rate: int = 0
     carrier: CarrierKind = CarrierKind.GM
     acks: str | int = ALL_IN_SYNC
     in_sync_min: int = 1
     gap_bytes_max: int = GAP_BYTES_MAX
-    catch_up_rate: int = 0
     is_flushed: bool = True
 
     @property
@@ -59,8 +71,8 @@ class Wanted(NamedTuple):
         return len(self.params) if self.mode == "nodes" else None
 
     @classmethod
-    def of(cls, definition: Mapping[str, Any], sync_batch: int = SYNC_BATCH) -> Wanted:
-        """What the definition of the effective policy says; `sync_batch` where it says nothing."""
+    def of(cls, definition: Mapping[str, Any], limits: SyncLimits = NO_LIMITS) -> Wanted:
+        """What the definition of the effective policy says; `limits` where it says nothing."""
         batch = definition.get("ha-sync-batch-size", 1)
         return cls(
             definition.get("ha-mode"),
@@ -69,12 +81,13 @@ class Wanted(NamedTuple):
             definition.get("ha-promote-on-failure", ALWAYS),
             definition.get("ha-promote-on-shutdown", WHEN_SYNCED),
             # As with RabbitMQ, 1 is no size but the default.
-            int(batch) if batch > 1 else sync_batch,
+            int(batch) if batch > 1 else limits.messages,
+            int(definition.get("log-catchup-rate", limits.rate)),
             *(_of_log(definition) if definition.get("ha-replication") == CarrierKind.LOG else ()),
         )
 
     @classmethod
-    def of_members(cls, members: Sequence[str], sync_batch: int = SYNC_BATCH) -> Wanted:
+    def of_members(cls, members: Sequence[str], limits: SyncLimits = NO_LIMITS) -> Wanted:
         """What the members of a quorum queue say: a majority of them has each publish on disk, and
         only one that has everything confirmed leads."""
         return cls(
@@ -83,7 +96,7 @@ class Wanted(NamedTuple):
             True,
             WHEN_SYNCED,
             WHEN_SYNCED,
-            sync_batch,
+            *limits,
             CarrierKind.LOG,
             majority_of(members),
         )
@@ -107,13 +120,12 @@ def _usual_sync_mode(definition: Mapping[str, Any]) -> str:
     return AUTOMATIC if definition.get("ha-replication") == CarrierKind.LOG else MANUAL
 
 
-def _of_log(definition: Mapping[str, Any]) -> tuple[CarrierKind, str | int, int, int, int, bool]:
+def _of_log(definition: Mapping[str, Any]) -> tuple[CarrierKind, str | int, int, int, bool]:
     return (
         CarrierKind.LOG,
         definition.get("log-acks", ALL_IN_SYNC),
         int(definition.get("log-min-insync", 1)),
         int(definition.get("log-max-gap-bytes", GAP_BYTES_MAX)),
-        int(definition.get("log-catchup-rate", 0)),
         definition.get("log-flush", "sync") == "sync",
     )
 

@@ -146,7 +146,7 @@ _steps = st.one_of(_methods(), _methods(), _publishes, _publishes, _acknowledgem
 _openings = make_openings(Random(4), 40)
 
 
-@settings(bounded, max_examples=700)
+@settings(bounded, max_examples=400)
 @given(
     opening=st.sampled_from(_openings),
     steps=st.lists(_steps, max_size=15),

@@ -6,7 +6,7 @@ import pytest
 
 from warren.core.definitions.records import QueueRecord
 from warren.mirror.replication.confirm_rule import ALL
-from warren.mirror.replication.election import Answer, CandidateCopy, Vote, decide
+from warren.mirror.replication.election import Answer, CandidateCopy, Electorate, Vote, decide
 
 
 def record(acks: int, *in_sync: str) -> QueueRecord:
@@ -70,5 +70,17 @@ def test_copies_on_disk_vote_only_where_others_are_not_enough() -> None:
 def test_dead_copies_that_are_given_up_need_not_vote() -> None:
     answers: dict[str, Answer] = {"b": on_disk(1, 80)}
     result = decide(record(2, "b", "c"), answers, given_up=1)
-    assert (result.winner, result.lacks_votes) == ("b", True)
-    assert not decide(record(ALL, "b", "c"), answers, given_up=1).lacks_votes
+    assert (result.winner, result.electorate) == ("b", Electorate.LACKING)
+    assert decide(record(ALL, "b", "c"), answers, given_up=1).electorate is Electorate.ENOUGH
+
+
+def test_copies_on_disk_do_not_know_what_was_handed_out() -> None:
+    """Copy c heard of everything and was started again; b, which lacks the most, leads."""
+    answers: dict[str, Answer] = {"b": follows(1, 4, 80), "c": on_disk(1, 0)}
+    result = decide(record(2, "b", "c"), answers)
+    assert (result.winner, result.electorate) == ("b", Electorate.FROM_DISK)
+    answers["d"] = follows(1, 6, 85)
+    result = decide(record(3, "b", "c", "d"), answers)
+    assert (result.winner, result.electorate) == ("d", Electorate.ENOUGH)
+    answers = {"c": on_disk(1, 0)}
+    assert decide(record(ALL, "b", "c"), answers).electorate is Electorate.ENOUGH

@@ -23,7 +23,7 @@ from warren.core.scheduling.waiting import run
 from warren.mirror.replication.copy_here import LEADER_MAY_COME_S
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader import BATCH_BYTES_MAX
-from warren.mirror.replication.replicas import Wanted
+from warren.mirror.replication.replicas import SyncLimits, Wanted
 
 
 @pytest.fixture
@@ -261,8 +261,12 @@ def test_a_mirror_that_dies_is_replaced_where_there_are_to_be_so_many(cluster: C
 
 
 def test_the_configuration_says_it_where_no_policy_does() -> None:
-    assert Wanted.of({}, 50).sync_batch == Wanted.of({"ha-sync-batch-size": 1}, 50).sync_batch == 50
-    assert Wanted.of({"ha-sync-batch-size": 20}, 50).sync_batch == 20
+    limits = SyncLimits(50, 1000)
+    for definition in ({}, {"ha-sync-batch-size": 1}):
+        wanted = Wanted.of(definition, limits)
+        assert (wanted.sync_batch, wanted.catch_up_rate) == limits
+    assert Wanted.of({"ha-sync-batch-size": 20}, limits).sync_batch == 20
+    assert Wanted.of({"log-catchup-rate": 0}, limits).catch_up_rate == 0
 
 
 def test_automatic_sync_needs_nobody(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from warren.core.definitions.records import QueueRecord
 from warren.core.field import Field, long, longstr
 from warren.core.scheduling.waiting import run
 from warren.mgmt.definitions.importer import Importer
-from warren.mirror.replication.replicas import Wanted
+from warren.mirror.replication.replicas import SyncLimits, Wanted
 
 ORDINARY = Wanted.of_members
 
@@ -64,8 +64,8 @@ def got(client: Client, queue: str = "q", *, no_ack: bool = False) -> Content | 
     return client.receives_content(commands.Basic.GetOk)
 
 
-def of_members(members: list[str], sync_batch: int, gap_bytes_max: int) -> Wanted:
-    return ORDINARY(members, sync_batch)._replace(gap_bytes_max=gap_bytes_max)
+def of_members(members: list[str], limits: SyncLimits, gap_bytes_max: int) -> Wanted:
+    return ORDINARY(members, limits)._replace(gap_bytes_max=gap_bytes_max)
 
 
 def confirmed(client: Client) -> int:

@@ -14,6 +14,7 @@ from warren.core.backing.priority_queue import PriorityQueue
 from warren.core.definitions.records import QueueRecord
 from warren.core.messages.message import Message
 from warren.core.queues.quorum_level import QuorumLevel
+from warren.mirror.replication.confirm_rule import ALL as CONFIRMED_BY_ALL
 from warren.mirror.replication.election import can_be_elected
 from warren.mirror.replication.hand_over import PATIENCE_S
 from warren.mirror.replication.leader_level import LeaderLevel
@@ -184,6 +185,15 @@ class Ledger:
         if leader in queue.holders:
             order = earlier.in_sync.index(leader) if leader in earlier.in_sync else -1
             seen["led anew by itself" if order < 0 else f"in-sync candidate {order} promoted"] += 1
+            if (
+                order >= 0
+                and record.acks != CONFIRMED_BY_ALL
+                and set(earlier.in_sync) - queue.holders
+            ):
+                # These may have voted, and only they may have known what was handed out: all of it
+                # may come as redelivered.
+                seen["elected with votes from disk"] += 1
+                queue.marked_until = self._cluster.clock.now()
             return
         if leader == earlier.leader:
             # It was away, and has what its disk has.

@@ -188,7 +188,10 @@ class FakeQueueStore:
 
     def read_body(self, message: Message) -> bytes | None:
         self._check_open()
-        kept = self.kept[message.position]
+        kept = self.kept.get(message.position)
+        if kept is None:
+            # It was lost, and that has been reported.
+            return None
         if kept.lost:
             self._report_lost(message.position)
             return None

@@ -15,8 +15,9 @@ from web_ui import CHROMIUM, PHONE, WebUi, chromium
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"there is no {CHROMIUM}")
 
 A, B, C = (f"{name}@127.0.0.1" for name in "abc")
-MESSAGES = 30_000
-"""So many that a synchronisation takes long enough to be looked at."""
+MESSAGES = 3_000
+SLOW = "mirroring_sync_max_throughput = 10000\n"
+"""A synchronisation of that many takes a minute, however fast the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +26,19 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def cluster_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    cluster = RunningCluster(tmp_path_factory.mktemp("cluster"), "a", "b", "c", more=SLOW)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.end()
+
+
 @pytest.fixture
 def cluster(running_cluster: RunningCluster) -> RunningCluster:
-    # Slices are small, so that a synchronisation is under way for as long as it is looked at.
-    slow = {"ha-sync-batch-size": 4}
-    for name, more in (("ha", {"ha-sync-mode": "automatic"}), ("later", slow)):
+    for name, more in (("ha", {"ha-sync-mode": "automatic"}), ("later", {})):
         body = {"pattern": f"^{name}", "definition": {"ha-mode": "all", **more}}
         running_cluster["a"].changes("policies", "/", name, body=body)
     return running_cluster
@@ -47,9 +56,8 @@ def declare(node: ClusterProcess, queue: str, messages: int = 0) -> None:
 
 
 def out_of_sync(cluster: RunningCluster, queue: str, messages: int) -> None:
-    """Declare a queue at a whose mirrors lack all messages. They are sent one at a time, so that no
-    synchronisation of many ends while somebody looks on."""
-    body = {"pattern": "^none", "definition": {"ha-mode": "all", "ha-sync-batch-size": 1}}
+    """Declare a queue at a whose mirrors lack all messages."""
+    body = {"pattern": "^none", "definition": {"ha-mode": "all"}}
     cluster["a"].changes("policies", "/", "later", body=body)
     declare(cluster["a"], queue)
     # A mirror that is still there would get the messages when they are published.
@@ -122,7 +130,7 @@ def test_a_synchronisation_is_begun_watched_and_cancelled(
         assert progress.get_attribute("aria-valuemax") == str(MESSAGES)
         expect(part.locator(".ring-member.syncing")).to_have_count(2)
         ui.refresh()
-        expect(part).to_contain_text("of 30,000 messages, about")
+        expect(part).to_contain_text("of 3,000 messages, about")
         ui.check_form()
         ui.picture(f"{kind}-mirrors-syncing")
         part.get_by_role("button", name="Cancel synchronisation").click()

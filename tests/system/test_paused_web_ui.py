@@ -41,15 +41,14 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_every_page_says_that_the_node_is_paused_while_it_is(
-    browser: Browser, running_cluster: RunningCluster, size: tuple[int, int]
+    browser: Browser, running_cluster: RunningCluster
 ) -> None:
     cluster, a = running_cluster, running_cluster["a"]
     channel = a.connect().channel()
     channel.queue_declare("shown", durable=True)
     publish(channel, "shown", [b"x"] * 3)
-    with WebUi(browser, f"http://127.0.0.1:{a.http_port}/", size) as ui:
+    with WebUi(browser, f"http://127.0.0.1:{a.http_port}/", DESKTOP) as ui:
         ui.enter()
         banner = ui.page.get_by_role("status", name="Pause")
         expect(banner).to_be_empty()
@@ -61,12 +60,14 @@ def test_every_page_says_that_the_node_is_paused_while_it_is(
             wait_until(lambda: state(a) == "paused")
             ui.refresh()
             expect(banner).to_contain_text(f"{WHY}: ")
-            for names in PAGES:
-                ui.open(*names)
-                expect(ui.page.locator(".page-problem")).to_be_hidden()
-                expect(banner).to_be_visible()
-                ui.check_form()
-            ui.picture(f"{'phone' if size == PHONE else 'wide'}-paused")
+            for kind, (width, height) in (("wide", DESKTOP), ("phone", PHONE)):
+                ui.page.set_viewport_size({"width": width, "height": height})
+                for names in PAGES:
+                    ui.open(*names)
+                    expect(ui.page.locator(".page-problem")).to_be_hidden()
+                    expect(banner).to_be_visible()
+                    ui.check_form()
+                ui.picture(f"{kind}-paused")
         finally:
             cluster.etcd.start()
         cluster.wait_until_linked(*cluster.nodes)

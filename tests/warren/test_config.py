@@ -535,12 +535,14 @@ class TestCluster:
             "cluster_formation.etcd.cluster_name = orders\n"
             "distribution.listener.port_range.min = 4000\n"
             "mirroring_sync_batch_size = 50\n"
+            "mirroring_sync_max_throughput = 10MB\n"
             "cluster.secret = sixteen octets at least\n"
         ).cluster
         assert cluster is not None
         assert cluster.etcd_endpoints == ("http://one:2379", "https://two")
         assert cluster.etcd_prefix == "/mq/orders"
         assert (cluster.listener.port, cluster.sync_batch) == (4000, 50)
+        assert cluster.sync_rate == 10_000_000
         assert cluster.secret == b"sixteen octets at least"
 
     def test_the_backend_alone_means_the_etcd_of_this_machine(self) -> None:

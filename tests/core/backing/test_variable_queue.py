@@ -401,7 +401,7 @@ class TransientQueueMachine(VariableQueueMachine):
 
 
 bounded = settings(
-    max_examples=400,
+    max_examples=250,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,

@@ -604,7 +604,7 @@ class VariablePriorityQueueMachine(VariableQueueMachine):
 
 
 bounded = settings(
-    max_examples=700,
+    max_examples=300,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,
@@ -615,6 +615,6 @@ TestMemoryQueue.settings = bounded
 TestPriorityQueue = PriorityQueueMachine.TestCase
 TestPriorityQueue.settings = settings(bounded, max_examples=200)
 TestVariableQueue = VariableQueueMachine.TestCase
-TestVariableQueue.settings = settings(bounded, max_examples=300)
+TestVariableQueue.settings = settings(bounded, max_examples=200)
 TestVariablePriorityQueue = VariablePriorityQueueMachine.TestCase
 TestVariablePriorityQueue.settings = settings(bounded, max_examples=100)

@@ -95,9 +95,7 @@ def test_a_batch_that_runs_again_is_not_written_again(
     assert not list(place.rglob("*.new"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "moment"), [(DELTA, "before"), (DELTA, "after"), (ICEBERG, "after")]
-)
+@pytest.mark.parametrize(("kind", "moment"), [(DELTA, "before"), (ICEBERG, "after")])
 def test_a_driver_that_is_killed_around_the_transaction_misses_and_repeats_nothing(
     session: SparkSession,
     kind: str,

@@ -208,10 +208,16 @@ def snapshot(node: StoredNode) -> Path:
     return create(node.directory.path, QueueSelector()).directory
 
 
-@both
 @pytest.mark.parametrize(
-    ("step", "count"),
-    [("file", 0), ("file", 4), ("transaction", 0), ("manifest", 0), ("settled", 0)],
+    ("kind", "step", "count"),
+    [
+        (DELTA, "file", 0),
+        (ICEBERG, "file", 4),
+        (DELTA, "transaction", 0),
+        (ICEBERG, "transaction", 0),
+        (ICEBERG, "manifest", 0),
+        (DELTA, "settled", 0),
+    ],
 )
 def test_an_export_that_is_killed_and_run_again_is_in_the_table_once(
     kind: str, node: StoredNode, place: Path, snapshot: Path, step: str, count: int
