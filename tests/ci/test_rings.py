@@ -18,9 +18,6 @@ RINGS: set[frozenset[str]] = {
         "amqp.basic_methods amqp.blocking amqp.channel amqp.connection amqp.consumer"
         " amqp.exchange_methods amqp.handlers amqp.mode_methods amqp.publish_stream"
         " amqp.queue_methods amqp.reply_consumer amqp.settling amqp.transaction",
-        "core.backing.backing_queue core.backing.priority_queue core.messages.message"
-        " core.messages.message_observer core.queues.consumers core.queues.moving"
-        " core.queues.queue core.queues.queue_owner core.queues.redelivery",
         "mgmt.http.endpoint mgmt.http.request mgmt.managed_node mgmt.peers mgmt.statistics.sampler",
         "mirror.remote.remote_queue mirror.remote.remote_queues",
     )
