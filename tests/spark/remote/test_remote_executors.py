@@ -58,7 +58,7 @@ def test_spark_reads_from_a_node(spark: SparkSession, broker: Broker, directory:
 
 @pytest.mark.slow
 def test_executors_need_no_file_of_the_node(
-    broker: Broker, directory: Path, tmp_path_factory: pytest.TempPathFactory
+    broker: Broker, directory: Path, worker_python: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Two executors and a driver for which the node's directory is an empty one."""
     if shutil.which("java") is None or os.geteuid() or shutil.which("unshare") is None:
@@ -81,7 +81,8 @@ def test_executors_need_no_file_of_the_node(
         ],
         env={
             **os.environ,
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": worker_python,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONSAFEPATH": "1",
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": "127.0.0.1",
