@@ -14,7 +14,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
 from operator import add
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from warren.amqp.connection import Connection
@@ -24,6 +25,7 @@ from warren.core.node import Node
 from warren.core.queues.queue import Queue
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.slices import chunks
+from warren.mgmt.machine import Machine
 from warren.mgmt.statistics import figures
 from warren.mgmt.statistics.detail import Detail
 from warren.mgmt.statistics.history import (
@@ -41,9 +43,7 @@ from warren.mgmt.statistics.latency import Latencies
 from warren.mgmt.statistics.track import KEPT_S, Track
 from warren.mgmt.statistics.unacked_octets import UnackedOctets
 from warren.persist.filesystem import RealFileSystem
-
-if TYPE_CHECKING:
-    from warren.mgmt.managed_node import ManagedNode
+from warren.persist.storage import Storage
 
 log = logging.getLogger("warren.http")
 
@@ -78,10 +78,22 @@ FEW = 2000
 """Up to so many queues and channels are added up at once for whoever asks."""
 
 
+class SampledNode(Protocol):
+    """A node, as its samples are taken beside what its queues and channels count."""
+
+    @property
+    def data_directory(self) -> Path | None: ...
+
+    @property
+    def storage(self) -> Storage | None: ...
+
+    def machine(self) -> Machine: ...
+
+
 class Statistics:
     """The samples of a node. `managed` is set before `start`."""
 
-    managed: ManagedNode
+    managed: SampledNode
 
     def __init__(self, node: Node, interval_s: float = INTERVAL_S) -> None:
         self._node = node

@@ -18,7 +18,7 @@ RINGS: set[frozenset[str]] = {
         "amqp.basic_methods amqp.blocking amqp.channel amqp.connection amqp.consumer"
         " amqp.exchange_methods amqp.handlers amqp.mode_methods amqp.publish_stream"
         " amqp.queue_methods amqp.reply_consumer amqp.settling amqp.transaction",
-        "mgmt.http.endpoint mgmt.http.request mgmt.managed_node mgmt.peers mgmt.statistics.sampler",
+        "mgmt.http.endpoint mgmt.http.request mgmt.managed_node mgmt.peers",
         "mirror.remote.remote_queue mirror.remote.remote_queues",
     )
 }
