@@ -44,15 +44,14 @@ from warren.core.access.access_control import Kind, Permission
 from warren.core.access.audit import audit
 from warren.core.erlang_text import binary_text
 from warren.core.errors import BrokerError, CommandInvalid, PreconditionFailed
-from warren.core.messages.message import NOBODY, Envelope, Holder, Message
+from warren.core.messages.message import NOBODY, Envelope, HeldQueue, Holder, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import Settlement
 from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
-from warren.core.queues.consumers import Blocked
+from warren.core.queues.consumers import Blocked, ConsumedQueue
 from warren.core.queues.queue import Queue
-from warren.core.queues.queue_type import STREAM
 from warren.core.scheduling.waiting import Event, Waiting, outliving, run
 from warren.core.vhosts.topology_access import Asking
 
@@ -186,7 +185,7 @@ class Channel:
         # Happens when what goes on though the channel may end is over.
         self._under_way: Event | None = None
         # The queues of which it may have messages, and whether a stream was among them.
-        self._sources: dict[Queue, None] = {}
+        self._sources: dict[ConsumedQueue, None] = {}
         self._sources_max = SOURCES_MAX
         self.has_streams = False
         # Modes
@@ -492,7 +491,7 @@ class Channel:
         queue = holder.queue
         queue.ack((message,))
         holder.settled(1)
-        if queue.backing.length:
+        if queue.has_ready:
             queue.deliver()
         if self.limit and holder.limited:
             self._settle_limited(1)
@@ -595,7 +594,7 @@ class Channel:
             for message in messages:
                 by_holder[message.holder].append(message)
             groups = list(by_holder.items())
-        by_queue: dict[Queue, list[Message]] = {}
+        by_queue: dict[HeldQueue, list[Message]] = {}
         limited = 0
         for holder, held in groups:
             by_queue.setdefault(holder.queue, []).extend(held)
@@ -613,7 +612,7 @@ class Channel:
                 queue.ack(of_queue)
             else:
                 queue.reject(of_queue)
-            if queue.backing.length:
+            if queue.has_ready:
                 queue.deliver()
         if self.limit:
             # After the queues: what was put back comes before what has not been handed out yet.
@@ -692,13 +691,13 @@ class Channel:
         elif self.limit:
             self._unlimited[consumer] = None
 
-    def may_have_from(self, queue: Queue) -> None:
+    def may_have_from(self, queue: ConsumedQueue) -> None:
         """Note a queue that may hand out messages here; those that are deleted are forgotten."""
         sources = self._sources
         if queue in sources:
             return
         sources[queue] = None
-        self.has_streams |= queue.settings.type is STREAM
+        self.has_streams |= queue.is_stream
         if len(sources) > self._sources_max:
             self._sources = {source: None for source in sources if not source.deleted}
             self._sources_max = max(SOURCES_MAX, 2 * len(self._sources))
@@ -724,7 +723,7 @@ class Channel:
 
         Whose queue has nothing for them come last: mostly the limit is reached before.
         """
-        for consumer in [held for held in self._limited if held.queue.backing.length]:
+        for consumer in [held for held in self._limited if held.queue.has_ready]:
             if self._limit_reached:
                 return
             self._limited.remove(consumer)
@@ -865,7 +864,7 @@ class Channel:
         self.consumers.clear()
         self._limited.clear()
         self._unlimited.clear()
-        by_queue: dict[Queue, list[ChannelConsumer]] = {}
+        by_queue: dict[ConsumedQueue, list[ChannelConsumer]] = {}
         for consumer in consumers:
             by_queue.setdefault(consumer.queue, []).append(consumer)
         for queue, of_queue in by_queue.items():

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from warren.amqp.frames import END, HEAD, METHOD, OVERHEAD, FrameHeads, content_frames
 from warren.core.field import Table
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Envelope, HeldQueue, Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
 from warren.core.queues.queue import Queue
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Outdated:
 
     __slots__ = ("limited", "queue")
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: HeldQueue) -> None:
         self.queue = queue
         self.limited = True
 
@@ -162,7 +162,7 @@ class ChannelConsumer(Consumer):
     def cancelled(self) -> None:
         self._channel.consumer_cancelled(self)
 
-    def move_to(self, queue: Queue) -> None:
+    def move_to(self, queue: ConsumedQueue) -> None:
         held = Outdated(self.queue)
         for message in self._channel.unacked.values():
             if message.holder is self:

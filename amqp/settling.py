@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from warren.core.errors import PreconditionFailed, Unsupported
-from warren.core.queues.queue_type import STREAM
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -44,6 +43,6 @@ def check_returnable(channel: Channel, tags: Iterable[int], methods: str) -> Non
     unacked = channel.unacked
     for message in [unacked[tag] for tag in tags if tag in unacked]:
         queue = message.holder.queue
-        if queue.settings.type is STREAM:
+        if queue.is_stream:
             described = f"queue '{queue.name}' in vhost '{queue.vhost_name}'"
             raise Unsupported(f"{methods} not supported by stream queues {described}")

@@ -23,6 +23,7 @@ from typing import TypeAlias
 
 from warren.core.log_line import log_event
 from warren.core.ports import Timer
+from warren.persist.delivery_counts import DeliveryCounts
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     Checkpoint,
@@ -31,11 +32,12 @@ from warren.persist.format import (
     encode_counts,
     file_of,
 )
-from warren.persist.group_commit import CallLater, Job
-from warren.persist.message_store import MessageStore, StoreFile
-from warren.persist.queue_index import QueueIndex, Surroundings
+from warren.persist.index_context import IndexContext
+from warren.persist.journal import Journal
+from warren.persist.message_store import StoreFile
 from warren.persist.recovery import CHECKPOINT_FILE, COUNTS_FILE
 from warren.persist.segment import Segment
+from warren.persist.store_context import StoreContext
 
 log = logging.getLogger("warren.storage")
 
@@ -70,42 +72,22 @@ class Checkpointer:
 
     def __init__(
         self,
+        store: StoreContext,
+        indexes: IndexContext,
+        journal: Journal,
         *,
-        filesystem: FileSystem,
-        directory: Path,
-        node_id: bytes,
-        start: int,
         place: int,
-        persistent: MessageStore,
-        transient: MessageStore,
-        surroundings: Surroundings,
-        checkpoint_bytes: int,
-        tidy_bytes: int,
         journal_bytes: int,
-        run: Callable[[Job], None],
-        call_on_loop: Callable[[Callable[[], None]], object],
-        call_later: CallLater,
-        flush_journal: Callable[[], None],
-        mark_journal: Callable[[], None],
         on_done: Callable[[], None],
     ) -> None:
         self.place = place
         self.taken = 0
         self.wanted = False
-        self._filesystem = filesystem
-        self._directory = directory
-        self._node_id = node_id
-        self._start = start
-        self._persistent = persistent
-        self._transient = transient
-        self._surroundings = surroundings
-        self._checkpoint_bytes = checkpoint_bytes
-        self._tidy_bytes = tidy_bytes
-        self._run = run
-        self._call_on_loop = call_on_loop
-        self._call_later = call_later
-        self._flush_journal = flush_journal
-        self._mark_journal = mark_journal
+        self._store = store
+        self._indexes = indexes
+        self._journal = journal
+        self._persistent = indexes.persistent
+        self._transient = indexes.transient
         self._on_done = on_done
         self._todo: list[Segment] = []
         self._next_place = 0
@@ -116,8 +98,8 @@ class Checkpointer:
         self._removing: list[Path] = []
         # Files in which nothing is alive, as far as the last batch says; as far as the disk knows.
         self._dying: list[StoreFile] = []
-        # Indexes that had no delivery counts when the checkpoint was begun.
-        self._uncounted: list[QueueIndex] = []
+        # Queues that had no delivery counts when the checkpoint was begun.
+        self._uncounted: list[DeliveryCounts] = []
         self._dead: set[StoreFile] = set()
         self._written_since = journal_bytes
         self._written_seen = 0
@@ -133,28 +115,28 @@ class Checkpointer:
         """A batch was closed that ends before `end`; nothing is noted that is not in it."""
         self._written_since += octets
         self._written_bytes += octets
-        if self._written_since >= self._checkpoint_bytes:
+        if self._written_since >= self._store.limits.checkpoint_bytes:
             self.wanted = True
-        self._removing = list(self._surroundings.discarded)
+        self._removing = list(self._indexes.discarded)
         self._dying = self._persistent.dead_before(ALL_FILES)
         if self._busy:
             return
         if self.wanted and not self._running and end <= self._last_place:
             # By its place a frame is known to belong to a checkpoint that was taken.
-            self._mark_journal()
+            self._journal.mark()
         elif self.wanted and not self._running:
             self._running = True
             self.wanted = False
             self._written_since = 0
             self._next_place = end
-            self._todo = list(self._surroundings.dirty)
+            self._todo = list(self._indexes.dirty)
         if self._running:
             self._prepare(end)
 
     def paged_out(self, octets: int) -> None:
         """So much was written to the transient store, whose indexes grow in memory too."""
         self._written_since += octets
-        if self._written_since >= self._checkpoint_bytes and not self._running:
+        if self._written_since >= self._store.limits.checkpoint_bytes and not self._running:
             self.request()
 
     def batch_synced(self) -> None:
@@ -168,14 +150,14 @@ class Checkpointer:
             elif not self._todo:
                 self._write_checkpoint()
             else:
-                self._flush_journal()
+                self._journal.flush()
         self._remove_dead()
         self.watch_idleness()
 
     def request(self) -> None:
         """Take a checkpoint as soon as may be."""
         self.wanted = True
-        self._flush_journal()
+        self._journal.flush()
 
     # Frames
 
@@ -189,17 +171,17 @@ class Checkpointer:
                 continue
             # All of them, not only the new ones: when it leaves memory it is summed up.
             entries += 0 if segment.columns is None else len(segment.columns.places)
-            self._surroundings.dirty.pop(segment, None)
-            offset, data = segment.flush(end, self._start)
-            path = segment.path(segment.index.directory)
+            self._indexes.dirty.pop(segment, None)
+            offset, data = segment.flush(end, self._indexes.start)
+            path = segment.path(segment.owner.directory)
             self._writes.append((segment, path, offset, data))
 
     def _write_frames(self) -> None:
         # A segment that was discarded since may have lost its file already: it gets no other.
-        writes = [write for write in self._writes if write[0].index.has(write[0])]
+        writes = [write for write in self._writes if write[0].owner.has(write[0])]
         self._writes = []
         self._in_background(
-            lambda: write_frames(self._filesystem, writes),
+            lambda: write_frames(self._store.filesystem, writes),
             lambda error: self._frames_written(writes, error),
         )
 
@@ -207,57 +189,54 @@ class Checkpointer:
         if error is not None:
             _log_failure("index_write_failed", error, "writing_anew")
             for segment, _, _, _ in writes:
-                index = segment.index
-                if index.has(segment):
+                if segment.owner.has(segment):
                     segment.begin_anew()
-                    self._surroundings.dirty[segment] = None
+                    self._indexes.dirty[segment] = None
                     self._todo.append(segment)
-            self._call_later(RETRY_S, self._flush_journal)
+            self._store.clock.call_later(RETRY_S, self._journal.flush)
             return
         for segment, _, offset, _ in writes:
             if not offset:
-                older = segment.older_paths(segment.index.directory)
-                self._surroundings.discarded.update(dict.fromkeys(older))
-            segment.index.unload_cold(segment)
-        self._flush_journal()
+                older = segment.older_paths(segment.owner.directory)
+                self._indexes.discarded.update(dict.fromkeys(older))
+            segment.owner.unload_cold(segment)
+        self._journal.flush()
 
     # The checkpoint
 
     def _write_checkpoint(self) -> None:
         place = self._next_place
-        data = encode_checkpoint(Checkpoint(self._node_id, place, self._start))
+        data = encode_checkpoint(Checkpoint(self._store.node_id, place, self._indexes.start))
         counts = self._delivery_counts()
+
+        store = self._store
 
         def job() -> None:
             if counts is not None:
-                write_counts(self._filesystem, self._directory, self._node_id, counts)
-            write_small_file(self._filesystem, self._directory / CHECKPOINT_FILE, data)
+                write_counts(store.filesystem, store.directory, store.node_id, counts)
+            write_small_file(store.filesystem, store.directory / CHECKPOINT_FILE, data)
 
         self._in_background(job, lambda error: self._checkpoint_written(place, error))
 
     def _delivery_counts(self) -> list[tuple[int, list[tuple[int, int]]]] | None:
         """All there are, by queue; None while there were none since the node was started."""
-        counted = self._surroundings.counted
+        counted = self._indexes.counted
         if not counted:
             return None
-        there = [
-            (index.queue_id, index.returns({**index.delivery_counts, **index.dead_marks}))
-            for index in counted
-            if index.is_counted
-        ]
-        # An index without any goes when the file knows that it has none.
-        self._uncounted = [index for index in counted if not index.is_counted]
+        there = [(counts.queue_id, counts.all()) for counts in counted if counts]
+        # A queue without any goes when the file knows that it has none.
+        self._uncounted = [counts for counts in counted if not counts]
         return there
 
     def _checkpoint_written(self, place: int, error: OSError | None) -> None:
         if error is not None:
             _log_failure("checkpoint_failed", error, "trying_again")
-            self._call_later(RETRY_S, self._flush_journal)
+            self._store.clock.call_later(RETRY_S, self._journal.flush)
             return
         self._running = False
-        for index in self._uncounted:
-            if not index.is_counted:
-                self._surroundings.counted.pop(index, None)
+        for counts in self._uncounted:
+            if not counts:
+                self._indexes.counted.pop(counts, None)
         self._uncounted = []
         self.place = place
         self.taken += 1
@@ -270,7 +249,7 @@ class Checkpointer:
         if self._busy:
             return
         paths, self._removing = self._removing, []
-        filesystem = self._filesystem
+        filesystem = self._store.filesystem
 
         def job() -> None:
             directories = set()
@@ -289,12 +268,12 @@ class Checkpointer:
     def _segments_removed(self, paths: list[Path], error: OSError | None) -> None:
         if error is not None:
             _log_failure("index_remove_failed", error, "trying_again")
-            self._call_later(RETRY_S, self._flush_journal)
+            self._store.clock.call_later(RETRY_S, self._journal.flush)
             return
         for path in paths:
-            self._surroundings.discarded.pop(path, None)
+            self._indexes.discarded.pop(path, None)
         if self._running:
-            self._flush_journal()
+            self._journal.flush()
 
     def _remove_dead(self) -> None:
         """Remove the log files in which nothing is alive, if the disk knows that."""
@@ -311,7 +290,7 @@ class Checkpointer:
 
     def remove_files(self, paths: list[Path]) -> None:
         """Remove log files; one that comes back with a crash is found to be dead again."""
-        filesystem = self._filesystem
+        filesystem = self._store.filesystem
 
         def job() -> None:
             for path in paths:
@@ -322,13 +301,13 @@ class Checkpointer:
                         log, logging.WARNING, "log_file_remove_failed", path=path, error=error
                     )
 
-        self._run(job)
+        self._store.run_background(job)
 
     def watch_idleness(self) -> None:
         """Something was written, or is not needed any more: tidy up when nothing else happens."""
         if self._idle_timer is None and not self._closed:
             self._written_seen = self._written_bytes
-            self._idle_timer = self._call_later(IDLE_S, self._look_idle)
+            self._idle_timer = self._store.clock.call_later(IDLE_S, self._look_idle)
 
     def _look_idle(self) -> None:
         self._idle_timer = None
@@ -336,8 +315,9 @@ class Checkpointer:
             self.watch_idleness()
             return
         current = self._persistent.current
-        if current is not None and not current.live_count and current.size > self._tidy_bytes:
-            self._persistent.seal()
+        if current is not None and not current.live_count:
+            if current.size > self._store.limits.tidy_bytes:
+                self._persistent.seal()
         if self._persistent.dead_before(ALL_FILES):
             if self._running:
                 self.watch_idleness()
@@ -368,13 +348,9 @@ class Checkpointer:
                 job()
             except OSError as error:
                 outcome.error = error
-            try:
-                self._call_on_loop(finish)
-            except RuntimeError:
-                # The loop is closed: the node has stopped.
-                return
+            self._store.tell_loop(finish)
 
-        self._run(attempt)
+        self._store.run_background(attempt)
 
 
 def write_frames(filesystem: FileSystem, writes: list[Write]) -> None:
@@ -388,7 +364,7 @@ def write_frames(filesystem: FileSystem, writes: list[Write]) -> None:
                 file.write(offset, data)
             finally:
                 file.close()
-        synced = [path for segment, path, _, _ in writes if segment.index.durable]
+        synced = [path for segment, path, _, _ in writes if segment.owner.durable]
         if synced:
             filesystem.sync_files(synced)
     except OSError:

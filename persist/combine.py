@@ -20,12 +20,11 @@ from pathlib import Path
 
 from warren.core.log_line import log_event
 from warren.persist.copy_records import copy_records
-from warren.persist.filesystem import FileSystem
 from warren.persist.format import FileHeader
-from warren.persist.group_commit import CallLater, Job
 from warren.persist.log_writer import file_name
 from warren.persist.message_store import MessageStore, StoreFile
 from warren.persist.segment import Segment
+from warren.persist.store_context import StoreContext
 
 log = logging.getLogger("warren.storage")
 
@@ -53,33 +52,19 @@ class Combiner:
 
     def __init__(
         self,
-        filesystem: FileSystem,
+        context: StoreContext,
         store: MessageStore,
         *,
-        node_id: bytes,
         start: int,
-        bytes_min: int,
-        run: Callable[[Job], None],
-        call_on_loop: Callable[[Callable[[], None]], object],
-        call_soon: Callable[[Callable[[], None]], object],
-        call_later: CallLater,
         flush_journal: Callable[[], None],
         remove_files: Callable[[list[Path]], None],
-        now_us: Callable[[], int],
     ) -> None:
         self.combined = 0
-        self._filesystem = filesystem
+        self._context = context
         self._store = store
-        self._node_id = node_id
         self._start = start
-        self._bytes_min = bytes_min
-        self._run = run
-        self._call_on_loop = call_on_loop
-        self._call_soon = call_soon
-        self._call_later = call_later
         self._flush_journal = flush_journal
         self._remove_files = remove_files
-        self._now_us = now_us
         self._file: StoreFile | None = None
         self._segments: list[Segment] = []
         self._alive: dict[int, int] = {}
@@ -100,7 +85,7 @@ class Combiner:
         self._segments = list(file.segments)
         self._alive = {}
         self._below = below
-        self._call_soon(self._ask_segments)
+        self._context.clock.call_soon(self._ask_segments)
 
     def close(self) -> None:
         self._closed = True
@@ -110,7 +95,7 @@ class Combiner:
         return (
             file.sealed
             and file.file_id < below
-            and file.size >= self._bytes_min
+            and file.size >= self._context.limits.combine_bytes_min
             and file.live_count > 0
             and not file.unwritten
             and file.size - file.live_bytes > GARBAGE_FRACTION * file.size
@@ -129,7 +114,7 @@ class Combiner:
             entries += segment.written
         del self._segments[:asked]
         if self._segments:
-            self._call_soon(self._ask_segments)
+            self._context.clock.call_soon(self._ask_segments)
         elif self._is_gone(file) or not file.live_count:
             self._file = None
             self.look(self._below)
@@ -160,18 +145,19 @@ class Combiner:
                 self._copy(file)
 
     def _ask(self, segment: Segment, file: StoreFile) -> None:
-        alive = segment.index.lengths_in(segment, file.file_id)
+        alive = segment.owner.lengths_in(segment, file.file_id)
         if alive:
             self._alive.update(alive)
         else:
             file.segments.discard(segment)
 
     def _copy(self, file: StoreFile) -> None:
-        filesystem = self._filesystem
+        filesystem = self._context.filesystem
         old = self._store.path(file)
         new = self._store.directory / file_name(file.file_id, file.generation + 1)
+        context, generation = self._context, file.generation + 1
         header = FileHeader(
-            self._node_id, file.file_id, file.generation + 1, self._start, self._now_us(), True
+            context.node_id, file.file_id, generation, self._start, context.now_us(), True
         )
         before = array("I", sorted(self._alive))
         lengths = array("I", [self._alive[offset] for offset in before])
@@ -185,13 +171,9 @@ class Combiner:
                 outcome.size = after[1]
             except OSError as error:
                 outcome.error = error
-            try:
-                self._call_on_loop(lambda: self._copied(file, outcome))
-            except RuntimeError:
-                # The loop is closed: the node has stopped.
-                return
+            self._context.tell_loop(lambda: self._copied(file, outcome))
 
-        self._run(job)
+        self._context.run_background(job)
 
     def _copied(self, file: StoreFile, outcome: CopyOutcome) -> None:
         if self._closed:
@@ -206,7 +188,7 @@ class Combiner:
         if outcome.error is not None:
             log_event(log, logging.ERROR, "combine_failed", file=file.name, error=outcome.error)
             self._waiting = True
-            self._call_later(RETRY_S, self._stop_waiting)
+            self._context.clock.call_later(RETRY_S, self._stop_waiting)
             return
         assert outcome.moved is not None
         self._remove_files([self._store.replace(file, outcome.moved, outcome.size)])

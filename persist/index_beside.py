@@ -9,23 +9,14 @@ from __future__ import annotations
 from warren.core.messages.message import Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.persist.format import RECORD_BYTES
-from warren.persist.queue_index import MARK_BYTES_MIN, QueueIndex
+from warren.persist.queue_index import QueueIndex
 
 
 class IndexBeside(QueueIndex):
     """To be written to one by one, right behind the other queue."""
 
     def write(self, message: Message, confirms: PublishConfirms | None, publish_seq: int) -> None:
-        journal, body = self._journal, message.body
+        body = message.body
         octets = RECORD_BYTES + len(body) + len(message.envelope.header)
-        self._unwritten[message.position] = (
-            message,
-            body,
-            confirms,
-            publish_seq,
-            journal.last_mark,
-            octets,
-        )
-        journal.noted_bytes += max(octets, MARK_BYTES_MIN)
-        journal.unwritten_bytes += octets
-        self._noted_in_journal(confirms)
+        mark = self._journal.note_beside(self, octets, confirms)
+        self._unwritten[message.position] = (message, body, confirms, publish_seq, mark, octets)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from warren.core.messages.message import Envelope
 from warren.core.messages.settlement import PublishConfirms
@@ -35,12 +35,10 @@ from warren.persist.format import (
     place_of,
     record_head,
 )
-from warren.persist.group_commit import CallLater, GroupCommit
+from warren.persist.group_commit import GroupCommit
 from warren.persist.log_writer import LogWriter, Piece
 from warren.persist.message_store import MessageStore, StoreFile
-
-if TYPE_CHECKING:
-    from warren.persist.queue_index import QueueIndex
+from warren.persist.store_context import StoreContext
 
 DELAY_S = 0.025
 """How long a message nobody waits for may stay unwritten (RabbitMQ's store syncs as often)."""
@@ -54,6 +52,12 @@ CONGESTED_BYTES = 8 << 20
 RELIEVED_BYTES = 4 << 20
 
 
+MARK_BYTES_MIN = 1024
+"""What a message counts for at least where batches are cut: small ones take their time, too."""
+
+ENQUEUE_BYTES = RECORD_BYTES + 24
+"""What another queue for a shared message costs: a reference, and its entry among the lengths."""
+
 NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 """A record without effect, to move the end of the journal."""
 
@@ -61,6 +65,7 @@ NOTHING_REMOVED = record_head(REMOVE, 0, 0, 0, 0, 0, b"", 0, b"")
 class OpenBatch:
     """A batch that is being put together. `offset` is where the next record starts in its file.
 
+    `taken` counts the octets of the messages it has, as they were counted when they were noted.
     `waiting` are the publishers that wait for it alone, `waiting_longer` those that wait for the
     definition of their queue too.
     """
@@ -74,6 +79,7 @@ class OpenBatch:
         "parts",
         "shared",
         "start",
+        "taken",
         "waiting",
         "waiting_longer",
     )
@@ -84,6 +90,7 @@ class OpenBatch:
         self.base = file.file_id << 32
         self.start = file.size
         self.offset = file.size + BATCH_HEADER_BYTES
+        self.taken = 0
         self.parts: list[bytes] = []
         self.lengths = array("I")
         self.shared: dict[tuple[int, int], tuple[int, int]] = {}
@@ -107,8 +114,30 @@ class OpenBatch:
         return place, length
 
 
+class NotedIndex(Protocol):
+    """The index of a queue, as the journal knows it: something that has records to write.
+
+    `is_noted` is for the journal alone: whether the index is in `Journal.noted`.
+    """
+
+    is_noted: bool
+
+    def emit_removed(self, batch: OpenBatch) -> None:
+        """Put all that was removed or returned into the batch."""
+        ...
+
+    def first_mark(self) -> int | None:
+        """The mark of the first message that is to be written; None if there is none."""
+        ...
+
+    def emit(self, batch: OpenBatch, cut: int) -> bool:
+        """Put the messages below this mark into the batch. False: some are left."""
+        ...
+
+
 class Journal:
     """Writes the persistent store. `noted` are the queue indexes that have something to write.
+    Messages of `embed_below` octets or more are written once, whatever the number of their queues.
 
     `closing`: a batch will be closed without further ado; `urgent`: at the first opportunity.
 
@@ -119,18 +148,16 @@ class Journal:
 
     def __init__(
         self,
+        context: StoreContext,
         store: MessageStore,
         writer: LogWriter,
         group: GroupCommit[Piece],
         *,
-        call_soon: Callable[[Callable[[], None]], object],
-        call_later: CallLater,
-        now_us: Callable[[], int],
         on_batch: Callable[[int, int], None],
         on_synced: Callable[[], None],
         on_congestion: Callable[[bool], None],
     ) -> None:
-        self.noted: list[QueueIndex] = []
+        self.noted: list[NotedIndex] = []
         self.unwritten_bytes = 0
         self.much_bytes = BATCH_BYTES_MAX
         self.noted_bytes = 0
@@ -141,15 +168,14 @@ class Journal:
         self.urgent = False
         self.congested = False
         self.written_bytes = 0
-        # Of all queues since the start, those that are gone among them.
-        self.messages_written = self.messages_read = 0
         self.batches = 0
+        self._embed_below = context.limits.embed_below
         self._store = store
         self._writer = writer
         self._group = group
-        self._call_soon = call_soon
-        self._call_later = call_later
-        self._now_us = now_us
+        self._call_soon = context.clock.call_soon
+        self._call_later = context.clock.call_later
+        self._now_us = context.now_us
         self._on_batch = on_batch
         self._on_synced = on_synced
         self._on_congestion = on_congestion
@@ -158,7 +184,7 @@ class Journal:
         self._writing = False
         self._writing_bytes = 0
         self._settled: list[tuple[PublishConfirms, int]] = []
-        self._deleted: list[QueueIndex] = []
+        self._deletion_noted = False
         self._flush_wanted = False
         self._mark_wanted = False
         self._removals_awaited = Event()
@@ -169,6 +195,66 @@ class Journal:
         return not (self.noted or self._writing or self._settled)
 
     # What queue indexes say
+
+    def note(
+        self, index: NotedIndex, envelope: Envelope, body: bytes, confirms: PublishConfirms | None
+    ) -> tuple[int, int]:
+        """The index has a message to write. Returns its mark, and its octets."""
+        octets = RECORD_BYTES + len(body) + len(envelope.header)
+        if (
+            body is self.last_body
+            and envelope is self.last_envelope
+            and octets >= self._embed_below
+        ):
+            # A further queue for the message noted last: a reference, in the same batch.
+            octets = ENQUEUE_BYTES
+        else:
+            self.last_body = body
+            self.last_envelope = envelope
+            self.last_mark = self.noted_bytes
+        self.noted_bytes += octets if octets > MARK_BYTES_MIN else MARK_BYTES_MIN
+        self.unwritten_bytes += octets
+        if not (self.urgent and index.is_noted) or self.unwritten_bytes >= self.much_bytes:
+            self._to_ask(index, confirms)
+        return self.last_mark, octets
+
+    def note_beside(self, index: NotedIndex, octets: int, confirms: PublishConfirms | None) -> int:
+        """The index has a record that goes with the message noted last. Returns their mark."""
+        self.noted_bytes += max(octets, MARK_BYTES_MIN)
+        self.unwritten_bytes += octets
+        self._to_ask(index, confirms)
+        return self.last_mark
+
+    def note_many(
+        self, index: NotedIndex, end_mark: int, octets: int, confirms: PublishConfirms | None
+    ) -> None:
+        """The index has messages that no other queue has. It gave them marks from `noted_bytes`
+        on; `end_mark` follows the last one."""
+        self.last_body = self.last_envelope = None
+        self.noted_bytes = end_mark
+        self.unwritten_bytes += octets
+        self._to_ask(index, confirms)
+
+    def note_change(self, index: NotedIndex) -> None:
+        """The index has removals or returns to write, for which nobody waits."""
+        if not index.is_noted:
+            index.is_noted = True
+            self.noted.append(index)
+        if not self.closing:
+            self.close_later()
+
+    def _to_ask(self, index: NotedIndex, confirms: PublishConfirms | None) -> None:
+        """Ask the index for what it noted, the sooner if a publisher waits for it."""
+        if not index.is_noted:
+            index.is_noted = True
+            self.noted.append(index)
+        if confirms is None:
+            if not self.closing:
+                self.close_later()
+        elif not self.urgent:
+            self.close_soon()
+        if self.unwritten_bytes >= self.much_bytes:
+            self.much_noted()
 
     def close_later(self) -> None:
         """Something nobody waits for was noted."""
@@ -197,15 +283,11 @@ class Journal:
             self._settled.append((confirms, publish_seq))
             self.close_soon()
 
-    def deleted(self, index: QueueIndex) -> None:
-        """The queue is gone; its files go when its definition is gone from the disk too."""
-        self._deleted.append(index)
+    def note_deletion(self) -> None:
+        """A queue was deleted: a batch is to be closed behind all that was noted of it."""
+        self._deletion_noted = True
         if not self.closing:
             self.close_later()
-
-    def take_deleted(self) -> list[QueueIndex]:
-        deleted, self._deleted = self._deleted, []
-        return deleted
 
     def flush(self) -> None:
         """Close a batch as soon as may be, even an empty one (`on_batch` is called)."""
@@ -247,9 +329,9 @@ class Journal:
             self._timer.cancel()
             self._timer = None
         self.closing = self.urgent = False
-        if not (self.noted or self._deleted or self._flush_wanted):
+        if not (self.noted or self._deletion_noted or self._flush_wanted):
             return
-        self._flush_wanted = False
+        self._flush_wanted = self._deletion_noted = False
         removals, self._removals_awaited = self._removals_awaited, Event()
         batch = self._gather()
         # They have done their part; nothing is kept in memory for them.
@@ -287,7 +369,10 @@ class Journal:
             index.emit_removed(batch)
         first = min((at for index in noted if (at := index.first_mark()) is not None), default=0)
         cut = first + BATCH_BYTES_MAX
-        self.noted = [index for index in noted if not index.emit(batch, cut)]
+        for index in noted:
+            index.is_noted = not index.emit(batch, cut)
+        self.noted = [index for index in noted if index.is_noted]
+        self.unwritten_bytes -= batch.taken
         return batch
 
     def _written(self, piece: Piece, batch: OpenBatch) -> None:
@@ -302,7 +387,7 @@ class Journal:
         self._watch_congestion()
         if self.urgent or self._flush_wanted or self.unwritten_bytes >= BATCH_BYTES_MAX:
             self._close_batch()
-        elif self.noted or self._deleted:
+        elif self.noted or self._deletion_noted:
             self.close_later()
 
     def _watch_congestion(self) -> None:
@@ -321,7 +406,7 @@ class Journal:
     def stop(self) -> None:
         """Hand everything over to be written; nothing may be noted afterwards."""
         self._settle_cancelled()
-        while self.noted or self._deleted or self._flush_wanted:
+        while self.noted or self._deletion_noted or self._flush_wanted:
             self._writing = False
             self._close_batch()
             if not self._writing:

@@ -17,11 +17,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from warren.persist.filesystem import File, FileSystem
+from warren.persist.filesystem import File
 from warren.persist.format import (
     FILE_HEADER_BYTES,
     FOOTER_BYTES,
@@ -33,12 +32,8 @@ from warren.persist.format import (
     place_of,
 )
 from warren.persist.log_writer import Piece, file_name
-
-if TYPE_CHECKING:
-    from warren.persist.segment import Segment
-
-OPEN_FILES_MAX = 64
-"""Files kept open for reading."""
+from warren.persist.segment import Segment
+from warren.persist.store_context import StoreContext
 
 
 class StoreFile:
@@ -90,30 +85,21 @@ class MessageStore:
     """
 
     def __init__(
-        self,
-        filesystem: FileSystem,
-        directory: Path,
-        *,
-        node_id: bytes,
-        start: int,
-        transient: bool,
-        file_bytes_max: int,
-        now_us: Callable[[], int],
-        open_files_max: int = OPEN_FILES_MAX,
+        self, context: StoreContext, directory: Path, *, start: int, transient: bool
     ) -> None:
-        self._open_files_max = open_files_max
+        self._open_files_max = context.limits.open_files_max
         self.directory = directory
         self.files: dict[int, StoreFile] = {}
         self.current: StoreFile | None = None
         self.live_bytes = 0
         self.superseded: list[Path] = []
-        self._filesystem = filesystem
-        self._node_id = node_id
+        self._filesystem = context.filesystem
+        self._node_id = context.node_id
         self._start = start
         self._first_id = TRANSIENT >> 32 if transient else 0
         self._last_id = self._first_id
-        self._file_bytes_max = file_bytes_max
-        self._now_us = now_us
+        self._file_bytes_max = context.limits.file_bytes_max
+        self._now_us = context.now_us
         self._handles: OrderedDict[tuple[int, int], File] = OrderedDict()
         self._dead: set[StoreFile] = set()
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby, islice
 from operator import itemgetter, lt
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from warren.persist.format import (
     SEGMENT_ENTRIES,
@@ -38,10 +38,6 @@ from warren.persist.format import (
     encode_segment_header,
     frame_size,
 )
-
-if TYPE_CHECKING:
-    from warren.persist.queue_index import QueueIndex
-
 
 _EVEN = bytes(range(0, 256, 2))
 
@@ -118,6 +114,19 @@ class Columns:
         return (at for at in range(start, min(end, len(places))) if places[at])
 
 
+class SegmentOwner(Protocol):
+    """The entries of a queue, as those know them who work on one of its segments."""
+
+    directory: Path
+    durable: bool
+
+    def has(self, segment: Segment) -> bool: ...
+
+    def lengths_in(self, segment: Segment, file_id: int) -> dict[int, int]: ...
+
+    def unload_cold(self, segment: Segment) -> None: ...
+
+
 class Segment:
     """One segment of one queue."""
 
@@ -131,17 +140,17 @@ class Segment:
         "generation",
         "has_expiring",
         "has_shared",
-        "index",
         "live",
         "live_bytes",
         "number",
+        "owner",
         "paged",
         "queue_id",
         "removed",
         "written",
     )
 
-    index: QueueIndex
+    owner: SegmentOwner
 
     def __init__(self, queue_id: int, number: int) -> None:
         self.queue_id = queue_id

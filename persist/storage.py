@@ -1,7 +1,7 @@
 """The message storage of a node: its parts put together, and the little they have in common.
 
     Recovery(...).run()                 what is on disk; may take long, belongs in a thread
-    storage = Storage(..., recovery)
+    storage = Storage.start(..., recovery)
     storage.open(queue_id, ...)         for every queue there is
     storage.settle_unclaimed(...)       what belongs to no queue: dropped, or kept
     ...
@@ -15,18 +15,17 @@ Directory `store` of the data directory: `checkpoint`, `clean`, `log/` (the pers
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
-from itertools import chain
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
 from warren.core.log_line import log_event
-from warren.core.ports import Clock, Commit
+from warren.core.ports import Commit
 from warren.persist.card_files import CardFiles
 from warren.persist.checkpoint import Checkpointer, write_small_file
 from warren.persist.combine import Combiner
 from warren.persist.deleted_queues import DeletedQueues, first_level, no_notes
+from warren.persist.deletion import Deletion
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     Checkpoint,
@@ -35,13 +34,14 @@ from warren.persist.format import (
     file_of,
     place_of,
 )
-from warren.persist.group_commit import GroupCommit, Job, OnFault, log_callback_fault
+from warren.persist.group_commit import GroupCommit, Job
 from warren.persist.index_beside import IndexBeside
+from warren.persist.index_context import IndexContext
 from warren.persist.journal import CONGESTED_BYTES, RELIEVED_BYTES, Journal
 from warren.persist.log_writer import LogWriter, Piece
-from warren.persist.message_store import OPEN_FILES_MAX, MessageStore
+from warren.persist.message_store import MessageStore
 from warren.persist.pins import NO_LIMIT, PINS_DIRECTORY, Pins
-from warren.persist.queue_index import QueueIndex, Surroundings
+from warren.persist.queue_index import QueueIndex
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
     CLEAN_FILE,
@@ -50,221 +50,199 @@ from warren.persist.recovery import (
     QUEUES_DIRECTORY,
     Recovery,
 )
+from warren.persist.store_context import StoreContext
 from warren.persist.unclaimed import UnclaimedMessages
+from warren.persist.work_in_turns import WorkInTurns
 
 log = logging.getLogger("warren.storage")
-
-DONE = object()
-"""What comes after the last step of work."""
 
 TRANSIENT_DIRECTORY = "transient"
 
 START_SHIFT = 40
 """Positions of a start of the node begin at its number times 2 to this power: none comes twice."""
 
-LET_GO_MAX = 1000
-"""Deleted queues that wait for a checkpoint; more of them bring it about."""
-
 QUARANTINED_MAX = 1000
 """Damaged records kept for people to look at."""
 
 
-class StorageSizes(NamedTuple):
-    """Sizes people and tests may choose.
+class NodeCalls(NamedTuple):
+    """What the storage asks of its node, and tells it.
 
-    `file_bytes_max`: log files are full at that size. `embed_below`: smaller messages stand in
-    the journal once for each queue, others once for all. `checkpoint_bytes`: what is written
-    between two checkpoints, and so what recovery may have to replay; a second or two of work.
-    `combine_bytes_min`: smaller log files are not worth writing anew. `tidy_bytes`: nor worth
-    giving back when all that is in them is dead and nothing happens. `open_files_max`: log files
-    that each store keeps open to read from.
+    `definitions` returns the youngest commit of definitions that a crash could still undo.
+    `on_flow` is told when publishers are to wait, and when not any more; `on_trouble` with an error
+    when the disk fails, with None when it works again. `pinned_max` is how many octets all
+    snapshots together may keep.
     """
 
-    file_bytes_max: int = 16 << 20
-    embed_below: int = 4096
-    checkpoint_bytes: int = 64 << 20
-    combine_bytes_min: int = 64 << 10
-    tidy_bytes: int = 1 << 20
-    open_files_max: int = OPEN_FILES_MAX
-
-
-DEFAULT_LIMITS = StorageSizes()
+    definitions: Callable[[], Commit | None] = lambda: None
+    on_flow: Callable[[bool], None] = lambda wait: None
+    on_trouble: Callable[[Exception | None], None] = lambda error: None
+    pinned_max: Callable[[], int] = lambda: NO_LIMIT
 
 
 class Storage:
     """Everything on disk but the definitions.
 
-    `run_journal`, `run_transient` and `run_background` each hand a job to a thread that runs its
-    jobs in order; `call_on_loop` brings outcomes back. `definitions` is the youngest commit of
-    definitions that a crash could still undo. `on_flow` is told when publishers are to wait, and
-    when not any more; `on_trouble` with an error when the disk fails, with None when it works
-    again; `on_fault` of an exception nobody expected, after which `abandon` is to be called.
-    `pinned_max` is how many octets all snapshots together may keep.
     `deleted_queues` knows which queues were deleted, and is told of those of which nothing can be
     found on disk any more.
     """
 
+    @classmethod
+    def start(
+        cls,
+        context: StoreContext,
+        recovery: Recovery,
+        node: NodeCalls,
+        deleted_queues: DeletedQueues | None = None,
+    ) -> Storage:
+        """The storage with what recovery found; the start is noted on disk. Raises OSError."""
+        storage = cls(context, recovery, node, deleted_queues or no_notes())
+        storage._make_directories()
+        storage._note_start(recovery)
+        return storage
+
     def __init__(
         self,
-        filesystem: FileSystem,
-        directory: Path,
-        node_id: bytes,
+        context: StoreContext,
         recovery: Recovery,
-        *,
-        clock: Clock,
-        run_journal: Callable[[Job], None],
-        run_transient: Callable[[Job], None],
-        run_background: Callable[[Job], None],
-        call_on_loop: Callable[[Callable[[], None]], object],
-        definitions: Callable[[], Commit | None],
-        on_flow: Callable[[bool], None] = lambda wait: None,
-        on_trouble: Callable[[Exception | None], None] = lambda error: None,
-        on_fault: OnFault = log_callback_fault,
-        deleted_queues: DeletedQueues | None = None,
-        limits: StorageSizes = DEFAULT_LIMITS,
-        pinned_max: Callable[[], int] = lambda: NO_LIMIT,
+        node: NodeCalls,
+        deleted_queues: DeletedQueues,
     ) -> None:
         self.unclaimed = UnclaimedMessages()
         # Their queues have definitions, and could not be brought back.
         self._unreachable = UnclaimedMessages()
-        self.directory = directory
+        self.directory = context.directory
         self.damaged = recovery.damaged
         self.lost = 0
-        self._filesystem = filesystem
-        self._node_id = node_id
+        self._context = context
+        self._node = node
+        self._deleted_queues = deleted_queues
         self._recovered = recovery.queues
         self._recovered_counts = recovery.delivery_counts
         self._undelivered = recovery.undelivered
         self._first_position = recovery.start << START_SHIFT
-        self._definitions = definitions
-        self._on_flow = on_flow
-        self._on_trouble = on_trouble
-        self._deleted_queues = deleted_queues or no_notes()
-        self._run_background = run_background
-        self._call_on_loop = call_on_loop
         self._open: dict[int, QueueIndex] = {}
-        self._doomed: list[QueueIndex] = []
-        # What is done in turns.
-        self._work: deque[Iterator[None]] = deque()
-        self._call_soon = clock.call_soon
-        # Deleted queues without files; records of them are in the journal before the place.
-        self._leaving: deque[tuple[int, set[int]]] = deque()
+        self._work = WorkInTurns(context.clock.call_soon)
         self._transient_owed = 0
         self._transient_congested = False
         self._trouble = False
         self._flowing = False
         self._stopping = False
         self._abandoned = False
+        self._make_stores(recovery)
+        self._make_journal()
+        self._make_tidying(recovery)
+        # They count for what is confirmed, as the journal does, and wait for no tidying.
+        self.card_files = CardFiles(
+            context.filesystem,
+            context.directory,
+            run=context.run_journal,
+            call_on_loop=context.call_on_loop,
+            call_later=context.clock.call_later,
+            on_fault=context.on_fault,
+        )
+        self.pins = Pins(
+            context.directory / PINS_DIRECTORY,
+            context.run_background,
+            context.clock.wall_time,
+            node.pinned_max,
+        )
 
-        def now_us() -> int:
-            return int(clock.wall_time() * 1e6)
+    # The parts, in the order in which they need each other
 
-        def store(path: Path, *, transient: bool) -> MessageStore:
-            return MessageStore(
-                filesystem,
-                path,
-                node_id=node_id,
-                start=recovery.start,
-                transient=transient,
-                file_bytes_max=limits.file_bytes_max,
-                open_files_max=limits.open_files_max,
-                now_us=now_us,
-            )
-
-        def group(writer: LogWriter, run: Callable[[Job], None]) -> GroupCommit[Piece]:
-            return GroupCommit(
-                writer.write,
-                run=run,
-                call_on_loop=call_on_loop,
-                call_later=clock.call_later,
-                on_failure=self._disk_failed,
-                on_recovery=self._disk_works,
-                on_fault=on_fault,
-            )
-
-        self.persistent = store(directory / LOG_DIRECTORY, transient=False)
-        self.transient = store(directory / TRANSIENT_DIRECTORY / LOG_DIRECTORY, transient=True)
+    def _make_stores(self, recovery: Recovery) -> None:
+        """The files of messages, and what queue indexes know of them."""
+        context, start = self._context, recovery.start
+        directory = context.directory
+        transient_directory = directory / TRANSIENT_DIRECTORY / LOG_DIRECTORY
+        self.persistent = MessageStore(
+            context, directory / LOG_DIRECTORY, start=start, transient=False
+        )
+        self.transient = MessageStore(context, transient_directory, start=start, transient=True)
         self.persistent.take_over(recovery.files.values(), recovery.last_file_id)
-        self._writer = LogWriter(filesystem, self.persistent.directory, durable=True)
-        self._transient_writer = LogWriter(filesystem, self.transient.directory, durable=False)
-        self._group = group(self._writer, run_journal)
-        self._transient_group = group(self._transient_writer, run_transient)
-        self.surroundings = Surroundings(
-            filesystem=filesystem,
-            persistent=self.persistent,
-            transient=self.transient,
-            embed_below=limits.embed_below,
-            start=recovery.start,
-            epoch_s=clock.wall_time() - clock.now(),
+        self.indexes = IndexContext(
+            context,
+            self.persistent,
+            self.transient,
+            start=start,
             page_out=self._page_out,
-            in_turns=self._in_turns,
+            in_turns=self._work.add,
             report_lost=self._report_lost,
         )
+
+    def _make_journal(self) -> None:
+        """What writes to these files."""
+        context = self._context
+        filesystem = context.filesystem
+        self._writer = LogWriter(filesystem, self.persistent.directory, durable=True)
+        self._transient_writer = LogWriter(filesystem, self.transient.directory, durable=False)
+        self._group = self._group_commit(self._writer, context.run_journal)
+        self._transient_group = self._group_commit(self._transient_writer, context.run_transient)
         self.journal = Journal(
+            context,
             self.persistent,
             self._writer,
             self._group,
-            call_soon=clock.call_soon,
-            call_later=clock.call_later,
-            now_us=now_us,
             on_batch=self._batch_closed,
             on_synced=self._batch_synced,
             on_congestion=lambda congested: self._watch_flow(),
         )
+
+    def _group_commit(self, writer: LogWriter, run: Callable[[Job], None]) -> GroupCommit[Piece]:
+        return GroupCommit(
+            writer.write,
+            run=run,
+            call_on_loop=self._context.call_on_loop,
+            call_later=self._context.clock.call_later,
+            on_failure=self._disk_failed,
+            on_recovery=self._disk_works,
+            on_fault=self._context.on_fault,
+        )
+
+    def _make_tidying(self, recovery: Recovery) -> None:
+        """What keeps files few and indexes up to date."""
         self.checkpointer = Checkpointer(
-            filesystem=filesystem,
-            directory=directory,
-            node_id=node_id,
-            start=recovery.start,
+            self._context,
+            self.indexes,
+            self.journal,
             place=recovery.place,
-            persistent=self.persistent,
-            transient=self.transient,
-            surroundings=self.surroundings,
-            run=run_background,
-            call_on_loop=call_on_loop,
-            call_later=clock.call_later,
-            checkpoint_bytes=limits.checkpoint_bytes,
-            tidy_bytes=limits.tidy_bytes,
             journal_bytes=recovery.journal_bytes,
-            flush_journal=self.journal.flush,
-            mark_journal=self.journal.mark,
             on_done=self._checkpoint_taken,
         )
         self.combiners = [
             Combiner(
-                filesystem,
+                self._context,
                 combined,
-                node_id=node_id,
                 start=recovery.start,
-                bytes_min=limits.combine_bytes_min,
-                run=run_background,
-                call_on_loop=call_on_loop,
-                call_soon=clock.call_soon,
-                call_later=clock.call_later,
                 flush_journal=self.journal.flush,
                 remove_files=self.checkpointer.remove_files,
-                now_us=now_us,
             )
             for combined in (self.persistent, self.transient)
         ]
-        # They count for what is confirmed, as the journal does, and wait for no tidying.
-        self.card_files = CardFiles(
-            filesystem,
-            directory,
-            run=run_journal,
-            call_on_loop=call_on_loop,
-            call_later=clock.call_later,
-            on_fault=on_fault,
+        self._deletion = Deletion(
+            self._context,
+            self.persistent,
+            self.journal,
+            self.checkpointer,
+            self._work,
+            notes=self._deleted_queues,
+            definitions=self._node.definitions,
         )
-        self.pins = Pins(directory / PINS_DIRECTORY, run_background, clock.wall_time, pinned_max)
+
+    def _make_directories(self) -> None:
+        filesystem = self._context.filesystem
         filesystem.make_directory(self.transient.directory)
-        filesystem.make_directory(directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
+        filesystem.make_directory(self.directory / TRANSIENT_DIRECTORY / QUEUES_DIRECTORY)
+
+    def _note_start(self, recovery: Recovery) -> None:
+        filesystem = self._context.filesystem
         # No later start may take itself for this one, whatever becomes of what it writes.
-        checkpoint = Checkpoint(node_id, recovery.place, recovery.start)
-        write_small_file(filesystem, directory / CHECKPOINT_FILE, encode_checkpoint(checkpoint))
+        checkpoint = Checkpoint(self._context.node_id, recovery.place, recovery.start)
+        data = encode_checkpoint(checkpoint)
+        write_small_file(filesystem, self.directory / CHECKPOINT_FILE, data)
         # What it says was true of the start before only.
-        filesystem.remove(directory / CLEAN_FILE)
-        filesystem.sync_directory(directory)
+        filesystem.remove(self.directory / CLEAN_FILE)
+        filesystem.sync_directory(self.directory)
 
     # Queues
 
@@ -276,7 +254,7 @@ class Storage:
         if durable:
             kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
             if kept is not None:
-                kept.definition = self._definitions()
+                kept.definition = self._node.definitions()
                 return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
         index = (IndexBeside if beside else QueueIndex)(
@@ -285,9 +263,10 @@ class Storage:
             durable=durable,
             first_position=self._first_position,
             journal=self.journal,
-            surroundings=self.surroundings,
+            context=self.indexes,
+            on_deleted=self._deletion.note,
         )
-        index.definition = self._definitions()
+        index.definition = self._node.definitions()
         if durable:
             self._open[queue_id] = index
             self._adopt(index)
@@ -296,9 +275,9 @@ class Storage:
     def _adopt(self, index: QueueIndex) -> None:
         recovered = self._recovered.pop(index.queue_id, None)
         if recovered is not None:
-            index.adopt_directory()
+            index.entries.adopt_directory()
             for _, segment in sorted(recovered.items()):
-                index.adopt(segment)
+                index.entries.adopt(segment)
             index.go_on_behind(START_SHIFT)
             counts = self._recovered_counts.pop(index.queue_id, None)
             if counts:
@@ -340,21 +319,7 @@ class Storage:
         self._undelivered = None
         self._recovered_counts = {}
         # Of the others there is nothing, or a definition has them again.
-        self._forget_when_synced(deleted_queues.noted - dropped)
-
-    def _forget_when_synced(self, queue_ids: set[int]) -> None:
-        """What a sync that failed has not removed for good may come back with a power failure."""
-
-        def job() -> None:
-            if self._sync_parents([self.directory / QUEUES_DIRECTORY]):
-                self._tell_loop(lambda: self._forget(queue_ids))
-
-        if queue_ids:
-            self._run_background(job)
-
-    def _forget(self, queue_ids: set[int]) -> None:
-        if not self._stopping:
-            self._deleted_queues.forget(queue_ids)
+        self._deletion.forget_when_synced(deleted_queues.noted - dropped)
 
     def drop_unclaimed(self, queue_id: int) -> Commit:
         """Drop unclaimed messages; the commit is done when no restart brings them back."""
@@ -369,7 +334,7 @@ class Storage:
     # Batches
 
     def _batch_closed(self, end: int, octets: int) -> None:
-        self._doomed += self.journal.take_deleted()
+        self._deletion.batch_closed()
         for combiner in self.combiners:
             combiner.batch_closed()
         self.checkpointer.batch_closed(end, octets)
@@ -377,96 +342,15 @@ class Storage:
     def _batch_synced(self) -> None:
         if self._stopping:
             return
-        if self._doomed:
-            doomed, self._doomed = self._doomed, []
-            self._queues_deleted(doomed)
+        for index in self._deletion.batch_synced():
+            if self._open.get(index.queue_id) is index:
+                del self._open[index.queue_id]
         for combiner in self.combiners:
             combiner.batch_synced()
         self.checkpointer.batch_synced()
 
-    def _queues_deleted(self, doomed: list[QueueIndex]) -> None:
-        for index in doomed:
-            if self._open.get(index.queue_id) is index:
-                del self._open[index.queue_id]
-        definitions = self._definitions()
-        if definitions is None:
-            self._remove_queues(doomed)
-        else:
-            definitions.then(lambda: self._remove_queues(doomed))
-
-    def _remove_queues(self, doomed: list[QueueIndex]) -> None:
-        """The definitions of these queues are gone from the disk: so may go what they held."""
-        if self._stopping:
-            return
-        releases = [index.release() for index in doomed]
-        queue_ids = {first_level(index.queue_id) for index in doomed if index.durable}
-        directories = [index.directory for index in doomed if index.has_files]
-        self._in_turns(self._released(releases, directories, queue_ids))
-
-    def _released(
-        self, releases: list[Iterator[None]], directories: list[Path], queue_ids: set[int]
-    ) -> Iterator[None]:
-        """Give places back, for which segments may have to be read, and then remove the files."""
-        yield from chain.from_iterable(releases)
-        self.checkpointer.watch_idleness()
-        if not directories:
-            self._without_files(queue_ids)
-            return
-
-        def job() -> None:
-            if self._remove_directories(directories):
-                self._tell_loop(lambda: self._without_files(queue_ids))
-
-        self._run_background(job)
-
-    def _tell_loop(self, callback: Callable[[], None]) -> None:
-        """From the thread that tidies."""
-        try:
-            self._call_on_loop(callback)
-        except RuntimeError:
-            # The loop is closed: the node has stopped.
-            return
-
-    def _remove_directories(self, directories: list[Path]) -> bool:
-        """Whether they are gone for good; runs in the background."""
-        gone = True
-        for directory in directories:
-            try:
-                self._filesystem.remove_directory(directory)
-            except OSError as error:
-                log_event(log, logging.WARNING, "leftover_remains", path=directory, error=error)
-                gone = False
-        return self._sync_parents({directory.parent for directory in directories}) and gone
-
-    def _sync_parents(self, parents: Collection[Path]) -> bool:
-        """Whether what was removed from these directories cannot come back."""
-        synced = True
-        for parent in parents:
-            try:
-                self._filesystem.sync_directory(parent)
-            except OSError as error:
-                log_event(log, logging.WARNING, "leftover_may_remain", path=parent, error=error)
-                synced = False
-        return synced
-
-    def _without_files(self, queue_ids: set[int]) -> None:
-        """Only the journal knows of these queues, up to where it is now."""
-        if self._stopping or not queue_ids:
-            return
-        self._leaving.append((self.persistent.end, queue_ids))
-        if len(self._leaving) >= LET_GO_MAX:
-            self.checkpointer.request()
-
-    def _let_go(self) -> None:
-        """Report the queues of which recovery would find nothing from the checkpoint on."""
-        queue_ids: set[int] = set()
-        while self._leaving and self._leaving[0][0] <= self.checkpointer.place:
-            queue_ids |= self._leaving.popleft()[1]
-        if queue_ids:
-            self._deleted_queues.forget(queue_ids)
-
     def _checkpoint_taken(self) -> None:
-        self._let_go()
+        self._deletion.checkpoint_taken()
         self.combine()
 
     def combine(self) -> None:
@@ -474,22 +358,6 @@ class Storage:
         persistent, transient = self.combiners
         persistent.look(file_of(self.checkpointer.place))
         transient.look(1 << 32)
-
-    def _in_turns(self, work: Iterator[None]) -> None:
-        """Take a step now, and the others one a turn, each work after the one before."""
-        if self._work:
-            self._work.append(work)
-        elif next(work, DONE) is not DONE:
-            self._work.append(work)
-            self._call_soon(self._go_on_working)
-
-    def _go_on_working(self) -> None:
-        if self._stopping or not self._work:
-            return
-        if next(self._work[0], DONE) is DONE:
-            self._work.popleft()
-        if self._work:
-            self._call_soon(self._go_on_working)
 
     # Messages that were paged out
 
@@ -519,7 +387,7 @@ class Storage:
         wait = self.journal.congested or self._transient_congested or self._trouble
         if wait is not self._flowing:
             self._flowing = wait
-            self._on_flow(wait)
+            self._node.on_flow(wait)
 
     def _disk_failed(self, error: Exception) -> None:
         log_event(
@@ -531,13 +399,13 @@ class Storage:
             action="retrying",
         )
         self._trouble = True
-        self._on_trouble(error)
+        self._node.on_trouble(error)
         self._watch_flow()
 
     def _disk_works(self) -> None:
         log_event(log, logging.INFO, "storage_write_recovered", path=self.directory)
         self._trouble = False
-        self._on_trouble(None)
+        self._node.on_trouble(None)
         self._watch_flow()
 
     def _report_lost(self, queue_id: int, position: int, reason: str, octets: bytes) -> None:
@@ -557,7 +425,7 @@ class Storage:
 
         def job() -> None:
             try:
-                file = self._filesystem.create(path)
+                file = self._context.filesystem.create(path)
                 try:
                     file.write(0, octets)
                 finally:
@@ -565,7 +433,7 @@ class Storage:
             except OSError as error:
                 log_event(log, logging.WARNING, "quarantine_failed", path=path, error=error)
 
-        self._run_background(job)
+        self._context.run_background(job)
 
     # The end
 
@@ -579,15 +447,20 @@ class Storage:
         for combiner in self.combiners:
             combiner.close()
         if not self._abandoned:
-            while self._work:
-                for _ in self._work.popleft():
-                    pass
+            self._work.finish()
             self.journal.stop()
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing more happens by itself."""
         self._stopping = True
+        self._work.stop()
+        self._deletion.stop()
 
     def abandon(self) -> None:
         """Write and confirm nothing more: what is on disk stays as a crash would leave it."""
-        self._stopping = self._abandoned = True
+        self._abandoned = True
+        self._end()
         self.checkpointer.close()
         for combiner in self.combiners:
             combiner.close()
@@ -621,11 +494,11 @@ class Storage:
         undelivered = [
             (index.queue_id, index.undelivered_from)
             for index in self._open.values()
-            if index.undelivered_from is not None and index.segments
+            if index.undelivered_from is not None and index.entries.segments
         ]
-        data = encode_clean(self._node_id, self.persistent.next_file_place, undelivered)
+        data = encode_clean(self._context.node_id, self.persistent.next_file_place, undelivered)
         try:
-            write_small_file(self._filesystem, self.directory / CLEAN_FILE, data)
+            write_small_file(self._context.filesystem, self.directory / CLEAN_FILE, data)
         except OSError as error:
             log_event(
                 log,

@@ -6,67 +6,50 @@ stream, so a segment that was read from leaves memory again when many others wer
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from warren.core.backing.queue_store import Batch
 from warren.core.backing.stream_store import Walked
 from warren.core.messages.message import Message
+from warren.persist.entry_reading import EntryReader
 from warren.persist.format import RECORD, RECORD_BYTES, SEGMENT_ENTRIES, Damaged
-from warren.persist.segment import Columns, IndexEntry, Segment
-
-LOADED_MAX = 32
-"""Segments of a stream that its readers have in memory, of some 400 KB each."""
+from warren.persist.index_entries import IndexEntries
+from warren.persist.segment import IndexEntry
 
 
-class StreamReading:
+class StreamReading(ABC):
     """The part of a `QueueIndex` that is for streams."""
 
-    segments: dict[int, Segment]
-    _numbers: list[int]
-    _cursor: int
-    _lost_with_index: tuple[int, int]
-    # Segments that readers of a stream brought to memory, the one used last at the end.
-    _loaded: dict[int, None] | None = None
+    entries: IndexEntries
+    _reader: EntryReader
 
-    if TYPE_CHECKING:
-
-        def _columns(self, segment: Segment) -> Columns: ...
-
-        def _find(self, position: int) -> IndexEntry | None: ...
-
-        def _entries(
-            self, start: int, end: int, count_max: int, bytes_max: int
-        ) -> tuple[list[IndexEntry], bool]: ...
-
-        def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]: ...
-
-        def _read_run(self, run: list[IndexEntry]) -> bytes | Damaged: ...
+    @abstractmethod
+    def _read_entries(self, entries: list[IndexEntry]) -> tuple[list[Message], int, int]: ...
 
     def read_stored(self, start: int, end: int, count_max: int, bytes_max: int) -> Batch:
         """`read` what is on disk already."""
-        self._cursor = start // SEGMENT_ENTRIES
-        self._keep_few(self._cursor)
-        entries, complete = self._entries(start, end, count_max, bytes_max)
+        self.entries.cursor = start // SEGMENT_ENTRIES
+        self.entries.keep_few(self.entries.cursor)
+        entries, complete = self.entries.between(start, end, count_max, bytes_max)
         messages, lost, lost_bytes = self._read_entries(entries)
-        with_index, with_index_bytes = self._lost_with_index
-        self._lost_with_index = (0, 0)
+        with_index, with_index_bytes = self.entries.take_lost()
         beyond = end if complete else entries[-1].position + 1
         return Batch(messages, beyond, lost + with_index, lost_bytes + with_index_bytes)
 
     def end_of_sequence(self) -> int:
-        if not self._numbers:
+        if not self.entries.numbers:
             return 0
-        last = self.segments[self._numbers[-1]]
+        last = self.entries.segments[self.entries.numbers[-1]]
         return last.start + last.written
 
     def few_in_memory(self) -> None:
-        self._loaded = {}
+        self.entries.few_in_memory()
 
     def walk(self, start: int, end: int, enough: int) -> Walked:
         """One segment at most, of which the totals are enough where all of it counts."""
         number, first = divmod(start, SEGMENT_ENTRIES)
-        segment = self.segments.get(number)
+        segment = self.entries.segments.get(number)
         base = start - first
         beyond = min(end, base + SEGMENT_ENTRIES)
         if segment is None:
@@ -76,7 +59,7 @@ class StreamReading:
             octets = sum([octets for _, octets in segment.by_file.values()])
             if octets <= enough:
                 return Walked(beyond, octets, segment.live, segment.live_bytes)
-        columns = self._columns(segment)
+        columns = self.entries.columns(segment)
         last = beyond - base
         lengths = columns.lengths[first:last]
         octets = sum(lengths)
@@ -88,28 +71,12 @@ class StreamReading:
         return Walked(base + last, octets, live, sum(columns.sizes[first:last]))
 
     def arrived_at(self, position: int) -> float | None:
-        entry = self._find(position)
+        entry = self.entries.find(position)
         if entry is None:
             return None
-        head = self._read_run([entry._replace(length=RECORD_BYTES)])
+        head = self._reader.read_run([entry._replace(length=RECORD_BYTES)])
         if isinstance(head, Damaged) or len(head) < RECORD_BYTES:
             # Whoever reads the message hears of it.
             return None
         arrived_us: int = RECORD.unpack_from(head)[-1]
         return arrived_us / 1e6
-
-    def _keep_few(self, number: int) -> None:
-        """A segment is used: let another one leave memory where there are many."""
-        loaded = self._loaded
-        if loaded is None:
-            return
-        loaded.pop(number, None)
-        loaded[number] = None
-        if len(loaded) <= LOADED_MAX:
-            return
-        oldest = next(iter(loaded))
-        del loaded[oldest]
-        other = self.segments.get(oldest)
-        if other is not None and other.columns is not None and not other.dirty:
-            if oldest < self._numbers[-1]:
-                other.unload()

@@ -22,7 +22,8 @@ from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
 from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.recovery import STORE_DIRECTORY, Recovery, RecoveryCounts, StorageRefused
-from warren.persist.storage import Storage, StorageSizes, empty_transient
+from warren.persist.storage import NodeCalls, Storage, empty_transient
+from warren.persist.store_context import StorageSizes, StoreContext
 
 log = logging.getLogger("warren.storage")
 
@@ -100,25 +101,20 @@ class MessageStorage:
     ) -> MessageStorage:
         names = ("journal", "paging", "tidying")
         threads = [SyncThread(f"storage-{name}", on_fault) for name in names]
-        storage = Storage(
-            RealFileSystem(),
-            directory.path / STORE_DIRECTORY,
-            bytes.fromhex(directory.node_id),
-            recovery,
+        context = StoreContext(
+            filesystem=RealFileSystem(),
+            directory=directory.path / STORE_DIRECTORY,
+            node_id=bytes.fromhex(directory.node_id),
             clock=clock,
             run_journal=threads[0].run,
             run_transient=threads[1].run,
             run_background=threads[2].run,
             call_on_loop=call_on_loop,
-            definitions=lambda: at_risk(metadata),
-            on_flow=on_flow,
-            on_trouble=on_trouble,
             on_fault=on_fault,
-            deleted_queues=deleted_queues,
             limits=limits,
-            pinned_max=pinned_max,
         )
-        return cls(storage, threads)
+        node = NodeCalls(lambda: at_risk(metadata), on_flow, on_trouble, pinned_max)
+        return cls(Storage.start(context, recovery, node, deleted_queues), threads)
 
     def backing_queues(self, pager: Pager) -> Callable[[BackingSpec], BackingQueue]:
         """What makes the backing queues of the node."""

@@ -63,7 +63,7 @@ from warren.persist.group_commit import OnFault, SyncThread
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.recovery import Recovery
 from warren.persist.second_copy import expect_definitions
-from warren.persist.storage import StorageSizes
+from warren.persist.store_context import StorageSizes
 from warren.second_copy_thread import SecondCopyThread
 from warren.shovel.assignments import OnlyNode
 from warren.shovel.shovels import COMPONENT as SHOVEL

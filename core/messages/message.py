@@ -11,22 +11,52 @@ to queue.
 
 from __future__ import annotations
 
-from collections.abc import Reversible
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from collections.abc import Collection, Reversible
+from typing import Final, Protocol, cast
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from warren.core.queues.queue import Queue
 
 PAGED_OUT: Final = b"paged out"
 """Stands in a message for a body that only the store of its queue has; compare it with `is`."""
 
 
+class HeldQueue(Protocol):
+    """The queue of a message that somebody got, as those know it who settle the message."""
+
+    name: str
+
+    @property
+    def vhost_name(self) -> str: ...
+
+    @property
+    def is_stream(self) -> bool: ...
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a message waits in the queue for a consumer."""
+        ...
+
+    def ack(self, messages: Collection[Message]) -> None: ...
+
+    def reject(self, messages: Collection[Message]) -> None: ...
+
+    def requeue(self, messages: list[Message]) -> None: ...
+
+    def abandoned(self, messages: list[Message]) -> None:
+        """Take back messages whose holder is gone."""
+        ...
+
+    def deliver(self) -> None:
+        """Serve the consumers."""
+        ...
+
+
 class Holder(Protocol):
     """Who got a message: a consumer, or a basic.get."""
 
-    queue: Queue
+    @property
+    def queue(self) -> HeldQueue: ...
+
     limited: bool
     """Whether a limit of the whole channel counts what it holds."""
 

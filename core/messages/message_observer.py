@@ -1,6 +1,7 @@
-"""What observers of a virtual host are told of its messages: the firehose, and the life trace.
+"""The interface of those who observe the messages of a virtual host: firehose and life trace.
 
-A virtual host without an observer tells nobody anything, and its messages pay nothing for it.
+The virtual host calls its observer, if it has one, at each step of a message's life. Messages of a
+virtual host without an observer cost what they would cost if there were no observers.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class MessageObserver:
     def taken(
         self, queue: TracedQueue, action: str, envelope: Envelope, targets: Sequence[TracedQueue]
     ) -> None:
-        """An operator has it moved or copied to these queues, or deleted."""
+        """A message is moved or copied to these queues, or deleted, because an operator said so."""
 
     def emptied(self, queue: TracedQueue, deleted: bool) -> None:
         """The queue was purged, or deleted with what was in it."""

@@ -1,8 +1,10 @@
 """Policies and parameters: what operators set for many objects at once.
 
-Theory. Of all policies of a virtual host whose pattern matches the name of an object, the one with
-the highest priority counts, and an operator policy limits what it says. `policy` finds it and
-works out the settings of a queue or exchange from policy and arguments together;
-`policy_definition` says which keys and values a policy may have; `parameters` are values of other
-components (shovels, federation, limits), validated by the component.
+Theory. A policy applies to the queues and exchanges of its virtual host whose names its pattern
+matches. If several policies match one object, the one with the highest priority applies. Operator
+policies are chosen in the same way, and limit what the first policy says.
+
+`policy` chooses the two policies of an object, and works out its settings from them and from its
+arguments. `policy_definition` says which keys and values a policy may have. `parameters` keeps the
+settings of shovels, federation and limits; each component checks the values that are set for it.
 """

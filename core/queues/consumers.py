@@ -10,15 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from warren.core.field import Table
-from warren.core.messages.message import Envelope, Message
+from warren.core.messages.message import Envelope, HeldQueue, Message
 from warren.core.messages.message_observer import TracedClient
-from warren.core.queues.queue_type import STREAM
-
-if TYPE_CHECKING:
-    from warren.core.queues.queue import Queue
+from warren.core.queues.queue_arguments import QueueSettings
 
 
 class Blocked:
@@ -38,6 +35,24 @@ class Blocked:
 
 
 NO_LIMIT = 1 << 62
+
+
+class ConsumedQueue(HeldQueue, Protocol):
+    """A queue, as its consumers and their channels know it."""
+
+    ring: ConsumerRing
+    settings: QueueSettings
+    active_consumer: Consumer | None
+    redelivered: int
+    deleted: bool
+
+    def remove_consumer(self, consumer: Consumer) -> None: ...
+
+    def remove_consumers(self, consumers: Collection[Consumer]) -> None: ...
+
+    def pause_delivery(self) -> None: ...
+
+    def resume_delivery(self) -> None: ...
 
 
 class Consumer(ABC):
@@ -67,7 +82,7 @@ class Consumer(ABC):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: ConsumedQueue,
         tag: str,
         no_ack: bool,
         exclusive: bool,
@@ -116,7 +131,7 @@ class Consumer(ABC):
         """The queue is gone, and this subscription with it."""
 
     @abstractmethod
-    def move_to(self, queue: Queue) -> None:
+    def move_to(self, queue: ConsumedQueue) -> None:
         """The queue is another object now, which knows nothing of what was handed over before.
 
         Verdicts on that go to the old one still, which ignores them.
@@ -126,7 +141,7 @@ class Consumer(ABC):
     def wants_cancel(self) -> bool:
         """Whether it is to be cancelled when the queue gets another leader: also a reader of a
         stream, which would begin anew where it has begun before."""
-        if self.queue.settings.type is STREAM:
+        if self.queue.is_stream:
             return True
         cancel = self.arguments.get("x-cancel-on-ha-failover")
         return cancel is not None and cancel.value is True

@@ -1,13 +1,14 @@
 """A queue that takes each message id once: `x-message-deduplication-window`.
 
-It remembers the ids of the last so many messages it took (`windowed_queue.py`). A message whose id
-is among them is dropped, and confirmed when the first one is safe: whoever published it learns what
-it would have learnt then. A message without an id is always taken.
+The queue remembers the ids of the messages it took last (`windowed_queue.py`); the argument says
+how many. It drops a message whose id it remembers, and confirms it when the first message with that
+id is safe: a publisher who tries again gets the answer that its first try would have got. A message
+without an id is always taken.
 
-An id stays when its message is consumed, expires or is purged. It goes when its message could not
-be kept after all, or an operator takes it out, so that it can be put back. A dead letter is taken
-whatever its id: it comes from a queue, perhaps from this one, and not from a publisher who tries
-again.
+The queue remembers an id also after its message was consumed, expired or was purged. It forgets the
+id when the message could not be kept, and when an operator takes the message out, who may want to
+put it back. It takes dead letters whatever their ids: a dead letter comes from a queue, perhaps
+from this one, and not from a publisher who tries again.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ class DeduplicatingQueue(Queue):
         unsafe.publishers.append((confirms, publish_seq))
         return PENDING
 
-    # `PublishConfirms`, for what is not safe yet
+    # The queue itself is the `PublishConfirms` of messages that are not safe yet. It tells their
+    # publishers, and those of the duplicates that it dropped meanwhile.
 
     def settle(self, publish_seq: int) -> None:
         unsafe = self._unsafe.get(publish_seq)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from warren.core.queues.queue import Queue
+from warren.core.queues.queue import Queue
 
-_Told = Callable[["Queue"], None]
+_Told = Callable[[Queue], None]
 
 
 class LocalQueues:
-    """Of all virtual hosts."""
+    """The queues this node has, in every virtual host."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Queue] = {}

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from warren.core.errors import AccessRefused
 from warren.core.messages.message import Envelope
-from warren.core.messages.settlement import PublishConfirms
-
-if TYPE_CHECKING:
-    from warren.core.queues.consumers import Consumer
+from warren.core.messages.settlement import PENDING, REJECTED, PublishConfirms, Settlement
+from warren.core.queues.consumers import ConsumedQueue, Consumer
 
 
 class Unanswered(Struct, frozen=True, gc=False):
@@ -44,3 +45,53 @@ class Moving(NamedTuple):
 
     consumers: list[Consumer]
     unanswered: list[Unanswered]
+
+
+class MovingQueue(ConsumedQueue, Protocol):
+    """A queue that stays after all, or that takes the place of another object."""
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Raises `AccessRefused`."""
+        ...
+
+    def publish(
+        self, envelope: Envelope, body: bytes, confirms: PublishConfirms | None, publish_seq: int
+    ) -> Settlement: ...
+
+    def publish_again(
+        self, envelope: Envelope, body: bytes, confirms: PublishConfirms | None, publish_seq: int
+    ) -> Settlement:
+        """`publish` what another leader may have delivered."""
+        ...
+
+
+def publish_held(
+    queue: MovingQueue,
+    held: Iterable[Unanswered],
+    publishing_again: Callable[[], AbstractContextManager[None]],
+) -> None:
+    """Publish what was held back while the queue was to move, and answer the publishers."""
+    for publish in held:
+        envelope, body = publish.envelope, publish.body
+        confirms, publish_seq = publish.confirms, publish.publish_seq
+        if publish.may_be_delivered:
+            with publishing_again():
+                answer = queue.publish_again(envelope, body, confirms, publish_seq)
+        else:
+            answer = queue.publish(envelope, body, confirms, publish_seq)
+        if confirms is not None and answer is not PENDING:
+            # Its publisher was told, when it was held back, that an answer would come.
+            (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+
+
+def move_consumers(consumers: Iterable[Consumer], queue: MovingQueue) -> None:
+    """Have consumers of the object before consume from this one, or cancel them."""
+    for consumer in consumers:
+        if consumer.wants_cancel:
+            consumer.cancelled()
+            continue
+        consumer.move_to(queue)
+        try:
+            queue.add_consumer(consumer)
+        except AccessRefused:
+            consumer.cancelled()

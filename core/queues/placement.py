@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table
 from warren.core.queues.moving import Moving
+from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
-
-if TYPE_CHECKING:
-    from warren.core.queues.queue import Queue
 from warren.core.queues.queue_owner import QueueOwner
 
 
@@ -40,7 +38,7 @@ class Placement(Protocol):
 
     def remote_queue(
         self,
-        vhost: QueueOwner,
+        vhost: QueueOwner[Queue],
         name: str,
         record: QueueRecord,
         arguments: Table,
@@ -77,7 +75,7 @@ class OneNode:
 
     def remote_queue(
         self,
-        vhost: QueueOwner,
+        vhost: QueueOwner[Queue],
         name: str,
         record: QueueRecord,
         arguments: Table,

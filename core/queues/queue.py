@@ -27,9 +27,10 @@ from warren.core.messages.stock import Stock
 from warren.core.messages.ways_out import WaysOut
 from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, Consumer, ConsumerRing
-from warren.core.queues.moving import Moving, Unanswered
+from warren.core.queues.moving import Moving, Unanswered, move_consumers, publish_held
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import DeathReason, QueueOwner
+from warren.core.queues.queue_type import STREAM
 from warren.core.queues.redelivery import Redelivery
 from warren.core.scheduling.waiting import Event
 
@@ -124,7 +125,7 @@ class Queue:
 
     def __init__(
         self,
-        vhost: QueueOwner,
+        vhost: QueueOwner[Queue],
         name: str,
         *,
         durable: bool,
@@ -203,6 +204,15 @@ class Queue:
     @property
     def vhost_name(self) -> str:
         return self._vhost.name
+
+    @property
+    def is_stream(self) -> bool:
+        return self.settings.type is STREAM
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a message waits here for a consumer."""
+        return self.backing.length > 0
 
     @property
     def survives(self) -> bool:
@@ -901,17 +911,7 @@ class Queue:
         held, self._held = self._held, None
         self._find_rules()
         self._keep_rules()
-        for publish in held or ():
-            envelope, body = publish.envelope, publish.body
-            confirms, publish_seq = publish.confirms, publish.publish_seq
-            if publish.may_be_delivered:
-                with publishing_again():
-                    answer = self.publish_again(envelope, body, confirms, publish_seq)
-            else:
-                answer = self.publish(envelope, body, confirms, publish_seq)
-            if confirms is not None and answer is not PENDING:
-                # Whoever published it was told that it would hear.
-                (confirms.refuse if answer is REJECTED else confirms.settle)(publish_seq)
+        publish_held(self, held or (), publishing_again)
         for consumer in list(self.consumers):
             consumer.unblock(Blocked.MOVING)
         self._arm_waiting()
@@ -944,15 +944,7 @@ class Queue:
 
     def move_in(self, consumers: Iterable[Consumer]) -> None:
         """Go on serving consumers of the object before."""
-        for consumer in consumers:
-            if consumer.wants_cancel:
-                consumer.cancelled()
-                continue
-            consumer.move_to(self)
-            try:
-                self.add_consumer(consumer)
-            except AccessRefused:
-                consumer.cancelled()
+        move_consumers(consumers, self)
         self.deliver()
 
     def stop(self) -> None:

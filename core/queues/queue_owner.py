@@ -1,10 +1,10 @@
-"""What a queue asks of its virtual host, and of whoever buries its dead."""
+"""The interfaces through which a queue asks its virtual host, and publishes its dead letters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TypeVar
 
 from warren.core.messages.message import Message
 from warren.core.messages.message_observer import MessageObserver
@@ -12,8 +12,10 @@ from warren.core.ports import Clock, ContentCodec
 from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Event
 
-if TYPE_CHECKING:
-    from warren.core.queues.queue import Queue
+Q = TypeVar("Q")
+"""The queues of the virtual host."""
+
+Q_contra = TypeVar("Q_contra", contravariant=True)
 
 
 class DeathReason(StrEnum):
@@ -23,14 +25,14 @@ class DeathReason(StrEnum):
     DELIVERY_LIMIT = "delivery_limit"
 
 
-class DeadLetters(Protocol):
+class DeadLetters(Protocol[Q_contra]):
     """Publishes what died in a queue to its dead letter exchange."""
 
-    def died(self, queue: Queue, count: int, reason: DeathReason) -> None:
+    def died(self, queue: Q_contra, count: int, reason: DeathReason) -> None:
         """Count messages that are not to be published."""
         ...
 
-    def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
+    def bury(self, queue: Q_contra, messages: Sequence[Message], reason: DeathReason) -> None:
         """These pending messages of the queue died, the oldest first.
 
         `Queue.buried` is told when their dead letters are safe.
@@ -38,26 +40,26 @@ class DeadLetters(Protocol):
         ...
 
     def bury_unkept(
-        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
+        self, queue: Q_contra, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
         """A message died before the queue took it. `done` is called when its dead letter is safe,
         which may be at once."""
         ...
 
-    def all_buried(self, queue: Queue) -> Event:
+    def all_buried(self, queue: Q_contra) -> Event:
         """Happens when nothing of the queue is left to bury."""
         ...
 
-    def queue_ends(self, queue: Queue) -> None:
+    def queue_ends(self, queue: Q_contra) -> None:
         """The queue is about to be deleted, and its messages with it; the dead ones are not."""
         ...
 
-    def queue_moves(self, queue: Queue) -> None:
+    def queue_moves(self, queue: Q_contra) -> None:
         """Another object is about to stand for the queue, in which the dead ones die again."""
         ...
 
 
-class QueueOwner(Protocol):
+class QueueOwner(Protocol[Q]):
     """What a queue asks of its virtual host."""
 
     @property
@@ -73,25 +75,25 @@ class QueueOwner(Protocol):
     def codec(self) -> ContentCodec: ...
 
     @property
-    def burials(self) -> DeadLetters: ...
+    def burials(self) -> DeadLetters[Q]: ...
 
     @property
     def observer(self) -> MessageObserver | None:
         """Who is told of what clients publish."""
         ...
 
-    def queue_unused(self, queue: Queue) -> None:
+    def queue_unused(self, queue: Q) -> None:
         """The queue has lost its last user and is to be deleted."""
         ...
 
-    async def end_queue(self, queue: Queue, check: Callable[[], None]) -> None:
+    async def end_queue(self, queue: Q, check: Callable[[], None]) -> None:
         """Delete the queue and its bindings, unless `check` raises."""
         ...
 
-    def current(self, queue: Queue) -> Queue | None:
+    def current(self, queue: Q) -> Q | None:
         """What stands for the queue now; None when it was deleted."""
         ...
 
-    def renew_queue(self, queue: Queue) -> None:
+    def renew_queue(self, queue: Q) -> None:
         """The leader of the queue, at another node, has forgotten us: begin anew with it."""
         ...

@@ -24,7 +24,7 @@ from warren.core.vhosts.delay_queue import DelayQueue
 class Makings(NamedTuple):
     """What a virtual host makes its queues of."""
 
-    vhost: QueueOwner
+    vhost: QueueOwner[Queue]
     new_backing_queue: Callable[[BackingSpec], BackingQueue]
     lasting: LastingEnvelopes
 

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from warren.amqp.consumer import ChannelConsumer
 from warren.core.field import to_json
-from warren.core.queues.consumers import NO_LIMIT, Consumer
-from warren.core.queues.queue import Queue
+from warren.core.queues.consumers import NO_LIMIT, ConsumedQueue, Consumer
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import ObjectNotFound
@@ -38,11 +37,11 @@ def consumer_row(vhost: VirtualHost, consumer: Consumer, node: str) -> Row:
     }
 
 
-def is_active(queue: Queue, consumer: Consumer) -> bool:
+def is_active(queue: ConsumedQueue, consumer: Consumer) -> bool:
     return not queue.settings.single_active_consumer or queue.active_consumer is consumer
 
 
-def _activity(queue: Queue, active: bool) -> str:
+def _activity(queue: ConsumedQueue, active: bool) -> str:
     if not queue.settings.single_active_consumer:
         return "up"
     return "single_active" if active else "waiting"

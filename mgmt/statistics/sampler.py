@@ -310,9 +310,9 @@ class Statistics:
             total = tuple(map(add, total, self.vhost_figures(vhost)))
         machine, storage = self.managed.machine(), self.managed.storage
         if storage is not None:
-            journal = storage.journal
+            indexes = storage.indexes
             stats = MessageStats(*map(int, total[: figures.MESSAGES]))._replace(
-                disk_reads=journal.messages_read, disk_writes=journal.messages_written
+                disk_reads=indexes.messages_read, disk_writes=indexes.messages_written
             )
             total = (*stats, *total[figures.MESSAGES :])
         return (

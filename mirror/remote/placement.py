@@ -93,7 +93,7 @@ class ClusterPlacement:
 
     def remote_queue(
         self,
-        vhost: QueueOwner,
+        vhost: QueueOwner[Queue],
         name: str,
         record: QueueRecord,
         arguments: Table,

@@ -17,7 +17,7 @@ from warren.core.field import Table, from_plain
 from warren.core.messages.message import NOBODY, Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.messages.settlement import PENDING, REJECTED, SETTLED, PublishConfirms, Settlement
-from warren.core.queues.consumers import Blocked, Consumer
+from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
 from warren.core.queues.queue import Queue
 from warren.mirror.messages.cargo import (
     AGAIN,
@@ -97,7 +97,7 @@ class RemoteConsumer(Consumer):
     def cancelled(self) -> None:
         self._session.consumer_cancelled(self)
 
-    def move_to(self, queue: Queue) -> None:
+    def move_to(self, queue: ConsumedQueue) -> None:
         raise AssertionError("the node of its channel subscribes at the new leader itself")
 
     def _pack(self, number: int, envelope: Envelope, body: bytes, redelivered: bool) -> None:

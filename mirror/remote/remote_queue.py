@@ -128,7 +128,7 @@ class RemoteQueue(Queue):
     def __init__(
         self,
         queues: RemoteQueues,
-        vhost: QueueOwner,
+        vhost: QueueOwner[Queue],
         name: str,
         record: QueueRecord,
         arguments: Table,

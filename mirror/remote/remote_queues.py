@@ -9,6 +9,7 @@ from typing import Any
 from warren.core.definitions.records import QueueRecord
 from warren.core.field import Table
 from warren.core.ports import Clock
+from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
 from warren.core.queues.queue_owner import QueueOwner
 from warren.mirror.links.ports import Part
@@ -58,7 +59,7 @@ class RemoteQueues:
 
     def queue(
         self,
-        vhost: QueueOwner,
+        vhost: QueueOwner[Queue],
         name: str,
         record: QueueRecord,
         arguments: Table,

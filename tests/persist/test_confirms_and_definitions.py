@@ -18,7 +18,8 @@ from warren.core.backing.variable_queue import VariableQueue
 from warren.core.field import Field, Table
 from warren.core.scheduling.waiting import at_risk
 from warren.persist.recovery import Recovery
-from warren.persist.storage import Storage, empty_transient
+from warren.persist.storage import NodeCalls, Storage, empty_transient
+from warren.persist.store_context import StoreContext
 
 STORE = Path("/data/store")
 NODE_ID = b"n" * 16
@@ -35,17 +36,18 @@ class StoredBroker(Broker):
         empty_transient(disk, STORE)
         recovery = Recovery(disk, STORE, NODE_ID, report=lambda progress: None)
         recovery.run()
-        self.storage = Storage(
-            disk,
-            STORE,
-            NODE_ID,
-            recovery,
+        context = StoreContext(
+            filesystem=disk,
+            directory=STORE,
+            node_id=NODE_ID,
             clock=clock,
             run_journal=lambda job: job(),
             run_transient=lambda job: job(),
             run_background=lambda job: job(),
             call_on_loop=lambda callback: callback(),
-            definitions=lambda: at_risk(self.definitions),
+        )
+        self.storage = Storage.start(
+            context, recovery, NodeCalls(definitions=lambda: at_risk(self.definitions))
         )
         self.pager = Pager(clock, lambda: 0.0)
         super().__init__(

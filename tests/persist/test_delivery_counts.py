@@ -17,7 +17,7 @@ from warren.persist.dump import dump
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import Damaged, DeliveryCount, NewerStorage, decode_counts, encode_counts
 from warren.persist.recovery import COUNTS_FILE
-from warren.persist.storage import StorageSizes
+from warren.persist.store_context import StorageSizes
 
 ENVELOPE = Envelope("", "key", b"header", False, 0, None)
 
@@ -164,7 +164,7 @@ def test_those_of_messages_that_are_gone_are_forgotten(node: Node, disk: Simulat
     node.rest()
     node.checkpoint()
     assert stored(disk) == []
-    assert not node.storage.surroundings.counted
+    assert not node.storage.indexes.counted
     disk.crash()
     assert counts_after(Node(disk)) == {}
 

@@ -22,8 +22,8 @@ from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
 from warren.persist.deleted_queues import NOTED, note_key
 from warren.persist.format import SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
+from warren.persist.journal import MARK_BYTES_MIN
 from warren.persist.log_writer import file_name
-from warren.persist.queue_index import MARK_BYTES_MIN
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
 from warren.persist.storage import START_SHIFT
 from warren.persist.unclaimed import NAMED_MAX
@@ -406,7 +406,7 @@ def test_the_middle_of_a_long_index_leaves_memory(node: Node) -> None:
         if not number % 1000:
             node.rest(0.01)
     node.checkpoint()
-    in_memory = [s.columns is not None for s in node.stores[QUEUE].segments.values()]
+    in_memory = [s.columns is not None for s in node.stores[QUEUE].entries.segments.values()]
     assert in_memory.count(True) <= 2
     assert bodies(node.queues[QUEUE])[-1] == b"%d" % (4 * SEGMENT_ENTRIES - 1)
 
@@ -425,7 +425,7 @@ def test_a_message_nobody_settles_does_not_keep_its_part_of_the_index_in_memory(
             unsettled.append(messages.pop(100))
             queue.ack(messages)
     node.checkpoint()
-    in_memory = [s.columns is not None for s in node.stores[QUEUE].segments.values()]
+    in_memory = [s.columns is not None for s in node.stores[QUEUE].entries.segments.values()]
     assert len(in_memory) == 6
     assert in_memory.count(True) <= 3
     queue.ack(unsettled)
@@ -455,7 +455,7 @@ def test_messages_keep_their_places_when_they_are_paged_out_and_requeued(node: N
 
 
 def test_envelopes_that_are_large_are_not_collected(node: Node) -> None:
-    surroundings = node.storage.surroundings
+    indexes = node.storage.indexes
     queue = node.queues[QUEUE]
     queue.set_mode(LAZY_MODE)
     for number in range(200):
@@ -464,7 +464,7 @@ def test_envelopes_that_are_large_are_not_collected(node: Node) -> None:
     node.rest()
     read = queue.fetch_many(200)
     assert read[199].envelope.header == b"%08d" % 199 * 500
-    assert sum(len(data) for data, _ in surroundings._envelopes) < 200 * 1024
+    assert sum(len(data) for data, _ in indexes._envelopes) < 200 * 1024
 
 
 # Flow
@@ -670,9 +670,9 @@ def test_what_is_lost_with_an_index_and_purged_is_not_missed_later(node: Node) -
             node.rest(0.01)
     node.checkpoint()
     # Shared ones, so that the segment must be read to be removed.
-    unloaded = [s for s in node.stores[QUEUE].segments.values() if s.columns is None]
+    unloaded = [s for s in node.stores[QUEUE].entries.segments.values() if s.columns is None]
     unloaded[0].has_shared = True
-    node.disk.fail_read(unloaded[0].path(node.stores[QUEUE].directory))
+    node.disk.fail_read(unloaded[0].path(node.stores[QUEUE].entries.directory))
     queue.purge()
     for number in range(100):
         node.publish(b"%d" % number)
@@ -690,7 +690,7 @@ def test_a_checkpoint_is_taken_in_short_turns(node: Node, queues: int, messages:
             node.publish(b"x", 0x1000 + 0x100 * number)
         assert queue.length == messages
     node.rest(1)
-    dirty = node.storage.surroundings.dirty
+    dirty = node.storage.indexes.dirty
     node.storage.checkpointer.request()
     turns = 0
     while dirty:

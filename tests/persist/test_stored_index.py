@@ -98,7 +98,7 @@ def test_a_queue_that_is_deleted_in_turns_has_its_files_until_they_are_over(
     node.flush()
     node.checkpoint()
     node.flush()
-    unloaded = [s for s in node.queues[ORDERS].segments.values() if s.columns is None]
+    unloaded = [s for s in node.queues[ORDERS].entries.segments.values() if s.columns is None]
     assert len(unloaded) > 1
     for segment in unloaded:
         segment.has_shared = True

@@ -17,8 +17,8 @@ from warren.core.backing.stream_log import CHUNKS_MAX, StreamLog
 from warren.core.backing.stream_store import MemoryStreamStore
 from warren.core.messages.message import Envelope
 from warren.persist.format import SEGMENT_ENTRIES
+from warren.persist.index_entries import LOADED_MAX
 from warren.persist.queue_index import QueueIndex
-from warren.persist.stream_reading import LOADED_MAX
 
 STREAM = 0x500
 ENVELOPE = Envelope("", "key", b"header", False, 0, None)
@@ -187,18 +187,20 @@ def test_bodies_and_most_of_the_index_leave_memory(node: Node) -> None:
     node.checkpoint()
     index = log._store
     assert isinstance(index, QueueIndex)
-    in_memory = [number for number, one in index.segments.items() if one.columns is not None]
+    in_memory = [
+        number for number, one in index.entries.segments.items() if one.columns is not None
+    ]
     # The last one, and what is near the beginning, where the first reader is expected.
     assert in_memory == [0, 1, 5]
     assert not index._unwritten
     assert len(read_all(log, at_once=64)) == count
-    assert len(index._loaded or ()) <= LOADED_MAX
+    assert len(index.entries._loaded or ()) <= LOADED_MAX
 
 
 def test_readers_all_over_a_stream_keep_few_segments(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("warren.persist.stream_reading.LOADED_MAX", 2)
+    monkeypatch.setattr("warren.persist.index_entries.LOADED_MAX", 2)
     log = open_stream(node)
     count = fill_segments(node, log, 5)
     node.checkpoint()
@@ -206,7 +208,9 @@ def test_readers_all_over_a_stream_keep_few_segments(
         assert log.read(start, 1)[0][0].body == b"%d" % start
     index = log._store
     assert isinstance(index, QueueIndex)
-    in_memory = [number for number, one in index.segments.items() if one.columns is not None]
+    in_memory = [
+        number for number, one in index.entries.segments.items() if one.columns is not None
+    ]
     assert len(in_memory) <= 3, in_memory
 
 

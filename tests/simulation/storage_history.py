@@ -50,7 +50,8 @@ from warren.persist.format import (  # noqa: E402
 )
 from warren.persist.queue_index import QueueIndex  # noqa: E402
 from warren.persist.recovery import Recovery  # noqa: E402
-from warren.persist.storage import Storage, StorageSizes, empty_transient  # noqa: E402
+from warren.persist.storage import NodeCalls, Storage, empty_transient  # noqa: E402
+from warren.persist.store_context import StorageSizes, StoreContext  # noqa: E402
 
 DIRECTORY = Path("/store")
 NODE_ID = b"0123456789abcdef"
@@ -235,20 +236,18 @@ class History:
         recovery = self.recover(self.disk)
         clock = ManualClock(start=1000.0 + life)
         jobs = Jobs()
-        storage = Storage(
-            self.disk,
-            DIRECTORY,
-            NODE_ID,
-            recovery,
+        context = StoreContext(
+            filesystem=self.disk,
+            directory=DIRECTORY,
+            node_id=NODE_ID,
             clock=clock,
             run_journal=jobs.lane("journal"),
             run_transient=jobs.lane("transient"),
             run_background=jobs.lane("background"),
             call_on_loop=jobs.call_on_loop,
-            definitions=lambda: None,
-            deleted_queues=self.deleted_queues(),
             limits=LIMITS,
         )
+        storage = Storage.start(context, recovery, NodeCalls(), self.deleted_queues())
         pager = Pager(clock, lambda: 0.1, worth_paging=4)
         node = Node(storage, clock, jobs, pager)
         for queue_id in self.defined:
@@ -631,10 +630,12 @@ class History:
             node.jobs.run_all()
         assert node.storage.persistent.live_bytes == 0
         files = self.disk.files()
-        segments = [segment for index in node.indexes for segment in index.segments.values()]
+        segments = [
+            segment for index in node.indexes for segment in index.entries.segments.values()
+        ]
         # The segment a queue is at keeps its file: an entry and a removal for each message, and
         # a frame in which hardly anything stands for each start.
-        paths = {segment.path(segment.index.directory): segment.written for segment in segments}
+        paths = {segment.path(segment.owner.directory): segment.written for segment in segments}
         for path, written in paths.items():
             most = SEGMENT_HEADER_BYTES + (written + LIVES) * INDEX_BYTES_A_MESSAGE
             assert files.get(path, 0) <= most, f"S12: {path}, {written} messages: {files}"
@@ -649,8 +650,8 @@ def verify_accounts(storage: Storage, indexes: list[QueueIndex], *, deleted: boo
         octets: Counter[int] = Counter()
         references: Counter[int] = Counter()
         for index in indexes:
-            for segment in index.segments.values():
-                columns = index._columns(segment)
+            for segment in index.entries.segments.values():
+                columns = index.entries.columns(segment)
                 for place, length in zip(columns.places, columns.lengths, strict=True):
                     if not place or (place >> 63) != (store is storage.transient):
                         continue

@@ -21,7 +21,8 @@ from warren.core.messages.message import Envelope, Message
 from warren.persist import journal
 from warren.persist.deleted_queues import no_notes
 from warren.persist.recovery import Recovery
-from warren.persist.storage import Storage, empty_transient
+from warren.persist.storage import NodeCalls, Storage, empty_transient
+from warren.persist.store_context import StoreContext
 
 QUEUE = 0x100
 WINDOW = 1000
@@ -77,20 +78,18 @@ class History:
         clock = ManualClock(start=1000.0 + life)
         self.jobs = Jobs()
         self.clock = clock
-        storage = Storage(
-            self.disk,
-            DIRECTORY,
-            NODE_ID,
-            recovery,
+        context = StoreContext(
+            filesystem=self.disk,
+            directory=DIRECTORY,
+            node_id=NODE_ID,
             clock=clock,
             run_journal=self.jobs.lane("journal"),
             run_transient=self.jobs.lane("transient"),
             run_background=self.jobs.lane("background"),
             call_on_loop=self.jobs.call_on_loop,
-            definitions=lambda: None,
-            deleted_queues=no_notes(),
             limits=LIMITS,
         )
+        storage = Storage.start(context, recovery, NodeCalls(), no_notes())
         pager = Pager(clock, lambda: 0.1, worth_paging=4)
 
         def level(number: int) -> BackingQueue:

@@ -18,7 +18,8 @@ from warren.persist.filesystem import RealFileSystem
 from warren.persist.metadata import LmdbMetadataStore
 from warren.persist.queue_index import QueueIndex
 from warren.persist.recovery import STORE_DIRECTORY, Recovery
-from warren.persist.storage import Storage, StorageSizes, empty_transient
+from warren.persist.storage import NodeCalls, Storage, empty_transient
+from warren.persist.store_context import StorageSizes, StoreContext
 
 LIMITS = StorageSizes(file_bytes_max=65536, checkpoint_bytes=1 << 40, combine_bytes_min=1000)
 
@@ -61,19 +62,18 @@ class StoredNode:
         empty_transient(filesystem, store)
         recovery = Recovery(filesystem, store, node_id, report=lambda progress: None)
         recovery.run()
-        self.storage = Storage(
-            filesystem,
-            store,
-            node_id,
-            recovery,
+        context = StoreContext(
+            filesystem=filesystem,
+            directory=store,
+            node_id=node_id,
             clock=self.clock,
             run_journal=lambda job: job(),
             run_transient=lambda job: job(),
             run_background=lambda job: job(),
             call_on_loop=lambda callback: callback(),
-            definitions=lambda: None,
             limits=LIMITS,
         )
+        self.storage = Storage.start(context, recovery, NodeCalls())
         self.queues = {at: self.storage.open(at, durable=True) for at in NAMES}
         self.storage.settle_unclaimed((), lambda queue_id: True)
         self.positions = {at: queue.first_position() for at, queue in self.queues.items()}

@@ -19,7 +19,8 @@ from warren.persist.format import FILE_HEADER_BYTES
 from warren.persist.group_commit import PendingCommit
 from warren.persist.queue_index import QueueIndex
 from warren.persist.recovery import Recovery
-from warren.persist.storage import Storage, StorageSizes, empty_transient
+from warren.persist.storage import NodeCalls, Storage, empty_transient
+from warren.persist.store_context import StorageSizes, StoreContext
 
 STORE = Path("/data/store")
 
@@ -70,20 +71,22 @@ class Node:
         self.noted: list[Puts] = []
         deleted_queues = DeletedQueues(self._note)
         deleted_queues.noted.update(deleted)
-        self.storage = Storage(
-            disk,
-            STORE,
-            NODE_ID,
-            recovery,
-            deleted_queues=deleted_queues,
+        context = StoreContext(
+            filesystem=disk,
+            directory=STORE,
+            node_id=NODE_ID,
             clock=self.clock,
             run_journal=self.jobs.lane("journal"),
             run_transient=self.jobs.lane("transient"),
             run_background=self.jobs.lane("background"),
             call_on_loop=self.jobs.call_on_loop,
-            definitions=lambda: self.definitions,
-            on_flow=self.flow.append,
             limits=limits,
+        )
+        self.storage = Storage.start(
+            context,
+            recovery,
+            NodeCalls(definitions=lambda: self.definitions, on_flow=self.flow.append),
+            deleted_queues,
         )
         self.memory_ratio = 0.0
         self.pager = Pager(self.clock, lambda: self.memory_ratio)

@@ -51,7 +51,7 @@ class Owner:
         self.unused: list[str] = []
 
     @property
-    def burials(self) -> DeadLetters:
+    def burials(self) -> DeadLetters[Queue]:
         return self
 
     def bury(self, queue: Queue, messages: Sequence[Message], reason: DeathReason) -> None:
