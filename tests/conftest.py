@@ -54,9 +54,8 @@ PROCESSES_MAX = 8
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Three for two cores: about half of the tests wait, and leave theirs to the others."""
-    cores = os.cpu_count() or 1
-    return min(cores + (cores + 1) // 2, PROCESSES_MAX)
+    """Two for each core: about half of the tests wait, and leave theirs to the others."""
+    return min(2 * (os.cpu_count() or 1), PROCESSES_MAX)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SparkTogether | None:

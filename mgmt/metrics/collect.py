@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from warren import __version__
 from warren.amqp.channel import Channel
 from warren.core.messages.message_stats import NOTHING, MessageStats
+from warren.core.queues.deduplicating_queue import DeduplicatingQueue
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_type import QueueType
 from warren.core.vhosts.node_counts import Death
@@ -114,6 +115,20 @@ class Collector:
                 if per_object:
                     rows.append((labels({"vhost": vhost.name, "exchange": name}), (len(queue),)))
         return Rows(families.DELAYED, rows if per_object else [("", (total,))])
+
+    def deduplicated_group(self, *, per_object: bool) -> Rows:
+        """Of the queues that take each message id once and are led here."""
+        rows: list[tuple[str, Values]] = [
+            (_queue_labels((vhost, queue)), (queue.duplicates,))
+            for vhost, queue in self._queues()
+            if isinstance(queue, DeduplicatingQueue)
+        ]
+        total = sum([count for _, (count,) in rows])
+        return Rows(families.DEDUPLICATED, rows if per_object else [("", (total,))])
+
+    def trace_group(self) -> Rows:
+        """Of the traces of this node."""
+        return Rows(families.TRACES, [("", families.traces(self._managed))])
 
     def _persister(self) -> Values:
         storage = self._managed.storage
@@ -402,6 +417,8 @@ async def exposed(managed: ManagedNode, *, per_object: bool) -> AsyncIterator[by
         *collector.federation_groups(),
         *collector.blocked_groups(),
         collector.delayed_group(per_object=per_object),
+        collector.deduplicated_group(per_object=per_object),
+        collector.trace_group(),
     ]
     async for piece in written(own, OWN_PREFIX):
         yield piece

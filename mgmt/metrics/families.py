@@ -57,6 +57,30 @@ SHOVEL_MESSAGES = (
 
 DELAYED = (_gauge("messages_delayed", "Messages that wait in delayed exchanges"),)
 
+DEDUPLICATED = (
+    _counter("messages_deduplicated_total", "Messages dropped because their id had come before"),
+)
+
+TRACES = (
+    _counter("trace_records_total", "Records of lives of messages that were kept"),
+    _counter("trace_records_lost_total", "Records that were not kept"),
+    _counter("trace_messages_passed_over_total", "Messages selected while too many were followed"),
+    _counter("trace_messages_nameless_total", "Messages selected that have no id"),
+    _gauge("trace_messages_followed", "Messages that are followed"),
+)
+
+
+def traces(managed: ManagedNode) -> Values:
+    counts = managed.node.tracer.counts
+    return (
+        counts.recorded,
+        counts.lost,
+        counts.passed_over,
+        counts.nameless,
+        counts.followed,
+    )
+
+
 FEDERATION_LINKS = (
     _gauge("federation_links", "Federation links that run here, by what they are for and state"),
 )

@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 import pika
 import pytest
 from api_client import ApiClient
+from broker_channel import open_channel
 from scrape_broker import scrape
 
 from warren import Broker
@@ -51,6 +52,26 @@ def test_totals_are_those_of_the_broker(broker: Broker) -> None:
     after = scrape(broker)
     assert after[f"rabbitmq_global_messages_received_total{protocol}"] == 6, "counters never fall"
     assert after["rabbitmq_connections_closed_total"] == 1
+
+
+def test_duplicates_and_traces_are_counted(broker: Broker) -> None:
+    window = {"x-message-deduplication-window": 10}
+    ApiClient(broker).put("/parameters/trace/%2F/all", {"value": {"queue": "^once"}})
+    with open_channel(broker) as channel:
+        channel.queue_declare("once", arguments=window)
+        channel.confirm_delivery()
+        for message_id in ("a", "b", "a", "a"):
+            properties = pika.BasicProperties(message_id=message_id)
+            channel.basic_publish("", "once", b"x", properties)
+        channel.basic_publish("", "once", b"nameless")
+        values = scrape(broker)
+        assert values["warren_messages_deduplicated_total"] == 2
+        assert values["warren_trace_messages_followed"] == 2
+        assert values["warren_trace_messages_nameless_total"] == 1
+        each = scrape(broker, "/metrics/per-object")
+        assert each['warren_messages_deduplicated_total{vhost="/",queue="once"}'] == 2
+        while not values["warren_trace_records_total"] >= 6:
+            values = scrape(broker)
 
 
 def test_shovels_are_counted_by_state_and_with_what_they_moved(broker: Broker) -> None:
