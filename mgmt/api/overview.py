@@ -149,9 +149,10 @@ def _add_node(row: dict[str, Any], other: dict[str, Any]) -> None:
 def _shown(request: ApiRequest) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Message stats, churn and lengths: the node's for a monitor, else of one's virtual hosts."""
     statistics = request.managed.statistics
-    lengths = stats_json.times(request, "lengths")
-    passed = stats_json.times(request, "msg_rates") or lengths
-    churned = stats_json.times(request, "node_stats") or passed
+    kinds = ("lengths", "msg_rates", "node_stats")
+    lengths, passed, churned = stats_json.times_of_kinds(request, *kinds)
+    passed = passed or lengths
+    churned = churned or passed
     offset_s = stats_json.wall_offset_s(request)
     current = statistics.node_figures()
     rates = statistics.node_rates(current)

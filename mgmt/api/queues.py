@@ -74,8 +74,11 @@ class QueueRows:
         self._request = request
         self._node = request.node
         self._statistics: Statistics = request.managed.statistics
-        self._lengths = stats_json.times(request, "lengths") if with_samples else []
-        self._rates = stats_json.times(request, "msg_rates") if with_samples else []
+        self._lengths: list[float] = []
+        self._rates: list[float] = []
+        if with_samples:
+            kinds = ("lengths", "msg_rates")
+            self._lengths, self._rates = stats_json.times_of_kinds(request, *kinds)
 
     def row(self, listed: ListedQueue) -> Row:
         """Everything of a list."""

@@ -58,8 +58,15 @@ def times(request: ApiRequest, kind: str) -> list[float]:
 
     Raises `BadRequest`.
     """
-    asked = window(request, kind)
-    return [] if asked is None else request.managed.statistics.times(asked)
+    return times_of_kinds(request, kind)[0]
+
+
+def times_of_kinds(request: ApiRequest, *kinds: str) -> list[list[float]]:
+    """When samples are asked for, for each kind, as seen from one moment: kinds that are asked for
+    alike have the same times. Raises `BadRequest`."""
+    statistics, now = request.managed.statistics, request.node.clock.now()
+    windows = [window(request, kind) for kind in kinds]
+    return [[] if asked is None else statistics.times(asked, now) for asked in windows]
 
 
 class Shown:

@@ -44,9 +44,8 @@ class VhostRows:
         self._request = request
         self._statistics = request.managed.statistics
         self._offset_s = stats_json.wall_offset_s(request)
-        self._lengths = stats_json.times(request, "lengths")
-        self._rates = stats_json.times(request, "msg_rates")
-        self._octets = stats_json.times(request, "data_rates")
+        kinds = ("lengths", "msg_rates", "data_rates")
+        self._lengths, self._rates, self._octets = stats_json.times_of_kinds(request, *kinds)
 
     def row(self, listed: ListedVhost) -> Row:
         vhost, record = listed

@@ -349,9 +349,9 @@ class Statistics:
     def node_samples(self, times: Sequence[float]) -> list[Sample]:
         return self._history.at(times)
 
-    def times(self, window: Window) -> list[float]:
-        """The times that a window means now, newest first."""
-        return window.times(self._node.clock.now(), self.wall_offset_s)
+    def times(self, window: Window, now: float) -> list[float]:
+        """The times that a window means at this time of the node's clock, newest first."""
+        return window.times(now, self.wall_offset_s)
 
     async def _add_up(self, vhost: VirtualHost) -> Figures:
         total = _VhostTotal(vhost)

@@ -14,6 +14,7 @@ from api_client import ApiClient
 
 from warren import Broker
 from warren.mgmt.statistics import sampler
+from warren.mgmt.statistics.sampler import Statistics
 from warren.mgmt.statistics.track import Track
 
 PATIENCE_S = 60.0
@@ -152,6 +153,24 @@ def test_samples_are_made_for_the_rows_that_are_shown_alone(
     assert len(page["items"]) == len(made) == 7
     for list_of_all in ("/connections", "/channels", "/exchanges", "/vhosts"):
         assert ApiClient(broker).get(f"{list_of_all}?page=1&{RANGES}&sort=name")[0] == 200
+
+
+def test_all_charts_of_an_answer_are_of_one_moment(
+    broker: Broker, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel.queue_declare("q")
+    asked: list[float] = []
+    times = Statistics.times
+
+    def noted(statistics: Statistics, window: Any, now: float) -> list[float]:
+        asked.append(now)
+        return times(statistics, window, now)
+
+    monkeypatch.setattr(Statistics, "times", noted)
+    for path, kinds in (("/queues", 2), ("/vhosts", 3), ("/overview", 3)):
+        asked.clear()
+        assert ApiClient(broker).get(f"{path}?{RANGES}")[0] == 200
+        assert (len(asked), len(set(asked))) == (kinds, 1)
 
 
 def test_users_see_charts_of_their_own_virtual_hosts(broker: Broker, channel: Any) -> None:
