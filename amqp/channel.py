@@ -52,6 +52,7 @@ from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
 from warren.core.queues.consumers import Blocked, ConsumedQueue
 from warren.core.queues.queue import Queue
+from warren.core.scheduling.turns import Unfinished
 from warren.core.scheduling.waiting import Event, Waiting, outliving, run
 from warren.core.vhosts.topology_access import Asking
 
@@ -340,7 +341,7 @@ class Channel:
             queues = route.queues
             if queues is None or envelope.copies:
                 queues = routes.queues_for(route, envelope)
-        except BrokerError:
+        except (BrokerError, Unfinished):
             return ()
         return queues
 
@@ -356,10 +357,25 @@ class Channel:
 
     def publish(self, method: bytes, header: bytes, body: bytes) -> None:
         """A publish: the whole method frame, the payload of the content header, and the body."""
-        routes = self.connection.routes
-        assert routes is not None
         if len(body) > self._size_max:
             raise self._too_large(len(body))
+        try:
+            route, queues, envelope = self._addressed(method, header)
+        except Unfinished:
+            publishing = self._publish_in_turns(method, header, body)
+            self.connection.go_through(publishing, self, PUBLISH_IDS)
+            return
+        self.hand_over(route, queues, envelope, body)
+
+    async def _publish_in_turns(self, method: bytes, header: bytes, body: bytes) -> None:
+        turns = self.connection.node.turns
+        addressed = await turns.answer(lambda: self._addressed(method, header))
+        self.hand_over(*addressed, body)
+
+    def _addressed(self, method: bytes, header: bytes) -> tuple[Route, tuple[Queue, ...], Envelope]:
+        """Where a publish goes. Raises `Unfinished` if finding that takes more than a turn."""
+        routes = self.connection.routes
+        assert routes is not None
         route = routes.route(method)
         replies = self.reply_consumer
         address = replies.address_octets if replies is not None else None
@@ -367,7 +383,7 @@ class Channel:
         queues = route.queues
         if queues is None or envelope.copies:
             queues = routes.queues_for(route, envelope)
-        self.hand_over(route, queues, envelope, body)
+        return route, queues, envelope
 
     def hand_over(
         self, route: Route, queues: tuple[Queue, ...], envelope: Envelope, body: bytes
@@ -575,9 +591,11 @@ class Channel:
         """Make messages outstanding again, after a rollback."""
         if not unacked:
             return
-        merged = {**self.unacked, **unacked}
-        self.unacked = {tag: merged[tag] for tag in sorted(merged)}
-        self._lowest_unacked = min(self.unacked, default=self._lowest_unacked)
+        merged = unacked | self.unacked
+        tags = list(merged)
+        ordered = sorted(tags)
+        self.unacked = merged if tags == ordered else {tag: merged[tag] for tag in ordered}
+        self._lowest_unacked = ordered[0]
 
     def settle(self, messages: list[Message], verdict: Verdict) -> None:
         """Carry out a verdict on messages that are no longer outstanding here."""

@@ -31,6 +31,7 @@ from warren.core.access.quotas import VhostQuotas
 from warren.core.errors import BrokerError
 from warren.core.messages.message import Envelope
 from warren.core.messages.stock import Stock
+from warren.core.scheduling.turns import Unfinished
 
 if TYPE_CHECKING:
     from warren.amqp.channel import Channel
@@ -225,8 +226,8 @@ def _recognise(
     if route is None:
         try:
             route = connection.routes.resolve(method)
-        except BrokerError:
-            # It is raised once more where it is answered.
+        except (BrokerError, Unfinished):
+            # It is raised once more where it is answered, or waited for.
             return None
     if (
         not route.queues

@@ -147,7 +147,8 @@ class Transaction:
 
     def rollback(self) -> None:
         """Forget the publishes; what was judged is outstanding again."""
-        self._publishes.clear()
+        publishes, self._publishes = self._publishes, []
+        self._channel.connection.node.turns.let_go(publishes)
         verdicts, self._verdicts = self._verdicts, deque()
         judged: dict[int, Message] = {}
         for unacked, _ in verdicts:

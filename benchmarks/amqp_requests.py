@@ -99,5 +99,6 @@ def exchange_delete(exchange: str) -> bytes:
 
 TX_SELECT = method(90, 10)
 TX_COMMIT = method(90, 20)
+TX_ROLLBACK = method(90, 30)
 CHANNEL_CLOSE = method(20, 40, struct.pack(">H", 200) + short_string("") + bytes(4))
 CHANNEL_CLOSE_OK = (20, 41)

@@ -19,6 +19,7 @@ from amqp_requests import (
     EXCLUSIVE,
     NOWAIT,
     TX_COMMIT,
+    TX_ROLLBACK,
     TX_SELECT,
     ack,
     bind,
@@ -180,6 +181,35 @@ def headers_2000(stage: Stage) -> Work:
     )
 
 
+@scenario
+def topic_patterns(stage: Stage) -> Work:
+    """20 publishes to a topic exchange with 1,000 patterns that keys fit in very many ways."""
+    client = stage.client()
+    chance = random.Random(1)
+    patterns = (".".join(["#", *chance.choices("a*", k=100)]) for _ in range(1000))
+    client.carry_out(exchange_declare("topics", "topic") + queue_declare("q"))
+    client.carry_out(b"".join([bind("q", "topics", pattern) for pattern in patterns]))
+    keys = (".".join(chance.choices("ab", k=120)) for _ in range(20))
+    return request(client, [publish("topics", key, b"x") for key in keys])
+
+
+@scenario
+def dead_letters_to_20000(stage: Stage) -> Work:
+    """Two messages rejected into a dead letter exchange with 20,000 queues."""
+    client = stage.client()
+    names = declare_many(client)
+    client.carry_out(exchange_declare("fanout", "fanout"))
+    client.carry_out(b"".join([bind(name, "fanout") for name in names]))
+    client.carry_out(queue_declare("old", {"x-dead-letter-exchange": "fanout"}))
+    take(client, "old", 2)
+
+    def work() -> None:
+        client.carry_out(nack(2, requeue=False, multiple=True))
+        stage.wait_for_ready(names[-1], 2)
+
+    return work
+
+
 # Policies
 
 
@@ -292,6 +322,28 @@ def commit_acks(stage: Stage) -> Work:
     receive(client, "q", 100_000)
     client.carry_out(b"".join(ack(tag) for tag in range(1, 100_001)))
     return lambda: client.call(TX_COMMIT, 90, 21)
+
+
+@scenario
+def rollback_publishes(stage: Stage) -> Work:
+    """A tx.rollback of 200,000 publishes."""
+    client = stage.client()
+    client.carry_out(queue_declare("q"))
+    client.call(TX_SELECT, 90, 11)
+    client.publish(publish("", "q", b"x"), 200_000)
+    return lambda: client.call(TX_ROLLBACK, 90, 31)
+
+
+@scenario
+def rollback_acks(stage: Stage) -> Work:
+    """A tx.rollback of 100,000 acknowledgements."""
+    client = stage.client()
+    client.carry_out(queue_declare("q"))
+    client.publish(publish("", "q", b"x"), 100_000)
+    client.call(TX_SELECT, 90, 11)
+    receive(client, "q", 100_000)
+    client.carry_out(b"".join(ack(tag) for tag in range(1, 100_001)))
+    return lambda: client.call(TX_ROLLBACK, 90, 31)
 
 
 @scenario

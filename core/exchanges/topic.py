@@ -10,16 +10,31 @@ with many `#` cannot make it explode. Each set is worked out when words first le
 until a binding changes: a key costs a look into a table for each of its words, whatever the
 bindings are. All words that no node of a set knows lead to the same place, so what is kept grows
 with the bindings and not with the keys that are published.
+
+Thousands of patterns can be written so that a key is under way in nearly all of their nodes at
+once, and each of its words costs a look at all of these. Sets of more than `WIDE` nodes are
+therefore not kept; the key goes on in a `_Walk`, so many nodes a turn of the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from warren.core.exchanges.binding import Binding
+from warren.core.scheduling.turns import Unfinished
 
 ONE_WORD = "*"
 ANY_WORDS = "#"
+
+WIDE = 256
+"""Nodes of a set from which keys go on in turns. A key has 128 words at most, so a key whose sets
+are smaller costs some milliseconds when it comes first."""
+
+NODES_A_TURN = 5000
+"""Nodes that a walk looks at before others have their turn: about one millisecond."""
+
+WALKS_MAX = 32
+"""Walks that are kept, of the keys that were asked for last."""
 
 KEPT_MAX = 1_000_000
 """Sets, nodes and bindings that are kept of what words lead to; beyond that it begins anew."""
@@ -83,7 +98,49 @@ class Reached:
         self.after: dict[str, Reached] = {}
         self.after_others: Reached | None = None
         self.after_any: Reached | None = None
-        self.bindings = tuple([binding for node in nodes for binding in node.bindings])
+        self.bindings = _bindings_of(nodes)
+
+
+class _Wide(Exception):
+    """A word leads to a set of nodes that is too large to be kept."""
+
+
+class _Walk:
+    """The way of one key through sets of any size. `bindings` are those it fits, once found."""
+
+    __slots__ = ("_following", "_found", "_next_node", "_next_word", "_nodes", "_words", "bindings")
+
+    def __init__(self, start: Sequence[_Node], words: Sequence[str]) -> None:
+        self.bindings: tuple[Binding, ...] | None = None
+        self._words = words
+        self._next_word = 0
+        self._nodes = start
+        self._next_node = 0
+        self._following: dict[_Node, None] = {}
+        self._found: list[Binding] = []
+
+    def go_on(self) -> None:
+        """Look at `NODES_A_TURN` nodes more."""
+        left = NODES_A_TURN
+        while left > 0 and self.bindings is None:
+            nodes = self._nodes[self._next_node : self._next_node + left]
+            left -= len(nodes) + 1
+            self._next_node += len(nodes)
+            if self._next_word < len(self._words):
+                _step(nodes, self._words[self._next_word], self._following)
+            else:
+                self._found += _bindings_of(nodes)
+            if self._next_node >= len(self._nodes):
+                self._end_of_set()
+
+    def _end_of_set(self) -> None:
+        if self._next_word == len(self._words):
+            self.bindings = tuple(self._found)
+            return
+        self._next_word += 1
+        self._nodes = list(self._following)
+        self._next_node = 0
+        self._following = {}
 
 
 class TopicTrie:
@@ -94,21 +151,23 @@ class TopicTrie:
         self._start: Reached | None = None
         self._reached: dict[tuple[_Node, ...], Reached] = {}
         self._kept = 0
+        # By routing key; the one that was asked for last is the last.
+        self._walks: dict[str, _Walk] = {}
 
     def __bool__(self) -> bool:
         return not self._root.is_empty()
 
     def add(self, binding: Binding) -> None:
-        self._forget()
+        self._change()
         node = self._root
-        for word in words_of(binding.routing_key):
+        for word in pattern_of(binding.routing_key):
             node = node.grow(word)
         node.bindings[binding] = None
 
     def remove(self, binding: Binding) -> None:
         """Forget a binding, and the nodes that lead to no other. Nothing happens without it."""
-        self._forget()
-        words = words_of(binding.routing_key)
+        self._change()
+        words = pattern_of(binding.routing_key)
         path = [self._root]
         for word in words:
             child = path[-1].child(word)
@@ -125,16 +184,32 @@ class TopicTrie:
         """The bindings whose pattern the routing key fits, each once.
 
         Until a binding changes, keys that fit the same patterns in the same way get one tuple.
+        Raises `Unfinished` if it takes more than a turn.
         """
         reached = self._start
         if reached is None:
             reached = self._start = self._begin()
         if routing_key:
-            for word in routing_key.split("."):
-                reached = (
-                    reached.after_any or reached.after.get(word) or self._follow(reached, word)
-                )
+            try:
+                for word in routing_key.split("."):
+                    reached = (
+                        reached.after_any or reached.after.get(word) or self._follow(reached, word)
+                    )
+            except _Wide:
+                return self._walk(routing_key)
         return reached.bindings
+
+    def _walk(self, routing_key: str) -> tuple[Binding, ...]:
+        walk = self._walks.pop(routing_key, None)
+        if walk is None:
+            walk = _Walk(self._begin().nodes, words_of(routing_key))
+            if len(self._walks) == WALKS_MAX:
+                del self._walks[next(iter(self._walks))]
+        self._walks[routing_key] = walk
+        if walk.bindings is None:
+            walk.go_on()
+            raise Unfinished
+        return walk.bindings
 
     def _begin(self) -> Reached:
         nodes: dict[_Node, None] = {}
@@ -146,7 +221,11 @@ class TopicTrie:
         known = any([word in node.words for node in reached.nodes])
         if not known and reached.after_others is not None:
             return reached.after_others
-        following = self._keep(_step(reached.nodes, word))
+        nodes: dict[_Node, None] = {}
+        _step(reached.nodes, word, nodes)
+        if len(nodes) > WIDE:
+            raise _Wide
+        following = self._keep(nodes)
         if known:
             reached.after[word] = following
             self._kept += 1
@@ -168,6 +247,11 @@ class TopicTrie:
             self._reached[key] = reached
         return reached
 
+    def _change(self) -> None:
+        """A binding comes or goes."""
+        self._walks.clear()
+        self._forget()
+
     def _forget(self) -> None:
         if self._start is not None or self._reached:
             self._start = None
@@ -180,8 +264,33 @@ def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
-def _step(reached: Iterable[_Node], word: str) -> dict[_Node, None]:
-    following: dict[_Node, None] = {}
+def pattern_of(binding_key: str) -> list[str]:
+    """The words of a binding key, in the one way of many in which wildcards can be written.
+
+    Of wildcards side by side only their numbers matter: `#.*`, `*.#` and `#.*.#` are one or more
+    words. So those of the one kind come first, and several `#` are one.
+    """
+    words: list[str] = []
+    any_words = False
+    for word in words_of(binding_key):
+        if word == ANY_WORDS:
+            any_words = True
+            continue
+        if word != ONE_WORD and any_words:
+            words.append(ANY_WORDS)
+            any_words = False
+        words.append(word)
+    if any_words:
+        words.append(ANY_WORDS)
+    return words
+
+
+def _bindings_of(nodes: Iterable[_Node]) -> tuple[Binding, ...]:
+    return tuple([binding for node in nodes for binding in node.bindings])
+
+
+def _step(reached: Iterable[_Node], word: str, following: dict[_Node, None]) -> None:
+    """Add the nodes to which a word leads from these."""
     for node in reached:
         if node.loops:
             _reach(node, following)
@@ -190,7 +299,6 @@ def _step(reached: Iterable[_Node], word: str) -> dict[_Node, None]:
             _reach(child, following)
         if node.one_word is not None:
             _reach(node.one_word, following)
-    return following
 
 
 def _reach(node: _Node, reached: dict[_Node, None]) -> None:

@@ -9,7 +9,7 @@ redelivered. The new queues may be at other nodes, and mirrored; the rule is the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from warren.core.messages.message import Envelope
@@ -24,6 +24,9 @@ AGAIN_S = 1.0
 
 PUBLISH_US = 5
 """What a publish costs, as `core/scheduling/turns.py` counts it."""
+
+QUEUES_AT_ONCE = 200
+"""A message for more queues is published in turns."""
 
 
 class Successor(Protocol):
@@ -96,6 +99,8 @@ class Succession:
         self._turns = turns
         self._queue_named = queue_named
         self._unsafe: dict[int, _Publish] = {}
+        # What is published in later turns, in order, and what is tried again.
+        self._unsent: deque[_Publish] = deque()
         self._later: list[_Publish] = []
         self._last_number = 0
         self._ended = False
@@ -105,11 +110,16 @@ class Succession:
 
     def __len__(self) -> int:
         """Publishes that are not safe yet."""
-        return len(self._unsafe)
+        return len(self._unsafe) + len(self._unsent)
+
+    @property
+    def unsent(self) -> bool:
+        """Whether a message for many queues is not published to all of them yet."""
+        return bool(self._unsent)
 
     def publish(
         self,
-        queues: Iterable[Successor],
+        queues: Collection[Successor],
         envelope: Envelope,
         body: bytes,
         done: Callable[[], None],
@@ -124,15 +134,21 @@ class Succession:
         `done` if a queue was deleted before it had the message.
         """
         move = _Move(done, missed)
-        for queue in queues:
-            move.unsafe += 1
-            self._publish(_Publish(move, queue.name, envelope, body), queue)
+        move.unsafe += len(queues)
+        if len(queues) > QUEUES_AT_ONCE or self._unsent:
+            if not self._unsent:
+                self._turns.soon(self._send_some)
+            self._unsent += [_Publish(move, queue.name, envelope, body) for queue in queues]
+        else:
+            for queue in queues:
+                self._publish(_Publish(move, queue.name, envelope, body), queue)
         self._one_is_safe(move)
 
     def end(self) -> None:
         """The queues are gone: nothing is tried again, and nobody is told any more."""
         self._ended = True
         self._unsafe.clear()
+        self._unsent.clear()
         self._later.clear()
 
     def settle(self, publish_seq: int) -> None:
@@ -159,6 +175,21 @@ class Succession:
         else:
             self._one_is_safe(publish.move)
 
+    def _send_some(self) -> None:
+        while self._unsent and not self._turns.over:
+            self._publish_later(self._unsent.popleft())
+        if self._unsent:
+            self._turns.soon(self._send_some)
+
+    def _publish_later(self, publish: _Publish) -> None:
+        queue = self._queue_named(publish.queue)
+        self._turns.spend(PUBLISH_US)
+        if queue is None:
+            publish.move.miss()
+            self._one_is_safe(publish.move)
+        else:
+            self._publish(publish, queue)
+
     def _refused(self, publish: _Publish, queue: Successor | None) -> None:
         move = publish.move
         if queue is None:
@@ -184,13 +215,7 @@ class Succession:
         for publish in publishes:
             if self._ended:
                 return
-            queue = self._queue_named(publish.queue)
-            if queue is None:
-                publish.move.miss()
-                self._one_is_safe(publish.move)
-            else:
-                self._publish(publish, queue)
-            self._turns.spend(PUBLISH_US)
+            self._publish_later(publish)
             await self._turns.pause()
 
     def _one_is_safe(self, move: _Move) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, TypeVar
 
 from warren.core.ports import Clock
 from warren.core.scheduling.waiting import Awaited
@@ -24,9 +24,15 @@ from warren.core.scheduling.waiting import Awaited
 TURN_US = 1500
 """What one turn may cost. A request and its answer take a few turns, together well below 20 ms."""
 
+Answer = TypeVar("Answer")
+
 LET_GO_AT_ONCE = 500
 LET_GO_US = 2
 """Objects that are freed at once, and what each of them costs."""
+
+
+class Unfinished(Exception):
+    """The answer needs more than a turn. Asked again, the work goes on where it was."""
 
 
 class Turns:
@@ -79,6 +85,15 @@ class Turns:
     def pause(self) -> Pause:
         """`await turns.pause()` goes on at once, or in a later turn if this one is over."""
         return Pause(self)
+
+    async def answer(self, ask: Callable[[], Answer]) -> Answer:
+        """What `ask` returns, in as many turns as it needs (`Unfinished`)."""
+        while True:
+            try:
+                return ask()
+            except Unfinished:
+                self.spend(TURN_US)
+            await self.pause()
 
     def _schedule(self) -> None:
         if not self._scheduled:

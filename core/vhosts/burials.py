@@ -35,7 +35,7 @@ from warren.core.messages.succession import Succession
 from warren.core.ports import Clock, ContentCodec, Timer
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_owner import DeathReason
-from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.turns import TURN_US, Turns, Unfinished
 from warren.core.scheduling.waiting import Event
 from warren.core.vhosts import dead_letter
 from warren.core.vhosts.node_counts import Death, NodeCounts
@@ -238,7 +238,8 @@ class Burials:
             return
         self._burying = True
         try:
-            while self._line and not self._turns.over:
+            # Dead letters to thousands of queues come one after the other.
+            while self._line and not self._turns.over and not self._succession.unsent:
                 self._bury_next()
         finally:
             self._burying = False
@@ -273,7 +274,13 @@ class Burials:
                 # Its store has lost it, and has said so.
                 done()
                 return
-        self._publish(queue, message, dead.reason, done)
+        try:
+            self._publish(queue, message, dead.reason, done)
+        except Unfinished:
+            dead.messages.appendleft(message)
+            if dead.done is None:
+                self._arrived(queue)
+            self._turns.spend(TURN_US)
 
     def _is_stalled(self, queue: Queue) -> bool:
         """Whether too many are on the way; also while others of the queue wait for that."""
@@ -283,6 +290,7 @@ class Burials:
     def _publish(
         self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
     ) -> None:
+        """Raises `Unfinished`, with nothing done, if finding the queues takes more than a turn."""
         if queue.settings.delays is not None:
             self._send_on(queue, queue.settings.delays, message, done)
             return
@@ -378,10 +386,14 @@ class Burials:
             for one in dead:
                 assert one.done is not None
                 for message in one.messages:
-                    if queue.backing.load((message,)):
-                        self._publish(queue, message, one.reason, one.done)
-                    else:
+                    if not queue.backing.load((message,)):
                         one.done()
+                        continue
+                    try:
+                        self._publish(queue, message, one.reason, one.done)
+                    except Unfinished:
+                        self._line.append(_Dead(queue, (message,), one.reason, one.done))
+                        self._go_on_soon()
         self._retrying = False
 
     def _keeper(self, queue: Queue, message: Message) -> Callable[[], None]:

@@ -555,7 +555,10 @@ class VirtualHost:
     # Publishing
 
     def queues_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None:
-        """The queues for this key, or None when the message decides too."""
+        """The queues for this key, or None when the message decides too.
+
+        Raises `Unfinished` if finding them takes more than a turn.
+        """
         routed = route(
             self.exchanges.get,
             exchange,
@@ -570,7 +573,10 @@ class VirtualHost:
     def queues_for(
         self, exchange: Exchange, routing_keys: Sequence[str], header: bytes
     ) -> tuple[Queue, ...]:
-        """The queues for a message with these keys and this content header."""
+        """The queues for a message with these keys and this content header.
+
+        Raises `Unfinished` if finding them takes more than a turn.
+        """
         routed = route(
             self.exchanges.get,
             exchange,
@@ -599,9 +605,13 @@ class VirtualHost:
 
     def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
         """Publish for the broker itself: nobody is asked and nobody is told."""
+        run(self._publish(envelope, body, routing_keys), lambda result: result())
+
+    async def _publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
         exchange = self.exchanges.get(envelope.exchange)
         if exchange is not None:
-            for queue in self.queues_for(exchange, routing_keys, envelope.header):
+            find = partial(self.queues_for, exchange, routing_keys, envelope.header)
+            for queue in await self.turns.answer(find):
                 queue.published += 1
                 queue.publish(envelope, body, None, 0)
 

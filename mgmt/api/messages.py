@@ -102,13 +102,14 @@ async def publish(request: ApiRequest) -> Any:
     try:
         if request.caller.local:
             raise BadRequest("messages are published by a user, not by the command line")
-        route = routes.route_of(arguments)
+        turns = request.node.turns
+        route = await through(turns.answer(lambda: routes.route_of(arguments)))
         envelope = routes.envelope(route, header, None)
     except BrokerError as error:
         raise _as_told(error) from error
     queues = route.queues
     if queues is None or envelope.copies:
-        queues = routes.queues_for(route, envelope)
+        queues = await through(turns.answer(lambda: routes.queues_for(route, envelope)))
     if vhost.quotas is not None:
         try:
             vhost.quotas.take(dict.fromkeys(queues, Stock(1, len(body))))

@@ -203,7 +203,7 @@ class Job:
             self.looked_at += looked.looked_at
             self.matched += len(looked.found)
             if self.plan.dry_run:
-                self._note(looked.found)
+                await self._note(looked.found)
             else:
                 await self._handle(looked.found)
             start = looked.next
@@ -242,12 +242,12 @@ class Job:
 
     # What becomes of them
 
-    def _note(self, found: Sequence[Found]) -> None:
+    async def _note(self, found: Sequence[Found]) -> None:
         """Count for a dry run what would be done."""
         for one in found:
             if self.plan.action is not Action.DELETE:
                 try:
-                    self._find(one.message)
+                    await self._found(one.message)
                 except Stays as stays:
                     self._stays(str(stays))
                     continue
@@ -263,8 +263,9 @@ class Job:
         ways: dict[Place, Target | None] = {}
         for place, message, state in found:
             assert state is MessageState.READY
+            deletes = self.plan.action is Action.DELETE
             try:
-                ways[place] = None if self.plan.action is Action.DELETE else self._find(message)
+                ways[place] = None if deletes else await self._found(message)
             except Stays as stays:
                 self._stays(str(stays))
         if self.plan.action in (Action.COPY, Action.REPLAY):
@@ -281,6 +282,10 @@ class Job:
                     self._delete(message)
                 else:
                     self._move(message, target)
+
+    async def _found(self, message: Message) -> Target:
+        """Where the message goes. Raises `Stays`."""
+        return await through(self._node.turns.answer(lambda: self._find(message)))
 
     def _report(self, message: Message, target: Target | None) -> None:
         """Observers hear what is about to be done with it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from pamqp import commands
 from pipe import Broker, Client, content_header, method_frame
 
 from warren.amqp.publishing import QUEUES_AT_ONCE
 from warren.amqp.settling import SETTLED_AT_ONCE
 from warren.core.definitions.records import ExchangeRecord
+from warren.core.exchanges import topic
+from warren.core.field import Table, long, longstr
 from warren.core.messages.message import Envelope
 from warren.core.scheduling.turns import TURN_US
 from warren.core.vhosts.ending import BINDINGS_AT_ONCE
@@ -246,3 +249,84 @@ def test_policies_reach_exchanges_in_turns(broker: Broker) -> None:
     turns.left_us = TURN_US
     broker.vhost.apply_policies()
     assert turns.left_us < TURN_US - 1000
+
+
+def test_publishes_whose_queues_are_found_in_turns_keep_their_order(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "WIDE", 0)
+    monkeypatch.setattr(topic, "NODES_A_TURN", 1)
+    client.declares("q")
+    for pattern in ("#.a", "a.#", "*.b.#.a"):
+        client.sends(
+            commands.Queue.Bind, queue="q", exchange="amq.topic", routing_key=pattern, nowait=True
+        )
+    for number, key in enumerate(["a", "b.b.a.a", "b.b", "x.b.c.a"]):
+        client.publishes(key, b"topic %d" % number, exchange="amq.topic")
+        client.publishes("q", b"direct %d" % number)
+    broker.settle()
+    client.consumes("q")
+    broker.settle()
+    assert client.receives_bodies() == [
+        b"topic 0",
+        b"direct 0",
+        b"topic 1",
+        b"direct 1",
+        b"direct 2",
+        b"topic 3",
+        b"direct 3",
+    ]
+
+
+@pytest.mark.parametrize("lives", [{}, {"x-message-ttl": long(0)}])
+def test_dead_letters_whose_queues_are_found_in_turns_keep_their_order(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch, lives: Table
+) -> None:
+    monkeypatch.setattr(topic, "WIDE", 0)
+    monkeypatch.setattr(topic, "NODES_A_TURN", 1)
+    client.declares("new")
+    client.sends(
+        commands.Queue.Bind, queue="new", exchange="amq.topic", routing_key="#.a.#", nowait=True
+    )
+    arguments = {
+        "x-dead-letter-exchange": longstr("amq.topic"),
+        "x-dead-letter-routing-key": longstr("b.a.a"),
+        **lives,
+    }
+    client.declares("old", arguments=arguments)
+    bodies = [b"%d" % number for number in range(20)]
+    for body in bodies:
+        client.publishes("old", body)
+    if not lives:
+        client.consumes("old")
+        client.receives_deliveries()
+        client.nacks(len(bodies), multiple=True, requeue=False)
+    broker.settle()
+    client.consumes("new", "n")
+    broker.settle()
+    assert client.receives_bodies() == bodies
+
+
+def test_dead_letters_for_very_many_queues_reach_all_in_order_and_others_come_in_between(
+    broker: Broker, client: Client
+) -> None:
+    count = 5 * QUEUES_AT_ONCE
+    for number in range(count):
+        client.sends(commands.Queue.Declare, queue=f"q{number}", nowait=True)
+        client.sends(commands.Queue.Bind, queue=f"q{number}", exchange="amq.fanout", nowait=True)
+    client.declares("old", arguments={"x-dead-letter-exchange": longstr("amq.fanout")})
+    client.publishes("old", b"1")
+    client.publishes("old", b"2")
+    client.consumes("old")
+    broker.settle()
+    client.receives_deliveries()
+    client.nacks(2, multiple=True, requeue=False)
+    had = [len(broker.queue(f"q{number}")) for number in range(count)]
+    assert 0 in had, "the turn does not hold all of it"
+    client.sends(commands.Queue.Delete, queue=f"q{count - 1}", nowait=True)
+    broker.settle()
+    for number in range(count - 1):
+        client.consumes(f"q{number}", f"{number}")
+        broker.settle()
+        assert client.receives_bodies() == [b"1", b"2"]
+    assert not len(broker.queue("old"))

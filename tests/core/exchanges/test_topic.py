@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from warren.core.exchanges import topic
 from warren.core.exchanges.binding import Binding
-from warren.core.exchanges.topic import TopicTrie, words_of
+from warren.core.exchanges.topic import TopicTrie, pattern_of, words_of
+from warren.core.scheduling.turns import Unfinished
 
 
 def binding(pattern: str, queue: str = "q") -> Binding:
@@ -174,3 +176,81 @@ def test_patterns_of_many_wildcards_do_not_explode() -> None:
     start = time.perf_counter()
     assert len(trie.match(".".join(["a"] * 120 + ["b"]))) == 59
     assert time.perf_counter() - start < 2
+
+
+def in_turns(trie: TopicTrie, routing_key: str) -> tuple[tuple[Binding, ...], int]:
+    """The bindings a key fits, and in how many turns they were found."""
+    turns = 1
+    while True:
+        try:
+            return trie.match(routing_key), turns
+        except Unfinished:
+            turns += 1
+
+
+@given(st.lists(patterns, max_size=12), st.lists(routing_keys, min_size=1, max_size=5))
+def test_it_matches_the_same_a_few_nodes_a_turn(bound: list[str], published: list[str]) -> None:
+    trie = TopicTrie()
+    for pattern in bound:
+        trie.add(binding(pattern))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "WIDE", 1)
+        patch.setattr(topic, "NODES_A_TURN", 2)
+        for routing_key in published:
+            found, _ = in_turns(trie, routing_key)
+            expected = {p for p in bound if fits(words_of(p), words_of(routing_key))}
+            assert sorted([one.routing_key for one in found]) == sorted(expected)
+
+
+def test_a_key_that_is_under_way_in_very_many_nodes_is_matched_in_turns() -> None:
+    trie = TopicTrie()
+    random = Random(1)
+    for _ in range(300):
+        words = [random.choice(["a", "*"]) for _ in range(100)]
+        trie.add(binding(".".join(["#", *words])))
+    looked_at: list[int] = []
+    step = topic._step
+
+    def counted(nodes: list[object], word: str, following: dict[object, None]) -> None:
+        looked_at.append(len(nodes))
+        step(nodes, word, following)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "_step", counted)
+        found, turns = in_turns(trie, ".".join(["a"] * 120))
+    assert len(found) == 300
+    assert sum(looked_at) > 1_000_000
+    assert turns * (topic.NODES_A_TURN + topic.WIDE) > sum(looked_at)
+    # Asked again, nothing is looked at.
+    assert in_turns(trie, ".".join(["a"] * 120)) == (found, 1)
+
+
+def test_a_binding_that_comes_while_a_key_is_under_way_counts() -> None:
+    trie = TopicTrie()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "WIDE", 0)
+        patch.setattr(topic, "NODES_A_TURN", 1)
+        trie.add(binding("#.a"))
+        with pytest.raises(Unfinished):
+            trie.match("a.a")
+        trie.add(binding("a.#"))
+        assert len(in_turns(trie, "a.a")[0]) == 2
+
+
+def test_keys_that_are_not_asked_for_any_more_are_forgotten() -> None:
+    trie = TopicTrie()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic, "WIDE", 0)
+        trie.add(binding("#.a"))
+        for number in range(10 * topic.WALKS_MAX):
+            in_turns(trie, f"{number}.a")
+        assert len(trie._walks) == topic.WALKS_MAX
+
+
+@given(st.lists(st.sampled_from(["*", "#"]), min_size=1, max_size=8))
+def test_wildcards_side_by_side_are_written_in_one_way(wildcards: list[str]) -> None:
+    written = pattern_of(".".join(wildcards))
+    stars = ["*"] * wildcards.count("*")
+    assert written == ([*stars, "#"] if "#" in wildcards else stars)
+    for count in range(10):
+        assert fits(written, ["a"] * count) == fits(wildcards, ["a"] * count)
