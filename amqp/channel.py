@@ -336,14 +336,9 @@ class Channel:
         if routes is None or self.expects is METHOD:
             return ()
         try:
-            route = routes.route(self._method)
-            envelope = routes.envelope(route, header, b"")
-            queues = route.queues
-            if queues is None or envelope.copies:
-                queues = routes.queues_for(route, envelope)
+            return routes.addressed(routes.route(self._method), header, b"")[0]
         except (BrokerError, Unfinished):
             return ()
-        return queues
 
     def _unexpected_content(self) -> UnexpectedFrame:
         if self.expects is METHOD:
@@ -360,12 +355,12 @@ class Channel:
         if len(body) > self._size_max:
             raise self._too_large(len(body))
         try:
-            route, queues, envelope = self._addressed(method, header)
+            addressed = self._addressed(method, header)
         except Unfinished:
             publishing = self._publish_in_turns(method, header, body)
             self.connection.go_through(publishing, self, PUBLISH_IDS)
-            return
-        self.hand_over(route, queues, envelope, body)
+        else:
+            self.hand_over(*addressed, body)
 
     async def _publish_in_turns(self, method: bytes, header: bytes, body: bytes) -> None:
         turns = self.connection.node.turns
@@ -374,16 +369,11 @@ class Channel:
 
     def _addressed(self, method: bytes, header: bytes) -> tuple[Route, tuple[Queue, ...], Envelope]:
         """Where a publish goes. Raises `Unfinished` if finding that takes more than a turn."""
-        routes = self.connection.routes
+        routes, replies = self.connection.routes, self.reply_consumer
         assert routes is not None
         route = routes.route(method)
-        replies = self.reply_consumer
         address = replies.address_octets if replies is not None else None
-        envelope = routes.envelope(route, header, address)
-        queues = route.queues
-        if queues is None or envelope.copies:
-            queues = routes.queues_for(route, envelope)
-        return route, queues, envelope
+        return route, *routes.addressed(route, header, address)
 
     def hand_over(
         self, route: Route, queues: tuple[Queue, ...], envelope: Envelope, body: bytes
@@ -398,8 +388,9 @@ class Channel:
         route.exchange.published_in += 1
         if route.is_observed:
             routes.vhost.observation.published(self.traced_as(), envelope, body, queues)
-        if route.is_reply or envelope.copies:
-            self._reply(route, envelope, body)
+        if (route.is_reply or envelope.copies) and not route.exchange_name:
+            # Direct replies go to channels, by way of the default exchange alone.
+            self.vhost.reply(envelope, body, (route.routing_key, *envelope.copies))
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
             return
@@ -443,29 +434,20 @@ class Channel:
         self.vhost.observation.unroutable(envelope, route.mandatory)
         if route.mandatory:
             self.returned += 1
-            self._return(envelope, body)
+            method = make(
+                commands.Basic.Return,
+                reply_code=NO_ROUTE,
+                reply_text="NO_ROUTE",
+                exchange=envelope.exchange,
+                routing_key=envelope.routing_key,
+            )
+            self.write_content(method, envelope, body)
         else:
             self.dropped += 1
 
-    def _reply(self, route: Route, envelope: Envelope, body: bytes) -> None:
-        """Direct replies go to channels, by way of the default exchange alone."""
-        if not route.exchange_name:
-            self.vhost.reply(envelope, body, (route.routing_key, *envelope.copies))
-
-    def _return(self, envelope: Envelope, body: bytes) -> None:
-        method = make(
-            commands.Basic.Return,
-            reply_code=NO_ROUTE,
-            reply_text="NO_ROUTE",
-            exchange=envelope.exchange,
-            routing_key=envelope.routing_key,
-        )
-        self.write_content(method, envelope, body)
-
     def write_content(self, method: Method, envelope: Envelope, body: bytes) -> None:
         """Write a method that carries content."""
-        connection = self.connection
-        payload = encode_method(method)
+        connection, payload = self.connection, encode_method(method)
         connection.output += delivery_frames(
             self.number, payload, envelope.header, body, connection.frame_max
         )

@@ -131,7 +131,8 @@ class PublishRoutes:
     def route(self, method: bytes) -> Route:
         """The route of a basic.publish, given as its whole frame.
 
-        Raises what the client is to be told: no permission, no such exchange.
+        Raises what the client is to be told: no permission, no such exchange; and `Unfinished` if
+        finding the queues takes more than a turn.
         """
         return self.known().get(method) or self.resolve(method)
 
@@ -161,10 +162,18 @@ class PublishRoutes:
             facts = properties.scan(header)
         return self._with_facts(route, header, facts)
 
-    def queues_for(self, route: Route, envelope: Envelope) -> tuple[Queue, ...]:
-        """The queues for a publish whose queues do not follow from its routing key alone."""
+    def addressed(
+        self, route: Route, header: bytes, reply_address: bytes | None
+    ) -> tuple[tuple[Queue, ...], Envelope]:
+        """The queues for a publish, and its envelope (`envelope`).
+
+        Raises `Unfinished` if finding the queues takes more than a turn.
+        """
+        envelope = self.envelope(route, header, reply_address)
+        if route.queues is not None and not envelope.copies:
+            return route.queues, envelope
         keys = (route.routing_key, *envelope.copies)
-        return self.vhost.queues_for(route.exchange, keys, envelope.header)
+        return self.vhost.queues_for(route.exchange, keys, envelope.header), envelope
 
     def route_of(self, arguments: bytes) -> Route:
         """The route for the argument octets of a basic.publish; it is not kept."""

@@ -12,6 +12,7 @@ from warren.core.field import Field, Table, cut_to_short_string, longstr, signed
 from warren.core.messages.message import Envelope
 from warren.core.messages.message_observer import MessageObserver, TracedClient, TracedQueue
 from warren.core.ports import ContentCodec
+from warren.core.scheduling.waiting import Waiting, run
 
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
@@ -21,7 +22,9 @@ class Publisher(Protocol):
 
     name: str
 
-    def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None: ...
+    def publish(
+        self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]
+    ) -> Waiting[None]: ...
 
 
 class Firehose(MessageObserver):
@@ -77,7 +80,8 @@ class Firehose(MessageObserver):
         header = self._codec.content_header(len(body), headers)
         routing_key = cut_to_short_string(routing_key)
         envelope = Envelope(TRACE_EXCHANGE, routing_key, header, False, 0, None)
-        self._vhost.publish(envelope, body, (routing_key,))
+        copying = self._vhost.publish(envelope, body, (routing_key,))
+        run(copying, lambda result: result())
 
 
 def _signed(properties: Table) -> Table:

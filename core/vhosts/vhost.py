@@ -51,7 +51,7 @@ from warren.core.exchanges.exchange import (
     make_exchange,
 )
 from warren.core.exchanges.removal import Removal
-from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route
+from warren.core.exchanges.routing import DEFAULT_EXCHANGE, route
 from warren.core.field import KIND_NAMES, Table, from_plain, to_plain, to_text
 from warren.core.log_line import log_event
 from warren.core.messages.firehose import TRACE_EXCHANGE
@@ -555,10 +555,7 @@ class VirtualHost:
     # Publishing
 
     def queues_by_key(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...] | None:
-        """The queues for this key, or None when the message decides too.
-
-        Raises `Unfinished` if finding them takes more than a turn.
-        """
+        """The queues for this key, or None if the message decides too. Raises `Unfinished`."""
         routed = route(
             self.exchanges.get,
             exchange,
@@ -567,16 +564,13 @@ class VirtualHost:
             lambda name: None,
             self._is_addressable,
         )
-        self._count_routing(routed)
+        self.turns.spend(routed.cost_us)
         return self._queues(routed.queues) if routed.by_key_only else None
 
     def queues_for(
         self, exchange: Exchange, routing_keys: Sequence[str], header: bytes
     ) -> tuple[Queue, ...]:
-        """The queues for a message with these keys and this content header.
-
-        Raises `Unfinished` if finding them takes more than a turn.
-        """
+        """The queues for a message with these keys and this header. Raises `Unfinished`."""
         routed = route(
             self.exchanges.get,
             exchange,
@@ -585,7 +579,7 @@ class VirtualHost:
             lambda name: self.codec.property_text(header, name),
             self._is_addressable,
         )
-        self._count_routing(routed)
+        self.turns.spend(routed.cost_us)
         return self._queues(routed.queues)
 
     def _is_addressable(self, name: str) -> bool:
@@ -593,21 +587,14 @@ class VirtualHost:
         queue = self.queues.get(name)
         return queue is not None and queue.settings.delays is None
 
-    def _count_routing(self, routed: Routed) -> None:
-        if routed.cost_us:
-            self.turns.spend(routed.cost_us)
-
     def reply(self, envelope: Envelope, body: bytes, routing_keys: Iterable[str]) -> None:
         """Hand a message for the default exchange to the waiting channels its keys name."""
         for key in routing_keys:
             if key.startswith(REPLY_TO_PREFIX):
                 self._replies.deliver(key, envelope, body)
 
-    def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
-        """Publish for the broker itself: nobody is asked and nobody is told."""
-        run(self._publish(envelope, body, routing_keys), lambda result: result())
-
-    async def _publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
+    async def publish(self, envelope: Envelope, body: bytes, routing_keys: Sequence[str]) -> None:
+        """Publish for the broker itself: no permission is needed, and nobody is told."""
         exchange = self.exchanges.get(envelope.exchange)
         if exchange is not None:
             find = partial(self.queues_for, exchange, routing_keys, envelope.header)

@@ -279,7 +279,7 @@ async def aliveness(request: ApiRequest) -> Any:
     await taken(lambda: _declare(vhost))
     header = request.node.codec.content_header(len(ALIVENESS_BODY), {})
     envelope = Envelope("", name, header, False, 0, None)
-    vhost.publish(envelope, ALIVENESS_BODY, (name,))
+    await through(vhost.publish(envelope, ALIVENESS_BODY, (name,)))
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
     message, _, _ = await through(vhost.queue(name).get_one(True, client))
     if message is None:

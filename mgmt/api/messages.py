@@ -102,14 +102,13 @@ async def publish(request: ApiRequest) -> Any:
     try:
         if request.caller.local:
             raise BadRequest("messages are published by a user, not by the command line")
-        turns = request.node.turns
-        route = await through(turns.answer(lambda: routes.route_of(arguments)))
-        envelope = routes.envelope(route, header, None)
+        queues, envelope = await through(
+            request.node.turns.answer(
+                lambda: routes.addressed(routes.route_of(arguments), header, None)
+            )
+        )
     except BrokerError as error:
         raise _as_told(error) from error
-    queues = route.queues
-    if queues is None or envelope.copies:
-        queues = await through(turns.answer(lambda: routes.queues_for(route, envelope)))
     if vhost.quotas is not None:
         try:
             vhost.quotas.take(dict.fromkeys(queues, Stock(1, len(body))))

@@ -21,6 +21,7 @@ from warren.core.field import Table, long, longstr
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.queue import Queue
+from warren.core.scheduling.waiting import run
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.statistics import figures
 
@@ -46,7 +47,10 @@ class Simulation:
     def publish(self, count: int) -> None:
         header = struct.pack(">HHQH", 60, 0, 1, 0)
         for _ in range(count):
-            self.vhost.publish(Envelope("", "q", header, False, 0, None), b"x", ("q",))
+            run(
+                self.vhost.publish(Envelope("", "q", header, False, 0, None), b"x", ("q",)),
+                lambda result: result(),
+            )
 
     def taken(self, count: int) -> list[Message]:
         got = [self.queue.get(False, CLIENT) for _ in range(count)]

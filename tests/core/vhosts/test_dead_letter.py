@@ -18,6 +18,7 @@ from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
 from warren.core.queues.queue import Queue
 from warren.core.queues.queue_arguments import QueueSettings
+from warren.core.scheduling.waiting import run
 from warren.core.vhosts.dead_letter import carbon_copies, dead_lettered, goes_in_circles
 from warren.core.vhosts.vhost import VirtualHost
 
@@ -166,7 +167,10 @@ def dying(to: str, **arguments: Field) -> dict[str, Field]:
 
 def publish(vhost: VirtualHost, queue: str, body: bytes = b"x") -> None:
     header = struct.pack(">HHQH", 60, 0, len(body), 0)
-    vhost.publish(Envelope("", queue, header, False, 0, None), body, (queue,))
+    run(
+        vhost.publish(Envelope("", queue, header, False, 0, None), body, (queue,)),
+        lambda result: result(),
+    )
 
 
 class TestInAVirtualHost:

@@ -24,6 +24,7 @@ from warren.core.ports import Write
 from warren.core.queues.consumers import Consumer
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import TURN_US
+from warren.core.scheduling.waiting import run
 from warren.core.vhosts.burials import BURIAL_US
 from warren.core.vhosts.vhost import PREDECLARED, VirtualHost
 
@@ -89,7 +90,10 @@ def bind(
 
 def publish(vhost: VirtualHost, exchange: str, key: str, body: bytes = b"x") -> None:
     header = struct.pack(">HHQH", 60, 0, len(body), 0)
-    vhost.publish(Envelope(exchange, key, header, False, 0, None), body, (key,))
+    run(
+        vhost.publish(Envelope(exchange, key, header, False, 0, None), body, (key,)),
+        lambda result: result(),
+    )
 
 
 def names(vhost: VirtualHost) -> set[str]:
