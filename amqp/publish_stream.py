@@ -3,7 +3,9 @@
 A publish is three frames: the method, the content header, the body. Where all of it is in the
 buffer, and nothing about it is unusual, it is recognised by its octets, without decoding a method:
 
-- the octets of the method frame name the route, which was found when they came first;
+- the octets of the method frame name the route, which was found when they came first; one that
+  differs from the last one in its routing key alone goes the same way if it leads to the same
+  queues, so keys of a topic exchange may all be different;
 - the content header is stepped through once, for what publishing has to know of it; one that is
   the same as the last one, in all octets that decide this, is not stepped through again;
 - then the body is cut out, and the publish is gathered with those before it.
@@ -21,7 +23,8 @@ BCC, user ids, expirations and direct replies; tracing and alarms.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from warren.amqp.frames import FRAME_END, HEADER, METHOD, OVERHEAD
@@ -31,6 +34,7 @@ from warren.core.access.quotas import VhostQuotas
 from warren.core.errors import BrokerError
 from warren.core.messages.message import Envelope
 from warren.core.messages.stock import Stock
+from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Unfinished
 
 if TYPE_CHECKING:
@@ -55,6 +59,9 @@ PUBLISH_MIN = 40
 
 _METHOD_HEAD = struct.Struct(">BHII")
 """Type, channel, payload size; class and method."""
+
+_EXCHANGE_AT = 13
+"""Where the exchange stands in the method frame of a publish."""
 
 _CONTENT_HEAD = struct.Struct(">BHIIQH")
 """Type, channel, payload size; class and weight, body size, the first flags word."""
@@ -92,40 +99,40 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
     frame_room = connection.frame_max - OVERHEAD
     channel: Channel | None = None
     route: Route | None = None
+    like: _Like | None = None
     envelopes: list[Envelope] = []
     bodies: list[bytes] = []
     start, deciding = _NOTHING_BEGINS_SO, b""
     to_body, persistent, priority = 0, False, 0
     while True:
-        recognised = _recognise(connection, data, pos, end, known)
-        if recognised is None:
-            break
-        method, its_channel, its_route = recognised
-        if quotas is not None and not _has_room(quotas, its_route, end - pos):
-            break
-        if (
-            channel is not its_channel
-            or route is None
-            or (
-                route.queues is not its_route.queues
-                and (route.exchange, route.queues) != (its_route.exchange, its_route.queues)
+        another = like.key_of(data, pos, end) if like is not None else None
+        if another is not None:
+            assert channel is not None and route is not None
+            method, routing_key = another
+            address = method[_EXCHANGE_AT:-2]
+        else:
+            recognised = _recognise(connection, data, pos, end, known)
+            if recognised is None:
+                break
+            method, its_channel, its_route = recognised
+            if quotas is not None and not _has_room(quotas, its_route, end - pos):
+                break
+            if channel is not its_channel or not _same_way(route, its_route):
+                if bodies:
+                    assert channel is not None and route is not None
+                    if not _hand_over(channel, route, envelopes, bodies):
+                        return pos
+                    envelopes, bodies = [], []
+                channel = its_channel
+                number, body_heads = channel.number, channel.body_heads
+                body_max = min(frame_room, channel.body_size_max)
+                room = 1 if channel.transaction is not None else _room(its_route)
+            route = its_route
+            exchange_name, routing_key = route.exchange_name, route.routing_key
+            address = route.address
+            like = (
+                _Like(method, route.by_key, route.queues) if route.by_key and not quotas else None
             )
-        ):
-            if bodies:
-                assert channel is not None and route is not None
-                if not _hand_over(channel, route, envelopes, bodies):
-                    return pos
-                envelopes, bodies = [], []
-            channel = its_channel
-            number, body_heads = channel.number, channel.body_heads
-            body_max = min(frame_room, channel.body_size_max)
-            room = 1 if channel.transaction is not None else _room(its_route)
-        route = its_route
-        exchange_name, routing_key, address = (
-            route.exchange_name,
-            route.routing_key,
-            route.address,
-        )
         header_at = len(method)
         last_header = b""
         while data.startswith(method, pos):
@@ -237,6 +244,73 @@ def _recognise(
     ):
         return None
     return method, channel, route
+
+
+def _same_way(route: Route | None, other: Route) -> bool:
+    """Whether publishes of both routes may be handed over together."""
+    return route is not None and (
+        route.queues is other.queues
+        or (route.exchange, route.queues) == (other.exchange, other.queues)
+    )
+
+
+class _Like:
+    """Method frames like one, but for the routing key, if they lead to the same queues."""
+
+    __slots__ = (
+        "_before_key",
+        "_by_key",
+        "_channel",
+        "_fixed",
+        "_key_at",
+        "_queues",
+        "_tail",
+        "_unpack",
+    )
+
+    def __init__(
+        self,
+        method: bytes,
+        by_key: Callable[[str], tuple[Queue, ...] | None],
+        queues: tuple[Queue, ...] | None,
+    ) -> None:
+        key_octets_at = _EXCHANGE_AT + 1 + method[_EXCHANGE_AT]
+        self._by_key = by_key
+        self._queues = queues
+        self._unpack = _until_key(method[_EXCHANGE_AT])
+        self._channel, size, self._before_key, key_octets = self._unpack(method)
+        self._fixed = size - key_octets
+        self._key_at = key_octets_at + 1
+        self._tail = method[-2:]
+
+    def key_of(self, data: bytes, pos: int, end: int) -> tuple[bytes, str] | None:
+        """The method frame there, and its routing key."""
+        if end - pos < PUBLISH_MIN + self._fixed:
+            return None
+        channel, size, before_key, key_octets = self._unpack(data, pos)
+        stop = pos + size + OVERHEAD
+        if (
+            before_key != self._before_key
+            or size - key_octets != self._fixed
+            or channel != self._channel
+            or stop > end
+        ):
+            return None
+        method = data[pos:stop]
+        if not method.endswith(self._tail):
+            return None
+        try:
+            routing_key = method[self._key_at : -2].decode()
+            return (method, routing_key) if self._by_key(routing_key) is self._queues else None
+        except (UnicodeDecodeError, Unfinished):
+            return None
+
+
+@cache
+def _until_key(exchange_octets: int) -> Callable[..., tuple[bytes, int, bytes, int]]:
+    """Unpacks a method frame up to the routing key, into type and channel, size, class to exchange,
+    and octets of the key."""
+    return struct.Struct(f">3sI{7 + exchange_octets}sB").unpack_from
 
 
 def _hand_over(

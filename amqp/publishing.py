@@ -67,7 +67,9 @@ class Route(Struct, frozen=True, eq=False):
     `queues` is None when more than the routing key decides, and every message is routed for
     itself. `is_reply`: it leads to a consumer of amq.rabbitmq.reply-to. `address` is what stands in
     methods for exchange and routing key. `is_observed`: somebody may want to hear of what goes this
-    way.
+    way. `by_key` are the queues for another routing key of the same exchange, where nothing else
+    depends on the key; only of topic exchanges, whose keys may all differ. It may raise
+    `Unfinished`.
     """
 
     exchange: Exchange
@@ -78,20 +80,22 @@ class Route(Struct, frozen=True, eq=False):
     is_reply: bool
     address: bytes
     is_observed: bool
+    by_key: Callable[[str], tuple[Queue, ...] | None] | None
 
 
 class _Source(Struct, frozen=True, eq=False):
     """An exchange to which the user may publish, as a connection named it.
 
-    `clean`: the connection named it as it is. `by_key`: each routing key needs a permission of its
-    own. `queues` are those for a routing key.
+    `clean`: the connection named it as it is. `checks_keys`: each routing key needs a permission of
+    its own. `queues` are those for a routing key. `has_many_keys`: nothing but these depends on it.
     """
 
     exchange: Exchange
     name: str
     clean: bool
-    by_key: bool
+    checks_keys: bool
     queues: Callable[[str], tuple[Queue, ...] | None]
+    has_many_keys: bool
 
 
 class PublishRoutes:
@@ -193,7 +197,7 @@ class PublishRoutes:
             raise Unsupported("immediate=true")
         source = self._sources.get(arguments[3:at]) or self._source(arguments[3:at])
         exchange, name = source.exchange, source.name
-        if source.by_key:
+        if source.checks_keys:
             self._node.access.check_topic(self._user, self.vhost.name, name, routing_key, "write")
         queues = source.queues(routing_key)
         is_reply = not name and routing_key.startswith(REPLY_TO_PREFIX)
@@ -201,7 +205,10 @@ class PublishRoutes:
         address = arguments[2:end] if source.clean else b""
         mandatory = bool(bits & _MANDATORY)
         is_observed = self.vhost.observation.is_needed and self._is_observed(queues)
-        return Route(exchange, name, routing_key, mandatory, queues, is_reply, address, is_observed)
+        by_key = source.queues if source.has_many_keys else None
+        return Route(
+            exchange, name, routing_key, mandatory, queues, is_reply, address, is_observed, by_key
+        )
 
     def _is_observed(self, queues: tuple[Queue, ...] | None) -> bool:
         """Whether somebody may want to hear of what goes to these queues."""
@@ -226,14 +233,16 @@ class PublishRoutes:
                 f"cannot publish to internal exchange '{name}' in vhost '{vhost.name}'"
             )
         queues: Callable[[str], tuple[Queue, ...] | None] = partial(vhost.queues_by_key, exchange)
-        by_key = False
+        clean = len(name.encode()) == len(octets)
+        checks_keys = has_many_keys = False
         if isinstance(exchange, TopicExchange):
-            by_key = access.has_topic_permission(user, vhost.name, name)
+            checks_keys = access.has_topic_permission(user, vhost.name, name)
+            has_many_keys = clean and not checks_keys
             queues = PatternTargets(exchange, vhost.queues_by_key).queues
         if len(self._sources) >= SOURCES_MAX:
             self._sources.clear()
         source = self._sources[octets] = _Source(
-            exchange, name, len(name.encode()) == len(octets), by_key, queues
+            exchange, name, clean, checks_keys, queues, has_many_keys
         )
         return source
 

@@ -32,6 +32,10 @@ def prepared_client() -> Client:
         client.opens_channel(channel)
     client.declares("q")
     client.declares("full", arguments={})
+    for queue, key in (("q", "orders.#"), ("full", "#.full")):
+        client.sends(
+            commands.Queue.Bind, queue=queue, exchange="amq.topic", routing_key=key, nowait=True
+        )
     client.selects_confirms(2)
     client.sends(commands.Tx.Select, 3)
     client.receives(commands.Tx.SelectOk)
@@ -107,6 +111,13 @@ def run(channel: int, count: int, size: int = 5, key: str = "q") -> bytes:
     """The same publish again and again, with other bodies."""
     return b"".join(
         publish_frames(channel, "", key, bytes((n % 256,)) * size) for n in range(count)
+    )
+
+
+def keys(channel: int, *keys: str, mandatory: bool = False) -> bytes:
+    """Publishes to a topic exchange, with these keys."""
+    return b"".join(
+        publish_frames(channel, "amq.topic", key, b"hello", mandatory=mandatory) for key in keys
     )
 
 
@@ -192,6 +203,14 @@ STREAMS = {
     "close of the connection in a run": run(1, 3)
     + method_frame(0, commands.Connection.Close)
     + run(1, 3),
+    "keys of a topic exchange": keys(1, "orders.1", "orders.22", "orders.3")
+    + keys(2, "orders.4", "orders.5", "nobody", "orders.6.full", "a.full", "orders.7")
+    + keys(3, "orders.8", "orders.9")
+    + method_frame(3, commands.Tx.Commit)
+    + keys(2, "orders.a", mandatory=True)
+    + keys(2, "orders.b", "nobody", "orders.c", "orders", "", mandatory=True)
+    + run(2, 2)
+    + keys(2, "orders.d", "orders.e"),
     "heartbeats in a run": run(2, 2) + Frame(8, 0, b"").octets + run(2, 2),
 }
 
@@ -244,6 +263,22 @@ def test_a_header_that_differs_in_one_bit_from_the_one_before_is_read_for_itself
             assert outcome(of_pieces) == outcome(of_whole), (at, bit)
 
 
+def test_a_method_that_differs_in_one_bit_from_those_before_is_read_for_itself() -> None:
+    before, last = keys(2, "orders.1", "orders.2"), keys(2, "orders.3")
+    method = len(
+        method_frame(2, commands.Basic.Publish, exchange="amq.topic", routing_key="orders.3")
+    )
+    for at in range(method):
+        for bit in range(8):
+            other = bytearray(last)
+            other[at] ^= 1 << bit
+            pieces = [before, bytes(other), last]
+            whole, of_whole = played([b"".join(pieces)])
+            written, of_pieces = played(pieces[:1] + [bytes((octet,)) for octet in other] + [last])
+            assert written == whole, (at, bit)
+            assert outcome(of_pieces) == outcome(of_whole), (at, bit)
+
+
 def test_confirms_of_a_run_are_written_though_the_next_publish_is_not_whole() -> None:
     for missing in range(1, len(run(2, 1))):
         client = prepared_client()
@@ -259,10 +294,20 @@ _sizes = st.sampled_from((0, 1, 4, 5, 5, 5, 100, 4087, 4088, 4089, 8176, 8177, 2
 _publishes = st.builds(
     run, st.sampled_from((1, 2, 3)), st.integers(1, 4), _sizes, st.sampled_from(("q", "full", "no"))
 )
+_keys = st.builds(
+    lambda channel, words, mandatory: keys(channel, *words, mandatory=mandatory),
+    st.sampled_from((1, 2, 3)),
+    st.lists(
+        st.sampled_from(("orders.1", "orders.22", "orders.full", "a.full", "no")),
+        min_size=1,
+        max_size=5,
+    ),
+    st.booleans(),
+)
 _steps = st.one_of(
     _publishes,
     _publishes,
-    _publishes,
+    _keys,
     st.builds(
         lambda channel, tag, multiple: method_frame(
             channel, commands.Basic.Ack, delivery_tag=tag, multiple=multiple
