@@ -55,7 +55,7 @@ class Exchange:
 
     @property
     def match_us(self) -> int:
-        """What looking for `destinations` costs, where that grows with the bindings."""
+        """What the last look for `destinations` has cost, where that grows with the bindings."""
         return 0
 
     every_key: bool = False
@@ -193,8 +193,7 @@ class HeadersExchange(Exchange):
 
     @property
     def match_us(self) -> int:
-        # Every binding is tried.
-        return len(self._bindings) // BINDINGS_PER_US
+        return self._rules.tried // BINDINGS_PER_US
 
     def check_binding(self, binding: Binding) -> None:
         check_x_match(binding.arguments)

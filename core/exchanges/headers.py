@@ -5,11 +5,15 @@ as `x-match` says. Arguments whose name starts with `x-` are no conditions unles
 `-with-x`; `x-match` itself never is. A void argument asks only that the header exist. Numbers are
 equal by value whatever their types, integers and floats alike; values of any other two types are
 never equal, so neither a boolean nor a string equals a number.
+
+Of thousands of bindings only those are tried that a header of the message speaks for. A binding is
+filed under its conditions if any of them is enough, and under one of them if all must hold: the one
+that the fewest others are filed under.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from warren.core.erlang_text import binary_text, field_text
 from warren.core.errors import PreconditionFailed
@@ -48,25 +52,38 @@ def check_x_match(arguments: Table) -> None:
         )
 
 
+FEW = 8
+"""Bindings that are all tried: looking for them by their signs would take longer."""
+
+Sign: TypeAlias = tuple[object, ...]
+"""What a header and the conditions that it may fulfil have in common: the name and the value, or
+the name and the type of a value that is a table or an array; the name alone asks for any value."""
+
+
 class HeadersRule:
     """The conditions of one binding, ready to be tried. Its `x-match` has been checked.
 
-    Without conditions, `all` matches every message and `any` matches none.
+    Without conditions, `all` matches every message and `any` matches none. `signs` are those of its
+    conditions, in their order.
     """
 
-    __slots__ = ("_conditions", "_match_all")
+    __slots__ = ("_conditions", "match_all", "signs")
 
     def __init__(self, arguments: Table) -> None:
         mode = _MODES[arguments.get(X_MATCH, _DEFAULT).value]
-        self._match_all = mode.match_all
+        self.match_all = mode.match_all
         self._conditions = [
             (name, None if field.kind == "V" else _comparable(field))
             for name, field in arguments.items()
             if name != X_MATCH and (mode.with_x or not name.startswith("x-"))
         ]
+        self.signs = [
+            (name,) if wanted is None else _sign(name, arguments[name])
+            for name, wanted in self._conditions
+        ]
 
     def matches(self, headers: Table) -> bool:
-        match_all = self._match_all
+        match_all = self.match_all
         for name, wanted in self._conditions:
             field = headers.get(name)
             holds = field is not None and (wanted is None or _comparable(field) == wanted)
@@ -76,20 +93,73 @@ class HeadersRule:
         return match_all
 
 
+class _Filed(NamedTuple):
+    """A binding's rule, its place in the order of bindings, and the signs it is filed under."""
+
+    rule: HeadersRule
+    number: int
+    signs: list[Sign]
+
+
 class HeadersRules:
-    """The bindings of a headers exchange, each tried in turn."""
+    """The bindings of a headers exchange. `tried` says how many the last `match` has tried."""
 
     def __init__(self) -> None:
-        self._rules: dict[Binding, HeadersRule] = {}
+        self.tried = 0
+        self._filed: dict[Binding, _Filed] = {}
+        self._by_sign: dict[Sign, dict[Binding, None]] = {}
+        # Those without conditions that match every message.
+        self._unconditional: dict[Binding, None] = {}
+        self._last_number = 0
 
     def add(self, binding: Binding) -> None:
-        self._rules[binding] = HeadersRule(binding.arguments)
+        rule = HeadersRule(binding.arguments)
+        signs = list(dict.fromkeys(rule.signs))
+        if rule.match_all and signs:
+            signs = [min(signs, key=self._count)]
+        for sign in signs:
+            self._by_sign.setdefault(sign, {})[binding] = None
+        if rule.match_all and not signs:
+            self._unconditional[binding] = None
+        self._last_number += 1
+        self._filed[binding] = _Filed(rule, self._last_number, signs)
 
     def remove(self, binding: Binding) -> None:
-        self._rules.pop(binding, None)
+        filed = self._filed.pop(binding, None)
+        if filed is None:
+            return
+        self._unconditional.pop(binding, None)
+        for sign in filed.signs:
+            bindings = self._by_sign[sign]
+            del bindings[binding]
+            if not bindings:
+                del self._by_sign[sign]
 
     def match(self, headers: Table) -> list[Binding]:
-        return [binding for binding, rule in self._rules.items() if rule.matches(headers)]
+        """The bindings that the headers satisfy, in the order in which they were added."""
+        filed = self._filed
+        if len(filed) <= FEW:
+            self.tried = len(filed)
+            return [binding for binding, one in filed.items() if one.rule.matches(headers)]
+        candidates = dict(self._unconditional)
+        by_sign = self._by_sign
+        for name, field in headers.items():
+            for sign in ((name,), _sign(name, field)):
+                bindings = by_sign.get(sign)
+                if bindings is not None:
+                    candidates.update(bindings)
+        self.tried = len(candidates)
+        found = [binding for binding in candidates if filed[binding].rule.matches(headers)]
+        found.sort(key=lambda binding: filed[binding].number)
+        return found
+
+    def _count(self, sign: Sign) -> int:
+        return len(self._by_sign.get(sign, ()))
+
+
+def _sign(name: str, field: Field) -> Sign:
+    kind, value = _comparable(field)
+    return (name, kind) if kind in "AF" else (name, kind, value)
 
 
 def _comparable(field: Field) -> tuple[str, object]:

@@ -60,7 +60,6 @@ def route(
             queues.update((key, None) for key in routing_keys if queue_exists(key))
             continue
         by_key_only = by_key_only and current.by_key_only
-        cost_us += current.match_us
         found_exchanges: list[str] = []
         matched = False
         for key in routing_keys if current.every_key else routing_keys[:1]:
@@ -70,6 +69,7 @@ def route(
                     queues[binding.destination] = None
                 else:
                     found_exchanges.append(binding.destination)
+            cost_us += current.match_us
         if not matched and current.alternate is not None:
             found_exchanges.append(current.alternate)
         for name in found_exchanges:

@@ -156,3 +156,60 @@ def test_rules_give_the_bindings_that_match_in_the_order_they_were_added() -> No
     rules.remove(bindings[0])
     rules.remove(bindings[0])
     assert rules.match({"k": ONE}) == [bindings[1]]
+
+
+_fields = st.sampled_from(
+    [
+        ONE,
+        VOID,
+        Field("d", 1.0),
+        Field("t", True),
+        longstr("1"),
+        Field("x", b"1"),
+        Field("D", (1, 1)),
+        Field("A", [ONE]),
+        Field("A", []),
+        Field("F", {"k": ONE}),
+    ]
+)
+_tables = st.dictionaries(st.sampled_from(["a", "b", "x-c"]), _fields)
+_arguments = st.builds(
+    lambda word, table: {**mode(word), **table},
+    st.sampled_from(["all", "any", "all-with-x", "any-with-x"]),
+    _tables,
+)
+
+
+@given(
+    st.lists(_arguments, max_size=12), st.sets(st.integers(0, 11)), st.lists(_tables, min_size=1)
+)
+def test_what_is_filed_matches_as_if_every_binding_were_tried(
+    bound: list[Table], removed: set[int], published: list[Table]
+) -> None:
+    rules = HeadersRules()
+    bindings = [Binding("h", "queue", f"{number}", "", table) for number, table in enumerate(bound)]
+    for binding in bindings:
+        rules.add(binding)
+    left = [binding for number, binding in enumerate(bindings) if number not in removed]
+    for binding in bindings:
+        if binding not in left:
+            rules.remove(binding)
+    for headers in published:
+        expected = [one for one in left if HeadersRule(one.arguments).matches(headers)]
+        assert rules.match(headers) == expected
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("warren.core.exchanges.headers.FEW", 0)
+            assert rules.match(headers) == expected
+    for binding in left:
+        rules.remove(binding)
+    assert not rules._by_sign and not rules._filed and not rules._unconditional
+
+
+def test_of_many_bindings_only_those_are_tried_that_a_header_speaks_for() -> None:
+    rules = HeadersRules()
+    for number in range(1000):
+        arguments = {"common": longstr("c"), f"h{number}": longstr("v")}
+        rules.add(Binding("h", "queue", f"{number}", "", arguments))
+    headers = {"common": longstr("c"), "h7": longstr("v")}
+    assert [binding.destination for binding in rules.match(headers)] == ["7"]
+    assert rules.tried <= 2
