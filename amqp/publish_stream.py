@@ -126,7 +126,7 @@ def serve_publishes(connection: Connection, data: bytes, pos: int, end: int) -> 
                 channel = its_channel
                 number, body_heads = channel.number, channel.body_heads
                 body_max = min(frame_room, channel.body_size_max)
-                room = 1 if channel.transaction is not None else _room(its_route)
+                room = _room(its_route)
             route = its_route
             exchange_name, routing_key = route.exchange_name, route.routing_key
             address = route.address
@@ -330,10 +330,17 @@ def _hand_over(
     assert queues
     count = len(bodies)
     shared = len(queues) > 1
+    transaction = channel.transaction
+    if transaction is not None and not route.is_observed:
+        channel.published += count
+        exchange.published_in += count
+        transaction.publish_many(route, queues, envelopes, bodies)
+        return not turns.over
     if (
         count == 1
         or any([queue.one_by_one for queue in queues])
         or (shared and any([envelope.persistent for envelope in envelopes]))
+        or transaction is not None
     ):
         for envelope, body in zip(envelopes, bodies, strict=True):
             channel.hand_over(route, queues, envelope, body)

@@ -7,7 +7,7 @@ There is no rollback across queues. commit-ok waits for every queue to have ever
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from warren.amqp.publishing import QUEUE_US, Route
 from warren.amqp.settling import SETTLED_AT_ONCE, SETTLED_US
 from warren.core.errors import PreconditionFailed
 from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PENDING, REJECTED
+from warren.core.messages.settlement import PENDING, REJECTED, Settlement
 from warren.core.messages.stock import NOTHING, Stock
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.waiting import Until
@@ -28,23 +28,40 @@ PUBLISH_US = 3
 """What handing over a publish costs besides its queues, as `core/scheduling/turns.py` counts it."""
 
 
-class Transaction:
-    """What a channel in tx mode has not committed yet."""
+IN_ONE_CALL_US = 2
+"""The same where many are handed over in one call."""
 
-    __slots__ = ("_channel", "_on_news", "_publishes", "_refused", "_unsafe", "_verdicts")
+AT_ONCE = 256
+"""Publishes that are handed over before it is looked whether the turn is over."""
+
+
+class _Run:
+    """Publishes that go the same way, one behind the other. `plain`: none of them expires."""
+
+    __slots__ = ("bodies", "envelopes", "names", "plain", "queues", "route")
+
+    def __init__(self, route: Route, queues: tuple[Queue, ...], plain: bool) -> None:
+        self.route = route
+        self.queues = queues
+        self.names = [queue.name for queue in queues]
+        self.plain = plain
+        self.envelopes: list[Envelope] = []
+        self.bodies: list[bytes] = []
+
+
+class Transaction:
+    """What a channel in tx mode has not committed yet. `published` counts its publishes."""
+
+    __slots__ = ("_channel", "_on_news", "_refused", "_runs", "_unsafe", "_verdicts", "published")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._publishes: list[tuple[Route, Envelope, list[str], bytes]] = []
+        self._runs: list[_Run] = []
+        self.published = 0
         self._verdicts: deque[tuple[dict[int, Message], Verdict]] = deque()
         self._unsafe = 0
         self._refused = False
         self._on_news: Callable[[], None] | None = None
-
-    @property
-    def published(self) -> int:
-        """Publishes that wait for the commit."""
-        return len(self._publishes)
 
     @property
     def judged(self) -> int:
@@ -59,7 +76,33 @@ class Transaction:
     def publish(
         self, route: Route, envelope: Envelope, queues: tuple[Queue, ...], body: bytes
     ) -> None:
-        self._publishes.append((route, envelope, [queue.name for queue in queues], body))
+        run = self._run(route, queues, envelope.expiration_ms is None)
+        run.envelopes.append(envelope)
+        run.bodies.append(body)
+        self.published += 1
+
+    def publish_many(
+        self,
+        route: Route,
+        queues: tuple[Queue, ...],
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+    ) -> None:
+        """`publish` each of these, none of which has an expiration."""
+        run = self._run(route, queues, True)
+        run.envelopes += envelopes
+        run.bodies += bodies
+        self.published += len(bodies)
+
+    def _run(self, route: Route, queues: tuple[Queue, ...], plain: bool) -> _Run:
+        """The run that such a publish joins."""
+        if self._runs:
+            last = self._runs[-1]
+            if last.route is route and last.queues is queues and last.plain is plain:
+                return last
+        run = _Run(route, queues, plain)
+        self._runs.append(run)
+        return run
 
     def judge(self, unacked: dict[int, Message], verdict: Verdict) -> None:
         if self._verdicts and self._verdicts[-1][1] is verdict:
@@ -87,32 +130,30 @@ class Transaction:
             return
         wanted: dict[Queue, Stock] = {}
         queues = self._channel.vhost.queues
-        for _, _, names, body in self._publishes:
-            for queue in [queues[name] for name in names if name in queues]:
-                wanted[queue] = wanted.get(queue, NOTHING).plus(Stock(1, len(body)))
+        for run in self._runs:
+            stock = Stock(len(run.bodies), sum(map(len, run.bodies)))
+            for queue in [queues[name] for name in run.names if name in queues]:
+                wanted[queue] = wanted.get(queue, NOTHING).plus(stock)
         quotas.take(wanted)
 
     async def _hand_over(self) -> None:
         """Publishes first, then verdicts, in turns where they are many."""
         turns = self._channel.connection.node.turns
-        publishes, self._publishes = self._publishes, []
-        for route, envelope, names, body in publishes:
-            turns.spend(PUBLISH_US)
-            if turns.left_us <= 0:
+        runs, self._runs = self._runs, []
+        self.published = 0
+        for run in runs:
+            for at in range(0, len(run.bodies), AT_ONCE):
                 await turns.pause()
-            # The names were found at publish; a queue may be another one of that name by now.
-            queues = self._channel.vhost.queues
-            targets = [queues[name] for name in names if name in queues]
-            route.exchange.published_out += len(targets)
-            for queue in targets:
-                if turns.left_us <= 0:
-                    await turns.pause()
-                current = self._channel.vhost.current(queue) if queue.deleted else queue
-                if current is not None:
-                    turns.spend(QUEUE_US)
-                    self._publish(current, envelope, body)
-            if not targets:
-                self._channel.unroutable(route, envelope, body)
+                envelopes, bodies = run.envelopes[at : at + AT_ONCE], run.bodies[at : at + AT_ONCE]
+                queue = self._taker_of_many(run)
+                if queue is None:
+                    await self._publish_each(run, envelopes, bodies)
+                    continue
+                turns.spend(IN_ONE_CALL_US * len(bodies))
+                run.route.exchange.published_out += len(bodies)
+                queue.published += len(bodies)
+                self._count(queue.publish_many(envelopes, bodies, self, 0))
+            self._let_go(run)
         while self._verdicts:
             # What waits for its verdict is known to be out until then.
             unacked, verdict = self._verdicts[0]
@@ -123,11 +164,44 @@ class Transaction:
             turns.spend(SETTLED_US * len(chosen))
             await turns.pause()
 
-    def _publish(self, queue: Queue, envelope: Envelope, body: bytes) -> None:
-        queue.published += 1
-        answer = queue.publish(envelope, body, self, 0)
-        self._unsafe += answer is PENDING
-        self._refused |= answer is REJECTED
+    def _taker_of_many(self, run: _Run) -> Queue | None:
+        """The one queue that takes many of these in one call, if that is so.
+
+        The names were found at publish; a queue may be another one of that name by now.
+        """
+        if not run.plain or len(run.names) != 1:
+            return None
+        queue = self._channel.vhost.queues.get(run.names[0])
+        return None if queue is None or queue.one_by_one else queue
+
+    async def _publish_each(
+        self, run: _Run, envelopes: Sequence[Envelope], bodies: Sequence[bytes]
+    ) -> None:
+        turns, vhost = self._channel.connection.node.turns, self._channel.vhost
+        for envelope, body in zip(envelopes, bodies, strict=True):
+            turns.spend(PUBLISH_US)
+            await turns.pause()
+            targets = [vhost.queues[name] for name in run.names if name in vhost.queues]
+            run.route.exchange.published_out += len(targets)
+            for queue in targets:
+                await turns.pause()
+                current = vhost.current(queue) if queue.deleted else queue
+                if current is not None:
+                    turns.spend(QUEUE_US)
+                    current.published += 1
+                    self._count((current.publish(envelope, body, self, 0),))
+            if not targets:
+                self._channel.unroutable(run.route, envelope, body)
+
+    def _count(self, answers: Sequence[Settlement]) -> None:
+        self._unsafe += answers.count(PENDING)
+        self._refused |= REJECTED in answers
+
+    def _let_go(self, run: _Run) -> None:
+        """Free its messages in turns, as far as nobody else has them."""
+        turns = self._channel.connection.node.turns
+        turns.let_go(run.envelopes)
+        turns.let_go(run.bodies)
 
     def then(self, callback: Callable[[], None]) -> None:
         """`Awaited`: call back when everything is safe, or something refused."""
@@ -147,8 +221,10 @@ class Transaction:
 
     def rollback(self) -> None:
         """Forget the publishes; what was judged is outstanding again."""
-        publishes, self._publishes = self._publishes, []
-        self._channel.connection.node.turns.let_go(publishes)
+        runs, self._runs = self._runs, []
+        self.published = 0
+        for run in runs:
+            self._let_go(run)
         verdicts, self._verdicts = self._verdicts, deque()
         judged: dict[int, Message] = {}
         for unacked, _ in verdicts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pamqp import commands
-from pipe import Broker, Client
+from pipe import Broker, Client, publish_frames
 from stores import SlowQueues
 
 from warren.core.field import Field, longstr
@@ -218,3 +218,48 @@ class TestOnASlowDisk:
         assert client.pipe.reading
         client.receives_nothing()
         client.opens_channel(1)
+
+
+def test_messages_that_came_together_are_committed_in_order_whatever_way_they_go(
+    client: Client,
+) -> None:
+    client.declares("limited", arguments={"x-max-length": Field("l", 1000)})
+    client.sends(commands.Queue.Bind, queue="q", exchange="amq.fanout", nowait=True)
+    client.sends(commands.Queue.Bind, queue="limited", exchange="amq.fanout", nowait=True)
+    octets, both = b"", []
+    for number in range(900):
+        body = b"%d" % number
+        if number % 300 < 200:
+            octets += publish_frames(1, "", "q", body)
+        elif number % 10 == 0:
+            octets += publish_frames(1, "", "q", body, expiration="100000")
+        else:
+            octets += publish_frames(1, "amq.fanout", "", body)
+            both.append(body)
+    client.sends_octets(octets)
+    client.broker.settle()
+    channel = client.connection.channels[1]
+    assert channel.transaction is not None and channel.transaction.published == 900
+    assert client.counts("q", 2) == (0, 0)
+    commits(client)
+    assert channel.transaction.published == 0
+    client.consumes("q", "c", 2, no_ack=True)
+    assert client.receives_bodies() == [b"%d" % number for number in range(900)]
+    client.consumes("limited", "l", 2, no_ack=True)
+    assert client.receives_bodies() == both
+
+
+def test_a_queue_that_is_deleted_before_the_commit_gets_nothing_and_one_of_its_name_does(
+    client: Client,
+) -> None:
+    client.declares("gone")
+    client.publishes("q", b"1")
+    client.publishes("gone", b"2", mandatory=True)
+    client.publishes("q", b"3")
+    client.sends(commands.Queue.Delete, 2, queue="gone", nowait=True)
+    client.sends(commands.Queue.Delete, 2, queue="q", nowait=True)
+    client.declares("q", 2)
+    client.sends(commands.Tx.Commit)
+    assert client.receives_content(commands.Basic.Return).body == b"2"
+    client.receives(commands.Tx.CommitOk)
+    assert client.counts("q", 2) == (2, 0)
