@@ -970,7 +970,9 @@ WEIGHTS = (30, 8, 4, 6, 1.5, 14, 6, 8, 0.3, 0.3, 1, 0.5, 1.2, 1, 0.7, 0.7)
 @contextmanager
 def watching_hand_outs(history: History) -> Iterator[None]:
     fetched, publish_delivered = LeaderLevel._fetched, LeaderLevel.publish_delivered
+    publish_many_delivered = LeaderLevel.publish_many_delivered
     publish, put_back = LeaderLevel.publish, LeaderLevel._put_back
+    publish_many = LeaderLevel.publish_many
 
     def watched_fetched(level: LeaderLevel, messages: Iterable[Message]) -> None:
         fetched(level, messages)
@@ -985,6 +987,21 @@ def watching_hand_outs(history: History) -> Iterator[None]:
         history.taken_out([message])
         return message
 
+    def watched_many_delivered(level: LeaderLevel, *arguments: Any) -> list[Message]:
+        messages = publish_many_delivered(level, *arguments)
+        if level._journal.again:
+            for message in messages:
+                history.sent_again(message.body)
+        history.handed_out(level._journal._effects, messages)  # type: ignore[attr-defined]
+        history.taken_out(messages)
+        return messages
+
+    def watched_many(level: LeaderLevel, envelopes: Any, bodies: Any, *more: Any) -> None:
+        if level._journal.again:
+            for body in bodies:
+                history.sent_again(body)
+        publish_many(level, envelopes, bodies, *more)
+
     def watched_publish(level: LeaderLevel, envelope: Any, body: bytes, *more: Any) -> None:
         if level._journal.again:
             history.sent_again(body)
@@ -998,6 +1015,8 @@ def watching_hand_outs(history: History) -> Iterator[None]:
     LeaderLevel._put_back = watched_put_back  # type: ignore[method-assign]
     LeaderLevel._fetched = watched_fetched  # type: ignore[method-assign]
     LeaderLevel.publish_delivered = watched_delivered  # type: ignore[method-assign]
+    LeaderLevel.publish_many_delivered = watched_many_delivered  # type: ignore[method-assign]
+    LeaderLevel.publish_many = watched_many  # type: ignore[method-assign]
     LeaderLevel.publish = watched_publish  # type: ignore[method-assign]
     try:
         yield
@@ -1006,6 +1025,8 @@ def watching_hand_outs(history: History) -> Iterator[None]:
         LeaderLevel._put_back = put_back  # type: ignore[method-assign]
         LeaderLevel._fetched = fetched  # type: ignore[method-assign]
         LeaderLevel.publish_delivered = publish_delivered  # type: ignore[method-assign]
+        LeaderLevel.publish_many_delivered = publish_many_delivered  # type: ignore[method-assign]
+        LeaderLevel.publish_many = publish_many  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -1013,6 +1034,7 @@ def watching_queues_without_mirrors(history: History) -> Iterator[None]:
     """What they hand out before they have mirrors counts, too."""
     fetch, fetch_many = MemoryQueue.fetch, MemoryQueue.fetch_many
     publish_delivered = MemoryQueue.publish_delivered
+    publish_many_delivered = MemoryQueue.publish_many_delivered
 
     def note(backing: MemoryQueue, messages: Iterable[Message]) -> None:
         for name in history.cluster.alive:
@@ -1038,15 +1060,22 @@ def watching_queues_without_mirrors(history: History) -> Iterator[None]:
         note(backing, [message])
         return message
 
+    def watched_many_delivered(backing: MemoryQueue, *arguments: Any) -> list[Message]:
+        messages = publish_many_delivered(backing, *arguments)
+        note(backing, messages)
+        return messages
+
     MemoryQueue.fetch = watched_fetch  # type: ignore[method-assign]
     MemoryQueue.fetch_many = watched_fetch_many  # type: ignore[method-assign]
     MemoryQueue.publish_delivered = watched_delivered  # type: ignore[method-assign]
+    MemoryQueue.publish_many_delivered = watched_many_delivered  # type: ignore[method-assign]
     try:
         yield
     finally:
         MemoryQueue.fetch = fetch  # type: ignore[method-assign]
         MemoryQueue.fetch_many = fetch_many  # type: ignore[method-assign]
         MemoryQueue.publish_delivered = publish_delivered  # type: ignore[method-assign]
+        MemoryQueue.publish_many_delivered = publish_many_delivered  # type: ignore[method-assign]
 
 
 @contextmanager
