@@ -10,6 +10,7 @@ import pytest
 from api_client import ApiClient
 
 from warren import Broker
+from warren.core.exchanges import topic
 from warren.core.messages.message import Envelope, Message
 from warren.mgmt.api import messages
 from warren.mgmt.http import slices
@@ -118,3 +119,19 @@ def test_a_count_that_is_no_number_of_messages_is_refused(broker: Broker) -> Non
     for count in ("9" * 5000, "x", -1, 1.5, True):
         assert api.post("/queues/%2F/q/get", {**GET, "count": count})[0] == 400
     assert api.post("/queues/%2F/q/get", {**GET, "count": "3"}) == (200, [])
+
+
+def test_a_publish_whose_queues_are_found_in_turns_is_routed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "WIDE", 0)
+    monkeypatch.setattr(topic, "NODES_A_TURN", 1)
+    api = ApiClient(broker)
+    api.put("/queues/%2F/q")
+    for pattern in ("#.a", "b.#.a"):
+        api.post("/bindings/%2F/e/amq.topic/q/q", {"routing_key": pattern})
+    for key, routed in (("b.c.a", True), ("a.b", False)):
+        message = {"routing_key": key, "payload": "x", "payload_encoding": "string"}
+        answer = api.post("/exchanges/%2F/amq.topic/publish", {"properties": {}, **message})
+        assert answer == (200, {"routed": routed})
+    assert api.get("/queues/%2F/q")[1]["messages"] == 1

@@ -12,6 +12,7 @@ from api_client import EVERYTHING, ApiClient, reason
 from message_jobs import NUMBERS, begin, bodies, do, fill, over
 
 from warren import Broker
+from warren.core.exchanges import topic
 from warren.mgmt.messages import job as jobs
 
 
@@ -99,6 +100,20 @@ def test_an_exchange_gets_what_it_can_route(broker: Broker, api: ApiClient, chan
     job = do(broker, api, "move", to_exchange="amq.direct", routing_key="none")
     assert job["left"] == [{"reason": "no queue takes it", "messages": 10}]
     assert bodies(api) == NUMBERS[2:]
+
+
+def test_an_exchange_whose_bindings_are_found_in_turns_gets_all_in_order(
+    broker: Broker, api: ApiClient, channel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "WIDE", 0)
+    monkeypatch.setattr(topic, "NODES_A_TURN", 1)
+    fill(channel)
+    fill(channel, "target", [])
+    for pattern in ("#.a", "b.#.a"):
+        channel.queue_bind("target", "amq.topic", pattern)
+    job = do(broker, api, "move", to_exchange="amq.topic", routing_key="b.c.a")
+    assert job["done"] == len(NUMBERS)
+    assert bodies(api, "target") == NUMBERS and not bodies(api)
 
 
 def test_a_dry_run_counts_and_shows_a_few(broker: Broker, api: ApiClient, channel: Any) -> None:
