@@ -104,6 +104,7 @@ class Transaction:
             queues = self._channel.vhost.queues
             targets = [queues[name] for name in names if name in queues]
             route.exchange.published_out += len(targets)
+            self._keep(route, envelope, body)
             for queue in targets:
                 if turns.left_us <= 0:
                     await turns.pause()
@@ -122,6 +123,11 @@ class Transaction:
             self._channel.settle(chosen, verdict)
             turns.spend(SETTLED_US * len(chosen))
             await turns.pause()
+
+    def _keep(self, route: Route, envelope: Envelope, body: bytes) -> None:
+        # Its connection may be gone.
+        keys = (route.routing_key, *envelope.copies)
+        self._channel.vhost.histories.keep(route.exchange, keys, envelope, body)
 
     def _publish(self, queue: Queue, envelope: Envelope, body: bytes) -> None:
         queue.published += 1

@@ -121,6 +121,7 @@ async def publish(request: ApiRequest) -> Any:
             vhost.observer.unroutable(envelope, True)
     exchange.published_in += 1
     exchange.published_out += len(queues)
+    routes.keep(route, envelope, body)
     confirms = _OneConfirm()
     answers = []
     for queue in queues:
