@@ -394,10 +394,10 @@ class Channel:
         if self.transaction is not None:
             self.transaction.publish(route, envelope, queues, body)
             return
-        quotas = routes.vhost.quotas
-        if quotas is not None:
-            one = Stock(1, len(body))
-            quotas.take(dict.fromkeys(queues, one))
+        if (quotas := routes.vhost.quotas) is not None:
+            quotas.take(dict.fromkeys(queues, Stock(1, len(body))))
+        if route.queues is None or envelope.copies:
+            routes.keep(route, envelope, body)
         route.exchange.published_out += len(queues)
         if len(queues) == 1:
             (queue,) = queues

@@ -11,6 +11,7 @@ from warren.amqp.names import checked_new_name, clean_name
 from warren.core.errors import AccessRefused
 from warren.core.exchanges.binding import Binding
 from warren.core.scheduling.waiting import decided, outliving, taken
+from warren.core.vhosts.equivalence import check_exchange_equivalent
 from warren.core.vhosts.topology_access import check_binding, check_exchange, refuse_default
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ async def _active(channel: Channel, name: str, method: commands.Exchange.Declare
     while True:
         existing = vhost.exchanges.get(name)
         if existing is not None:
-            vhost.check_exchange_equivalent(
+            check_exchange_equivalent(
                 existing,
+                vhost.name,
                 method.exchange_type,
                 durable=method.durable,
                 auto_delete=method.auto_delete,

@@ -179,6 +179,11 @@ class PublishRoutes:
         keys = (route.routing_key, *envelope.copies)
         return self.vhost.queues_for(route.exchange, keys, envelope.header), envelope
 
+    def keep(self, route: Route, envelope: Envelope, body: bytes) -> None:
+        """Exchanges of type x-recent-history that a publish passes keep it."""
+        keys = (route.routing_key, *envelope.copies)
+        self.vhost.histories.keep(route.exchange, keys, envelope, body)
+
     def route_of(self, arguments: bytes) -> Route:
         """The route for the argument octets of a basic.publish; it is not kept."""
         try:

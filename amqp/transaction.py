@@ -36,7 +36,10 @@ AT_ONCE = 256
 
 
 class _Run:
-    """Publishes that go the same way, one behind the other. `plain`: none of them expires."""
+    """Publishes that go the same way, one behind the other.
+
+    `plain`: none of them expires, and their queues follow from the routing key alone.
+    """
 
     __slots__ = ("bodies", "envelopes", "names", "plain", "queues", "route")
 
@@ -76,7 +79,8 @@ class Transaction:
     def publish(
         self, route: Route, envelope: Envelope, queues: tuple[Queue, ...], body: bytes
     ) -> None:
-        run = self._run(route, queues, envelope.expiration_ms is None)
+        by_key = route.queues is not None and not envelope.copies
+        run = self._run(route, queues, by_key and envelope.expiration_ms is None)
         run.envelopes.append(envelope)
         run.bodies.append(body)
         self.published += 1
@@ -183,6 +187,7 @@ class Transaction:
             await turns.pause()
             targets = [vhost.queues[name] for name in run.names if name in vhost.queues]
             run.route.exchange.published_out += len(targets)
+            self._keep(run.route, envelope, body)
             for queue in targets:
                 await turns.pause()
                 current = vhost.current(queue) if queue.deleted else queue
@@ -192,6 +197,11 @@ class Transaction:
                     self._count((current.publish(envelope, body, self, 0),))
             if not targets:
                 self._channel.unroutable(run.route, envelope, body)
+
+    def _keep(self, route: Route, envelope: Envelope, body: bytes) -> None:
+        """Histories on its way keep the message. The channel's connection may be gone."""
+        keys = (route.routing_key, *envelope.copies)
+        self._channel.vhost.histories.keep(route.exchange, keys, envelope, body)
 
     def _count(self, answers: Sequence[Settlement]) -> None:
         self._unsafe += answers.count(PENDING)

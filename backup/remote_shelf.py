@@ -65,7 +65,9 @@ class RemoteShelf:
         return None
 
     def is_inside(self, directory: Path) -> bool:
-        return False
+        if self._files.type_name != "local":
+            return False
+        return Path(self._folder).resolve().is_relative_to(directory.resolve())
 
     def is_foreign(self) -> bool:
         return bool(self.names(""))

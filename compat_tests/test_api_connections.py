@@ -229,7 +229,10 @@ def test_fields_of_a_consumer(api: Api, own_vhost: str, mine: tuple[RawClient, s
     ch.declare("q")
     ch.call("basic.qos", prefetch_count=5)
     ch.consume("q", "tag", arguments={"x-priority": 3})
-    (row,) = eventually(lambda: api.get("consumers", own_vhost))
+    # RabbitMQ knows consumers before their channels, whose details are an empty list until then.
+    (row,) = eventually(
+        lambda: api.get("consumers", own_vhost), lambda rows: rows and rows[0]["channel_details"]
+    )
     assert row["queue"] == {"name": "q", "vhost": own_vhost}
     assert row["channel_details"].keys() == {
         "name",

@@ -310,3 +310,11 @@ def test_topic_permissions_hold(
     answer = someone.ask("POST", "exchanges", vhost, "amq.topic", "publish", body=message("shut"))
     assert answer.status in (400, 401)
     assert [row["routing_key"] for row in api.got(vhost, queue)] == ["free.all"]
+
+
+def test_messages_of_a_locked_queue_are_not_fetched(api: Api, vhost: str, ch: RawChannel) -> None:
+    name = ch.own_queue()
+    answer = api.ask("POST", "queues", vhost, name, "get", body=FETCH)
+    assert answer.status == 400
+    text = f"405 RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}'"
+    assert answer.json["reason"].startswith(text)

@@ -267,7 +267,12 @@ def test_consumers_of_a_queue_are_shown(api: Api, vhost: str, queue: str, ch: Ra
     ch.consume(queue, "mine", exclusive=True)
     row = eventually(
         lambda: api.get("queues", vhost, queue),
-        lambda row: row.get("consumers") == 1 and row.get("exclusive_consumer_tag"),
+        # Each of them comes at a time of its own.
+        lambda row: (
+            row.get("consumers") == 1
+            and row.get("exclusive_consumer_tag")
+            and row.get("consumer_details")
+        ),
     )
     assert row["exclusive_consumer_tag"] == "mine"
     assert [one["consumer_tag"] for one in row["consumer_details"]] == ["mine"]

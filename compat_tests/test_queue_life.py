@@ -209,10 +209,11 @@ def test_consumer_keeps_a_queue_from_expiring(client: RawClient, names: Names) -
 @pytest.mark.parametrize("use", ["declare", "passive declare", "get"])
 def test_use_of_a_queue_gives_it_another_term(ch: RawChannel, names: Names, use: str) -> None:
     queue = names.new()
-    arguments = {"x-expires": 600}
+    # A busy machine may be half a second late.
+    arguments = {"x-expires": 1200}
     ch.declare(queue, arguments=arguments)
     for _ in range(4):
-        time.sleep(0.2)
+        time.sleep(0.4)
         if use == "get":
             ch.get(queue)
         else:

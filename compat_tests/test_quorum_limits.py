@@ -174,9 +174,11 @@ def test_dead_letter_without_a_route_is_kept(
     fill(ch, queue, 2)
     (tag,) = take(ch, queue, 1)
     ch.reject(tag, requeue=False)
-    row = shown(api, vhost, queue, "messages_dlx", 1)
-    assert (row["messages"], row["messages_ready"]) == (2, 1)
-    assert row["message_bytes_dlx"] == 1
+    # The two counts come at times of their own.
+    shown(api, vhost, queue, "messages_dlx", 1)
+    row = shown(api, vhost, queue, "messages", 2)
+    assert row["messages_ready"] == 1
+    assert (row["messages_dlx"], row["message_bytes_dlx"]) == (1, 1)
     assert ch.ready(queue) == 1
     assert ch.call("queue.purge", queue=queue)["message_count"] == 1
     assert ch.call("queue.purge", queue=queue)["message_count"] == 0

@@ -62,6 +62,32 @@ def test_the_unit_says_when_it_is_ready_and_alive() -> None:
     assert {"Type=notify", "WatchdogSec=60", "TimeoutStartSec=infinity"} <= set(lines)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_debian_package_has_a_broker_that_runs_where_it_will_be(tmp_path: Path) -> None:
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("this is no Debian")
+    subprocess.run([DEPLOY / "debian-package", tmp_path], check=True, timeout=800)
+    (package,) = tmp_path.glob("warren_*.deb")
+    root, control = tmp_path / "root", tmp_path / "control"
+    subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+    subprocess.run(["dpkg-deb", "-e", package, control], check=True)
+    for name in ("postinst", "prerm"):
+        assert subprocess.run(["sh", "-n", control / name]).returncode == 0
+    assert (root / "usr/bin/warren").readlink() == Path("/opt/warren/bin/warren")
+    assert (root / "opt/warren/bin/warren").read_text().startswith("#!/opt/warren/bin/python\n")
+    named = subprocess.run(["grep", "-rlE", "/tmp/tmp[.]", root], capture_output=True, text=True)
+    assert named.stdout == ""
+    units = {"usr/lib/systemd/system": "warren.service", "etc/logrotate.d": "warren"}
+    assert all((root / folder / name).is_file() for folder, name in units.items())
+    python = root / "opt/warren/bin/python"
+    said = subprocess.run(
+        [python, "-P", "-m", "warren", "ctl", "version"], capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+    assert package.name.startswith(f"warren_{said.stdout.strip()}_")
+
+
 def test_logrotate_takes_its_file(tmp_path: Path) -> None:
     if shutil.which("logrotate") is None:
         pytest.skip("logrotate is not installed")

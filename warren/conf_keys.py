@@ -200,12 +200,6 @@ BALANCED = "balanced"
 """What `queue_leader_locator` calls min-masters."""
 
 
-def _import_backend(text: str) -> str:
-    if text not in ("local_filesystem", "rabbit_definitions_import_local_filesystem"):
-        raise ValueError(text)
-    return text
-
-
 VALIDATORS = ("accept_everything", "min_password_length", "password_regexp")
 
 
@@ -314,9 +308,6 @@ KEYS: Mapping[str, Kind] = {
     "alarms.block_all_publishers": BOOLEAN,
     "collect_statistics_interval": MILLISECONDS,
     "load_definitions": FILE,
-    "definitions.import_backend": Kind(
-        _import_backend, "local_filesystem: fetch definitions from elsewhere before the start"
-    ),
     "definitions.local.path": FILE,
     "definitions.skip_if_unchanged": BOOLEAN,
     # `management.tcp` is Warren's own: in RabbitMQ the plug-in is switched off instead.

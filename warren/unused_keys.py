@@ -198,8 +198,9 @@ def _rest() -> Iterator[tuple[str, str]]:
     yield "ssl_allow_poodle_attack", SAFE_TLS
     yield from _all(
         NO_DOWNLOAD,
-        "https.url tls.cacertfile tls.cacerts.$name tls.cert tls.certfile tls.ciphers.$cipher"
-        " tls.crl_check tls.depth tls.dh tls.fail_if_no_peer_cert tls.keyfile tls.log_alert"
+        "https.url import_backend"
+        " tls.cacertfile tls.cacerts.$name tls.cert tls.certfile tls.ciphers.$cipher tls.crl_check"
+        " tls.depth tls.dh tls.fail_if_no_peer_cert tls.keyfile tls.log_alert"
         " tls.log_level tls.password tls.reuse_session tls.reuse_sessions tls.secure_renegotiate"
         " tls.verify tls.versions.$version",
         "definitions.",
@@ -279,6 +280,9 @@ AS_IT_IS: Mapping[str, tuple[str, ...]] = {
     ),
     "auth_backends.$num": ("internal", "rabbit_auth_backend_internal"),
     "cluster_formation.node_type": ("disc",),
+    "definitions.import_backend": (
+        "local_filesystem", "rabbit_definitions_import_local_filesystem",
+    ),
     "log.console.formatter": ("plaintext",),
     "log.file.formatter": ("plaintext",),
     "management.enable_queue_totals": ("true",),

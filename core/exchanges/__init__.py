@@ -5,7 +5,7 @@ by its key (direct), by the words of its key (`topic`), by its `headers`, not at
 by a hash of its key (`consistent_hash`). `routing` follows bindings from exchange to exchange and
 alternate exchanges, and finds each queue once. `removal` says which bindings and auto-delete
 exchanges go when something goes. `delay` and `federation_hops` read the headers that delayed
-and federated messages have.
+and federated messages have; `recent_history` keeps the last messages of an exchange.
 
 Begin with `exchange`, then `routing`. No module here knows what a queue is.
 """

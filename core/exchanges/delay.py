@@ -15,6 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from warren.core.errors import CommandInvalid, PreconditionFailed
+from warren.core.exchanges.recent_history import HISTORY_TYPE
 from warren.core.field import INTEGER_KINDS, Table, long, to_text
 from warren.core.messages.message import Envelope
 from warren.core.ports import ContentCodec
@@ -31,6 +32,9 @@ NAME_BYTES_MAX: Final = 255 - len(DELAY_QUEUE_PREFIX)
 """A longer name would leave no room for that of the delay queue."""
 
 _FLOAT_KINDS = frozenset("fd")
+
+_CANNOT_ROUTE = frozenset((DELAYED_TYPE, HISTORY_TYPE))
+"""Types that keep messages themselves."""
 
 
 def delay_queue_name(exchange: str) -> str:
@@ -85,10 +89,8 @@ def routing_type(arguments: Table) -> str:
     kind = to_text(field.value)
     if not kind:
         raise CommandInvalid("invalid exchange type ''")
-    if kind == DELAYED_TYPE:
-        raise PreconditionFailed(
-            f"Invalid argument, '{DELAYED_TYPE}' can't be used for '{ROUTING_TYPE}'"
-        )
+    if kind in _CANNOT_ROUTE:
+        raise PreconditionFailed(f"Invalid argument, '{kind}' can't be used for '{ROUTING_TYPE}'")
     return kind
 
 

@@ -2,7 +2,8 @@
 
 Each type answers one question: to which bindings does a message go? The answers of topic, headers
 and x-consistent-hash are worked out in the modules of these names, that of x-federation-upstream in
-`federation_hops.py`, and what is a delay in `delay.py`. Following bindings to other
+`federation_hops.py`, what is a delay in `delay.py`, and what a history keeps in
+`recent_history.py`. Following bindings to other
 exchanges, alternate exchanges and the default exchange is `routing.py`'s; permissions, existence
 and declaration rules are the virtual host's.
 """
@@ -26,11 +27,15 @@ from warren.core.exchanges.consistent_hash import (
 from warren.core.exchanges.delay import DELAYED_TYPE, delay_ms, delay_queue_name, routing_type
 from warren.core.exchanges.federation_hops import hop_rule
 from warren.core.exchanges.headers import HeadersRules, check_x_match
+from warren.core.exchanges.recent_history import HISTORY_TYPE, RecentHistory, history_length
 from warren.core.exchanges.topic import TopicTrie
 from warren.core.field import Table
 
 Headers: TypeAlias = Callable[[], Table]
 """Decodes the headers of the message being routed."""
+
+ALTERNATE_EXCHANGE = "alternate-exchange"
+"""The argument that names the exchange which gets what this one does not route."""
 
 BINDINGS_PER_US = 4
 """Headers bindings that are tried in a microsecond."""
@@ -324,6 +329,26 @@ class FederationUpstreamExchange(Exchange):
         self._rule = hop_rule(self.arguments)
 
 
+class RecentHistoryExchange(Exchange):
+    """Takes every binding; what is bound later gets the last messages.
+
+    `core/vhosts/histories.py` fills the history and sends it. Arguments that make no sense raise
+    `PreconditionFailed` when the exchange is made.
+    """
+
+    type = HISTORY_TYPE
+    # What passes it has to be known, message by message.
+    by_key_only = False
+
+    def destinations(
+        self, routing_key: str, headers: Headers, property_text: PropertyText
+    ) -> Collection[Binding]:
+        return self._bindings
+
+    def _prepare(self) -> None:
+        self.history = RecentHistory(history_length(self.arguments))
+
+
 class DelayedExchange(Exchange):
     """Keeps a message with a delay in its delay queue, and routes others as another type does.
 
@@ -384,6 +409,7 @@ EXCHANGE_TYPES: Mapping[str, type[Exchange]] = {
         RandomExchange,
         ModulusHashExchange,
         FederationUpstreamExchange,
+        RecentHistoryExchange,
         DelayedExchange,
     )
 }

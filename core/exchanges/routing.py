@@ -27,12 +27,13 @@ class Routed(NamedTuple):
 
     `by_key_only`: they follow from exchange and routing keys alone, and may be remembered for them
     until a queue, exchange, binding or alternate exchange changes. `cost_us` is what it cost to
-    find them, as `core/scheduling/turns.py` counts it.
+    find them, as `core/scheduling/turns.py` counts it; `exchanges` are those on the way.
     """
 
     queues: tuple[str, ...]
     by_key_only: bool
     cost_us: int = 0
+    exchanges: Sequence[Exchange] = ()
 
 
 def route(
@@ -77,4 +78,5 @@ def route(
             if found is not None:
                 seen.add(name)
                 pending.append(found)
-    return Routed(tuple(queues), by_key_only, cost_us + len(queues) // QUEUES_PER_US)
+    cost_us += len(queues) // QUEUES_PER_US
+    return Routed(tuple(queues), by_key_only, cost_us, pending)

@@ -33,8 +33,9 @@ are smaller costs some milliseconds when it comes first."""
 NODES_A_TURN = 5000
 """Nodes that a walk looks at before others have their turn: about one millisecond."""
 
-WALKS_MAX = 32
-"""Walks that are kept, of the keys that were asked for last."""
+WALKS_MAX = 4096
+"""Walks that are kept, of the keys that were asked for last. All keys of a message, those in CC and
+BCC too, are needed at once."""
 
 KEPT_MAX = 1_000_000
 """Sets, nodes and bindings that are kept of what words lead to; beyond that it begins anew."""
@@ -136,6 +137,7 @@ class _Walk:
     def _end_of_set(self) -> None:
         if self._next_word == len(self._words):
             self.bindings = tuple(self._found)
+            self._nodes, self._found = (), []
             return
         self._next_word += 1
         self._nodes = list(self._following)

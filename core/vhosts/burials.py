@@ -38,6 +38,7 @@ from warren.core.queues.queue_owner import DeathReason
 from warren.core.scheduling.turns import TURN_US, Turns, Unfinished
 from warren.core.scheduling.waiting import Event
 from warren.core.vhosts import dead_letter
+from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import Death, NodeCounts
 
 log = logging.getLogger("warren.queue")
@@ -92,6 +93,9 @@ class Routes(Protocol):
     def observer(self) -> MessageObserver | None:
         """Who is told what becomes of messages."""
         ...
+
+    @property
+    def histories(self) -> Histories: ...
 
 
 class _Dead:
@@ -323,8 +327,10 @@ class Burials:
         if routes.observer is not None:
             routes.observer.dead_lettered(queue, envelope, targets)
         if not insists:
+            routes.histories.keep(exchange, keys, envelope, message.body)
             self._succession.publish(targets, envelope, message.body, done)
         elif targets:
+            routes.histories.keep(exchange, keys, envelope, message.body)
             arrived = partial(self._has_arrived, done)
             keep = partial(self._keep, queue, message, reason, done)
             self._succession.publish(targets, envelope, message.body, arrived, keep)
@@ -345,6 +351,7 @@ class Burials:
         self._turns.spend(BURIAL_US + QUEUE_US * len(targets))
         if self._routes.observer is not None:
             self._routes.observer.sent_on(queue, envelope, targets)
+        self._routes.histories.keep(exchange, keys, envelope, message.body)
         self._succession.publish(targets, envelope, message.body, done)
 
     def _has_arrived(self, done: Callable[[], None]) -> None:

@@ -3,7 +3,44 @@
 from __future__ import annotations
 
 from warren.core.errors import PreconditionFailed
-from warren.core.field import KIND_NAMES, Field, to_text
+from warren.core.exchanges.delay import DELAYED_TYPE, ROUTING_TYPE
+from warren.core.exchanges.exchange import ALTERNATE_EXCHANGE, Exchange
+from warren.core.field import KIND_NAMES, Field, Table, to_text
+
+
+def check_exchange_equivalent(
+    exchange: Exchange,
+    vhost: str,
+    kind: str,
+    *,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    arguments: Table,
+) -> None:
+    """Raise `PreconditionFailed` when a declaration contradicts the exchange there is."""
+    described = f"exchange '{exchange.name}' in vhost '{vhost}'"
+    for name, received, current in (
+        ("type", type_shown(kind), type_shown(exchange.type)),
+        ("durable", durable, exchange.durable),
+        ("auto_delete", auto_delete, exchange.auto_delete),
+        ("internal", internal, exchange.internal),
+    ):
+        if received != current:
+            raise inequivalent(name, described, shown(received), shown(current))
+    names = [ALTERNATE_EXCHANGE]
+    if exchange.type == DELAYED_TYPE:
+        names.append(ROUTING_TYPE)
+    for name in names:
+        received_argument, current_argument = arguments.get(name), exchange.arguments.get(name)
+        if received_argument != current_argument:
+            both = received_argument is not None and current_argument is not None
+            raise inequivalent(
+                name,
+                described,
+                shown_argument(received_argument, both),
+                shown_argument(current_argument, both),
+            )
 
 
 def inequivalent(name: str, described: str, received: str, current: str) -> PreconditionFailed:

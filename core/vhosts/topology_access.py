@@ -11,10 +11,11 @@ from typing import NamedTuple
 from warren.core.access.access_control import AccessControl, Kind, Permission, User
 from warren.core.errors import AccessRefused
 from warren.core.exchanges.binding import DestinationKind
+from warren.core.exchanges.exchange import ALTERNATE_EXCHANGE
 from warren.core.exchanges.routing import DEFAULT_EXCHANGE
 from warren.core.field import Table, to_text
 from warren.core.queues.queue_arguments import DEAD_LETTER_EXCHANGE, check_dead_letter_exchange
-from warren.core.vhosts.vhost import ALTERNATE_EXCHANGE, VirtualHost
+from warren.core.vhosts.vhost import VirtualHost
 
 
 class Asking(NamedTuple):

@@ -42,8 +42,9 @@ from warren.core.errors import (
     no_queue,
 )
 from warren.core.exchanges.binding import Binding, DestinationKind
-from warren.core.exchanges.delay import DELAYED_TYPE, ROUTING_TYPE, check_name, delay_queue_name
+from warren.core.exchanges.delay import DELAYED_TYPE, check_name, delay_queue_name
 from warren.core.exchanges.exchange import (
+    ALTERNATE_EXCHANGE,
     EXCHANGE_TYPES,
     INTERNAL_USER,
     DelayedExchange,
@@ -51,7 +52,7 @@ from warren.core.exchanges.exchange import (
     make_exchange,
 )
 from warren.core.exchanges.removal import Removal
-from warren.core.exchanges.routing import DEFAULT_EXCHANGE, route
+from warren.core.exchanges.routing import DEFAULT_EXCHANGE, Routed, route
 from warren.core.field import KIND_NAMES, Table, from_plain, to_plain, to_text
 from warren.core.log_line import log_event
 from warren.core.messages.firehose import TRACE_EXCHANGE
@@ -80,7 +81,8 @@ from warren.core.scheduling.turns import Turns
 from warren.core.scheduling.waiting import Waiting, run
 from warren.core.vhosts.burials import Burials
 from warren.core.vhosts.ending import Ending
-from warren.core.vhosts.equivalence import inequivalent, shown, shown_argument, type_shown
+from warren.core.vhosts.equivalence import inequivalent, shown
+from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.observation import Observation, Topology
 from warren.core.vhosts.queue_making import Makings, made_queue
@@ -88,8 +90,6 @@ from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
 
 log = logging.getLogger("warren.vhost")
 queue_log = logging.getLogger("warren.queue")
-
-ALTERNATE_EXCHANGE = "alternate-exchange"
 
 FEW = 20
 """Queues that may go with their virtual host in one transaction."""
@@ -155,13 +155,13 @@ class VirtualHost:
         self.quotas: VhostQuotas | None = None
         # What passed through channels and queues that are gone.
         self.past_channels = NOTHING
-        self.past_received = 0
-        self.past_sent = 0
+        self.past_received = self.past_sent = 0
         self._ended = False
         # Whether it is being deleted, in turns.
         self._is_going = False
         # The exchanges that have a delay queue.
         self.delayed: dict[str, DelayedExchange] = {}
+        self.histories = Histories(self, codec, turns)
         self.codec = codec
         self._store = store
         self._policies = policies
@@ -285,40 +285,6 @@ class VirtualHost:
         """The queue in which the delayed messages of an exchange wait; None without one."""
         found = self.delayed.get(exchange)
         return self.queues.get(found.delay_queue) if found is not None else None
-
-    def check_exchange_equivalent(
-        self,
-        exchange: Exchange,
-        kind: str,
-        *,
-        durable: bool,
-        auto_delete: bool,
-        internal: bool,
-        arguments: Table,
-    ) -> None:
-        """Raise `PreconditionFailed` when a declaration contradicts the exchange there is."""
-        described = f"exchange '{exchange.name}' in vhost '{self.name}'"
-        for name, received, current in (
-            ("type", type_shown(kind), type_shown(exchange.type)),
-            ("durable", durable, exchange.durable),
-            ("auto_delete", auto_delete, exchange.auto_delete),
-            ("internal", internal, exchange.internal),
-        ):
-            if received != current:
-                raise inequivalent(name, described, shown(received), shown(current))
-        names = [ALTERNATE_EXCHANGE]
-        if exchange.type == DELAYED_TYPE:
-            names.append(ROUTING_TYPE)
-        for name in names:
-            received_argument, current_argument = arguments.get(name), exchange.arguments.get(name)
-            if received_argument != current_argument:
-                both = received_argument is not None and current_argument is not None
-                raise inequivalent(
-                    name,
-                    described,
-                    shown_argument(received_argument, both),
-                    shown_argument(current_argument, both),
-                )
 
     async def end_exchange(self, name: str, *, if_unused: bool) -> None:
         """Delete the exchange and its bindings, in turns if they are many.
@@ -571,7 +537,13 @@ class VirtualHost:
         self, exchange: Exchange, routing_keys: Sequence[str], header: bytes
     ) -> tuple[Queue, ...]:
         """The queues for a message with these keys and this header. Raises `Unfinished`."""
-        routed = route(
+        routed = self.routed(exchange, routing_keys, header)
+        self.turns.spend(routed.cost_us)
+        return self._queues(routed.queues)
+
+    def routed(self, exchange: Exchange, routing_keys: Sequence[str], header: bytes) -> Routed:
+        """The same by their names, and what else there is to say about the way."""
+        return route(
             self.exchanges.get,
             exchange,
             routing_keys,
@@ -579,8 +551,6 @@ class VirtualHost:
             lambda name: self.codec.property_text(header, name),
             self._is_addressable,
         )
-        self.turns.spend(routed.cost_us)
-        return self._queues(routed.queues)
 
     def _is_addressable(self, name: str) -> bool:
         """Whether a queue gets what is published to the default exchange with its name as key."""
@@ -598,7 +568,9 @@ class VirtualHost:
         exchange = self.exchanges.get(envelope.exchange)
         if exchange is not None:
             find = partial(self.queues_for, exchange, routing_keys, envelope.header)
-            for queue in await self.turns.answer(find):
+            queues = await self.turns.answer(find)
+            self.histories.keep(exchange, routing_keys, envelope, body)
+            for queue in queues:
                 queue.published += 1
                 queue.publish(envelope, body, None, 0)
 
@@ -702,6 +674,7 @@ class VirtualHost:
             exchange = self.exchanges.pop(name, None)
             if exchange is not None:
                 self.delayed.pop(name, None)
+                self.histories.remove(exchange)
                 for binding in list(exchange.bindings):
                     self._forget_binding(self._binding_key(binding))
                 self.topology.generation += 1
@@ -817,6 +790,7 @@ class VirtualHost:
         exchange.alternate = self._alternate(exchange)
         if isinstance(exchange, DelayedExchange):
             self.delayed[name] = exchange
+        self.histories.add(exchange)
         self.topology.generation += 1
 
     def _add_queue(self, name: str, record: QueueRecord) -> None:
@@ -891,12 +865,14 @@ class VirtualHost:
             self._store.transact([write], [self._unchanged(key) for key in keys])
 
     def _add_binding(self, key: Key, binding: Binding) -> None:
-        if not self.exchanges[binding.source].add(binding):
+        source = self.exchanges[binding.source]
+        if not source.add(binding):
             return
         self._bindings[key] = binding
         destination = (binding.destination_kind, binding.destination)
         self._bindings_to.setdefault(destination, {})[binding] = None
         self.topology.generation += 1
+        self.histories.bound(source, binding)
 
     def _forget_binding(self, key: Key) -> None:
         binding = self._bindings.pop(key, None)

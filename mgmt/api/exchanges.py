@@ -11,6 +11,7 @@ from warren.core.exchanges.exchange import Exchange
 from warren.core.exchanges.routing import DEFAULT_EXCHANGE
 from warren.core.field import from_json, to_json
 from warren.core.ports import Commit
+from warren.core.vhosts.equivalence import check_exchange_equivalent
 from warren.core.vhosts.topology_access import check_exchange
 from warren.core.vhosts.vhost import VirtualHost
 from warren.mgmt.api import stats_json
@@ -193,7 +194,7 @@ async def put_exchange(request: ApiRequest) -> Reply:
     def declare() -> Commit | None:
         existing = vhost.exchanges.get(name)
         if existing is not None:
-            vhost.check_exchange_equivalent(existing, kind, arguments=table, **wanted)
+            check_exchange_equivalent(existing, vhost.name, kind, arguments=table, **wanted)
             return None
         checked_new_name("exchange", name)
         check_exchange(request.asking(vhost), name, table)

@@ -121,6 +121,7 @@ async def publish(request: ApiRequest) -> Any:
             vhost.observer.unroutable(envelope, True)
     exchange.published_in += 1
     exchange.published_out += len(queues)
+    vhost.histories.keep(exchange, (routing_key, *envelope.copies), envelope, body)
     confirms = _OneConfirm()
     answers = []
     for queue in queues:
@@ -195,6 +196,14 @@ ACK_MODES = (
 )
 
 
+def _check_unlocked(queue: Queue) -> None:
+    """Raise `BadRequest` if the queue is exclusive to a connection."""
+    try:
+        queue.check_access(None)
+    except BrokerError as error:
+        raise _as_told(error) from error
+
+
 async def _got_one(queue: Queue, client: TracedClient) -> Fetched:
     try:
         return await through(queue.get_one(False, client))
@@ -220,7 +229,7 @@ async def get(request: ApiRequest) -> Any:
     if encoding not in ("auto", "base64"):
         raise BadRequest(GET_ENCODING_UNKNOWN)
     request.check(vhost.name, "queue", queue.name, "read")
-    queue.check_access(None)
+    _check_unlocked(queue)
     client = TracedClient(f"http {request.caller.address}", 1, request.caller.name)
     got: list[Message] = []
 

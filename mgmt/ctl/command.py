@@ -35,6 +35,7 @@ FAMILIES = {
     "definitions": "Definitions and feature flags",
     "diagnostics": "Diagnostics",
     "report": "Support",
+    "encoding": "Encrypted values of configurations",
     "shell": "Help and the shell",
 }
 """The modules that define commands, and what each is about."""

@@ -291,8 +291,8 @@ class Job:
         """Observers hear what is about to be done with it."""
         observer = self._vhost.observer
         if observer is not None:
-            envelope, queues = (message.envelope, ()) if target is None else target[::-1]
-            observer.taken(self.queue, self.plan.action.value, envelope, queues)
+            told = Target((), message.envelope) if target is None else target
+            observer.taken(self.queue, self.plan.action.value, told.envelope, told.queues)
 
     def _delete(self, message: Message) -> None:
         self._report(message, None)
@@ -315,6 +315,9 @@ class Job:
         self._report(message, target)
         self.under_way += 1
         self._bytes_under_way += message.body_bytes
+        if target.exchange is not None:
+            keys = (target.envelope.routing_key, *target.envelope.copies)
+            self._vhost.histories.keep(target.exchange, keys, target.envelope, message.body)
         self._succession.publish(target.queues, target.envelope, message.body, done, missed)
 
     def _moved(self, message: Message) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from warren.client.content_header import MalformedContent
 from warren.core.access.access_control import User
 from warren.core.errors import AccessRefused
+from warren.core.exchanges.exchange import Exchange
 from warren.core.field import Field, long, longstr, to_text
 from warren.core.messages.message import Envelope, Message
 from warren.core.node import Node
@@ -25,10 +26,11 @@ class Stays(Exception):
 
 
 class Target(NamedTuple):
-    """The queues that get a message, and the message as they get it."""
+    """The queues that get a message, the message as they get it, and the exchange on the way."""
 
     queues: Sequence[Queue]
     envelope: Envelope
+    exchange: Exchange | None = None
 
 
 Find = Callable[[Message], Target]
@@ -92,7 +94,7 @@ def _routed(vhost: VirtualHost, envelope: Envelope) -> Target:
     queues = vhost.queues_for(exchange, keys, envelope.header)
     if not queues:
         raise Stays("no queue takes it")
-    return Target(queues, envelope)
+    return Target(queues, envelope, exchange)
 
 
 class _Redrive:

@@ -81,6 +81,11 @@ function declareForm(types, declared) {
             value: "direct",
             title: "type x-delayed-message: the type by whose rules it routes",
           },
+          {
+            key: "x-recent-history-length",
+            value: 20,
+            title: "type x-recent-history: how many messages a newly bound queue gets",
+          },
         ],
       },
     ],

@@ -215,6 +215,9 @@ def test_backups_do_not_stand_in_what_they_are_of(data: Path, tmp_path: Path) ->
         with pytest.raises(BackupRefused, match="inside of the data directory"):
             Archive.open(inside, create=True).create(data)
         assert not inside.exists()
+        with pytest.raises(BackupRefused, match="inside of the data directory"):
+            Archive.open(f"file://{inside}", create=True).create(data)
+        assert not inside.exists()
 
 
 def test_a_list_that_cannot_be_read_does_not_keep_the_next_backup_from_being_made(

@@ -266,3 +266,19 @@ def test_moving_needs_permissions_for_both_ends(
     assert any("message_job_begun" in line and "mover" in line for line in begun), begun
     api.put("/permissions/%2F/mover", EVERYTHING)
     assert mover.post(path, move)[0] == 200
+
+
+def test_what_is_copied_to_a_recent_history_is_kept(
+    broker: Broker, api: ApiClient, channel: Any
+) -> None:
+    fill(channel, bodies=["1", "2"])
+    channel.exchange_declare("h", "x-recent-history")
+    channel.queue_declare("follower")
+    channel.queue_bind("follower", "h", "")
+    done = do(broker, api, "copy", to_exchange="h")
+    assert done["state"] == "completed", done
+    message = {"routing_key": "", "properties": {}, "payload": "3", "payload_encoding": "string"}
+    assert api.post("/exchanges/%2F/h/publish", message) == (200, {"routed": True})
+    channel.queue_declare("late")
+    channel.queue_bind("late", "h", "")
+    assert bodies(api, "late") == ["1", "2", "3"]

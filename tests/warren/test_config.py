@@ -438,6 +438,12 @@ def test_a_value_that_asks_for_what_is_so_is_no_warning() -> None:
     assert "line 2: auth_backends.2 has no effect in Warren" in warning
 
 
+def test_definitions_from_elsewhere_are_a_warning_and_from_files_are_not() -> None:
+    (warning,) = parse_config("definitions.import_backend = https").warnings
+    assert "definitions.import_backend has no effect in Warren: definitions are imported" in warning
+    assert parse_config("definitions.import_backend = local_filesystem").warnings == []
+
+
 def test_no_key_is_both_with_and_without_effect() -> None:
     assert not set(KEYS) & set(UNUSED)
 

@@ -47,14 +47,18 @@ class Topology:
             self.queues.__contains__,
         )
 
+    def decided(self, exchange: str, *routing_keys: str, headers: Table | None = None) -> Routed:
+        """The answer without the exchanges on the way."""
+        return self.publish(exchange, *routing_keys, headers=headers)._replace(exchanges=())
+
     def reached(self, exchange: str, *routing_keys: str) -> Sequence[str]:
         return self.publish(exchange, *routing_keys).queues
 
 
 def test_the_default_exchange_reaches_the_queues_named() -> None:
     topology = Topology("a", "b")
-    assert topology.publish("", "a") == Routed(("a",), True)
-    assert topology.publish("", "missing") == Routed((), True)
+    assert topology.decided("", "a") == Routed(("a",), True)
+    assert topology.decided("", "missing") == Routed((), True)
     assert topology.reached("", "b", "missing", "a", "b") == ("b", "a")
 
 
@@ -97,7 +101,7 @@ def test_exchanges_bound_to_exchanges_are_followed_with_the_same_key() -> None:
     topology.bind("second", "unmatched", "c.*")
     topology.bind_exchange("second", "third", "#")
     topology.bind("third", "far")
-    assert topology.publish("first", "a.b") == Routed(("near", "middle", "far"), True)
+    assert topology.decided("first", "a.b") == Routed(("near", "middle", "far"), True)
 
 
 def test_cycles_end_and_each_queue_is_reached_once() -> None:
@@ -137,7 +141,7 @@ def test_alternate_exchanges_form_chains_that_may_end_nowhere_or_in_a_circle() -
     topology.declare("1", "direct", alternate="2")
     topology.declare("2", "direct", alternate="3")
     topology.declare("3", "direct", alternate="missing")
-    assert topology.publish("1", "k") == Routed((), True)
+    assert topology.decided("1", "k") == Routed((), True)
     topology.exchanges["3"].alternate = "1"
     assert topology.reached("1", "k") == ()
     topology.bind("3", "q", "k")
@@ -180,10 +184,10 @@ def test_headers_are_read_only_where_they_count_and_then_nothing_is_remembered()
     topology.bind("main", "q", "a")
     topology.bind_exchange("main", "headers", "b")
     topology.bind("headers", "h", "", {"k": longstr("v")})
-    assert topology.publish("main", "a", headers={"k": longstr("v")}) == Routed(("q",), True)
+    assert topology.decided("main", "a", headers={"k": longstr("v")}) == Routed(("q",), True)
     assert topology.headers_read == 0
-    assert topology.publish("main", "b", headers={"k": longstr("v")}) == Routed(("h",), False)
-    assert topology.publish("main", "b", headers={"k": Field("V", None)}) == Routed((), False)
+    assert topology.decided("main", "b", headers={"k": longstr("v")}) == Routed(("h",), False)
+    assert topology.decided("main", "b", headers={"k": Field("V", None)}) == Routed((), False)
     assert topology.headers_read == 2
 
 
@@ -193,7 +197,7 @@ def test_an_alternate_behind_headers_is_not_remembered() -> None:
     topology.declare("other", "fanout")
     topology.bind("headers", "h", "", {"k": Field("V", None)})
     topology.bind("other", "q")
-    assert topology.publish("headers", "a") == Routed(("q",), False)
+    assert topology.decided("headers", "a") == Routed(("q",), False)
 
 
 NAMES = ["a", "b", "c", "d"]
@@ -229,3 +233,18 @@ def test_every_graph_is_walked_to_its_end(
     found = topology.reached("a", "k")
     assert set(found) == expected
     assert len(found) == len(expected)
+
+
+def test_exchanges_on_the_way_are_told_each_once() -> None:
+    topology = Topology()
+    topology.declare("first", "fanout")
+    topology.declare("second", "direct", alternate="third")
+    topology.declare("third", "x-recent-history")
+    topology.declare("aside", "fanout")
+    topology.bind_exchange("first", "second")
+    topology.bind_exchange("third", "first")
+    assert [one.name for one in topology.publish("first", "k").exchanges] == [
+        "first",
+        "second",
+        "third",
+    ]

@@ -241,10 +241,11 @@ def test_keys_that_are_not_asked_for_any_more_are_forgotten() -> None:
     trie = TopicTrie()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topic, "WIDE", 0)
+        patch.setattr(topic, "WALKS_MAX", 8)
         trie.add(binding("#.a"))
-        for number in range(10 * topic.WALKS_MAX):
+        for number in range(100):
             in_turns(trie, f"{number}.a")
-        assert len(trie._walks) == topic.WALKS_MAX
+        assert len(trie._walks) == 8
 
 
 @given(st.lists(st.sampled_from(["*", "#"]), min_size=1, max_size=8))

@@ -26,6 +26,7 @@ from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import TURN_US
 from warren.core.scheduling.waiting import run
 from warren.core.vhosts.burials import BURIAL_US
+from warren.core.vhosts.equivalence import check_exchange_equivalent
 from warren.core.vhosts.vhost import PREDECLARED, VirtualHost
 
 OWNER = object()
@@ -417,17 +418,17 @@ class TestEquivalence:
             "durable": True, "auto_delete": False, "internal": False, "arguments": {}
         }  # fmt: skip
         exchange = vhost.exchange("x")
-        vhost.check_exchange_equivalent(exchange, "fanout", **options)
+        check_exchange_equivalent(exchange, "/", "fanout", **options)
         with pytest.raises(PreconditionFailed) as raised:
-            vhost.check_exchange_equivalent(exchange, "topic", **(options | {"durable": False}))
+            check_exchange_equivalent(exchange, "/", "topic", **(options | {"durable": False}))
         assert raised.value.text == (
             "inequivalent arg 'type' for exchange 'x' in vhost '/': received 'topic' but current "
             "is 'fanout'"
         )
         arguments = {"alternate-exchange": longstr("y")}
         with pytest.raises(PreconditionFailed, match="the value 'y' of type 'longstr' but current"):
-            vhost.check_exchange_equivalent(
-                exchange, "fanout", **(options | {"arguments": arguments})
+            check_exchange_equivalent(
+                exchange, "/", "fanout", **(options | {"arguments": arguments})
             )
 
     def test_exclusiveness_comes_before_everything_else(self, vhost: VirtualHost) -> None:
