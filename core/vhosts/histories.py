@@ -27,6 +27,7 @@ from warren.core.messages.stock import NOTHING, Stock
 from warren.core.ports import ContentCodec
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import run
 
 log = logging.getLogger("warren.vhost")
 
@@ -76,9 +77,10 @@ class Histories:
     ) -> None:
         """A message is published to this exchange: every history on its way keeps it."""
         if self._exchanges:
-            self._keep(exchange, routing_keys, KeptMessage(envelope, body))
+            keeping = self._keep(exchange, routing_keys, KeptMessage(envelope, body))
+            run(keeping, lambda result: result())
 
-    def _keep(
+    async def _keep(
         self,
         exchange: Exchange,
         routing_keys: Sequence[str],
@@ -86,11 +88,17 @@ class Histories:
         sender: Exchange | None = None,
     ) -> None:
         """The same; the sender of a history does not keep again what it has sent."""
-        reached = self._routes.routed(exchange, routing_keys, kept.envelope.header).exchanges
-        histories = _histories(reached, sender)
+        reached = await self._routed(exchange, routing_keys, kept)
+        histories = _histories(reached.exchanges, sender)
         if histories and is_kept(self._headers(kept)):
             for history in histories:
                 history.history.keep(kept.envelope, kept.body)
+
+    async def _routed(
+        self, exchange: Exchange, routing_keys: Sequence[str], kept: KeptMessage
+    ) -> Routed:
+        header = kept.envelope.header
+        return await self._turns.answer(lambda: self._routes.routed(exchange, routing_keys, header))
 
     def _headers(self, kept: KeptMessage) -> Table:
         return self._codec.headers(kept.envelope.header)
@@ -105,7 +113,9 @@ class Histories:
         if binding.destination_kind == "queue":
             self._send_to_queue(source, self._routes.queues[binding.destination], messages)
         else:
-            self._send_to_exchange(source, self._routes.exchanges[binding.destination], messages)
+            destination = self._routes.exchanges[binding.destination]
+            sending = self._send_to_exchange(source, destination, messages)
+            run(sending, lambda result: result())
 
     def _send_to_queue(
         self, source: Exchange, queue: Queue, messages: Sequence[KeptMessage]
@@ -116,7 +126,7 @@ class Histories:
             for message in messages:
                 _send(queue, message)
 
-    def _send_to_exchange(
+    async def _send_to_exchange(
         self, source: Exchange, destination: Exchange, messages: Sequence[KeptMessage]
     ) -> None:
         ways: list[tuple[KeptMessage, list[Queue]]] = []
@@ -124,7 +134,7 @@ class Histories:
         for message in messages:
             envelope = message.envelope
             keys = (envelope.routing_key, *envelope.copies)
-            names = self._routes.routed(destination, keys, envelope.header).queues
+            names = (await self._routed(destination, keys, message)).queues
             queues = [self._routes.queues[name] for name in names if name in self._routes.queues]
             ways.append((message, queues))
             for queue in queues:
@@ -138,7 +148,7 @@ class Histories:
                 _send(queue, message)
             envelope = message.envelope
             keys = (envelope.routing_key, *envelope.copies)
-            self._keep(destination, keys, message, source)
+            await self._keep(destination, keys, message, source)
 
     def _may_send(self, source: Exchange, wanted: Mapping[Queue, Stock]) -> bool:
         """Whether the quotas have room for all of it: nobody is there to be told of a refusal."""
@@ -169,5 +179,6 @@ def _histories(reached: Iterable[Exchange], sender: Exchange | None) -> list[Rec
 
 
 def _send(queue: Queue, message: KeptMessage) -> None:
-    queue.published += 1
-    queue.publish(message.envelope, message.body, None, 0)
+    if not queue.deleted:
+        queue.published += 1
+        queue.publish(message.envelope, message.body, None, 0)

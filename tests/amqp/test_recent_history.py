@@ -11,6 +11,7 @@ import pytest
 from pamqp import commands
 from pipe import Broker, Client
 
+from warren.core.exchanges import topic
 from warren.core.field import Field, Table, long, longstr
 
 
@@ -175,3 +176,51 @@ def test_it_cannot_route_for_a_delayed_exchange(client: Client) -> None:
     )
     close = client.receives_close(406)
     assert close.reply_text.endswith("'x-recent-history' can't be used for 'x-delayed-type'")
+
+
+def test_a_history_goes_where_bindings_are_found_in_turns(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "WIDE", 0)
+    monkeypatch.setattr(topic, "NODES_A_TURN", 1)
+    client.declares("q")
+    for pattern in ("#.a", "b.#.a"):
+        client.sends(
+            commands.Queue.Bind, queue="q", exchange="amq.topic", routing_key=pattern, nowait=True
+        )
+    for number in range(3):
+        client.publishes("b.c.a", b"%d" % number, exchange="h")
+    broker.settle()
+    bind_exchange(client, "amq.topic", "h")
+    broker.settle()
+    assert bodies(client) == [b"0", b"1", b"2"]
+
+
+def test_what_is_committed_is_kept_though_the_way_to_a_history_takes_turns(
+    broker: Broker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic, "WIDE", 0)
+    monkeypatch.setattr(topic, "NODES_A_TURN", 1)
+    client.sends(
+        commands.Exchange.Bind,
+        destination="h",
+        source="amq.topic",
+        routing_key="#.a",
+        nowait=True,
+    )
+    client.opens_channel(2)
+    client.sends(commands.Tx.Select, channel=2)
+    client.receives(commands.Tx.SelectOk)
+    client.publishes("b.a", b"x", exchange="amq.topic", channel=2)
+    broker.settle()
+    # A new binding: what was found before counts no more.
+    client.declares("other")
+    client.sends(
+        commands.Queue.Bind, queue="other", exchange="amq.topic", routing_key="c", nowait=True
+    )
+    client.sends(commands.Tx.Commit, channel=2)
+    client.receives(commands.Tx.CommitOk)
+    broker.settle()
+    bind(client)
+    broker.settle()
+    assert bodies(client) == [b"x"]
