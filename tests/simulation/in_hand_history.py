@@ -146,6 +146,11 @@ class InHandHistory(History):
         self.safe_returns = self.returns.copy()
 
     def compare(self, node: Node, counts: dict[int, int]) -> None:
+        for messages in self.defined.values():
+            for sent in messages.values():
+                if sent.removed:
+                    # Its count went with it; where the message comes back, the count need not.
+                    self.safe_returns[sent] = 0
         super().compare(node, counts)
         self._compare_returns(node)
         self._compare_delayed(node, counts.get(DELAYED, 0))
