@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import storage_history
+from in_hand_history import InHandHistory
 
 from warren.persist import journal
 
@@ -35,6 +36,20 @@ RARE = (
 )
 
 
+IN_HAND = (
+    "clean stop with messages delayed",
+    "counts of returns found",
+    "delayed messages cancelled",
+    "delayed messages found",
+    "delayed messages sent",
+    "messages of the stream found",
+    "moves done",
+    "replayed and safe",
+    "returns",
+    "trimmed",
+)
+
+
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(journal, "BATCH_BYTES_MAX", storage_history.BATCH_BYTES_MAX)
@@ -54,6 +69,13 @@ def test_what_is_moved_is_in_its_old_queue_or_in_its_new_ones() -> None:
     for seed in range(storage_history.MOVES_FROM, storage_history.MOVES_FROM + SEEDS_A_TEST):
         storage_history.run(seed, seen)
     assert all(seen[name] for name in (*RARE, "moves", "moves done")), seen
+
+
+def test_delays_counts_of_returns_and_streams_survive_and_replays_arrive() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(SEEDS_A_TEST):
+        storage_history.run(seed, seen, InHandHistory)
+    assert all(seen[name] for name in (*RARE, *IN_HAND)), seen
 
 
 def test_what_once_failed() -> None:
