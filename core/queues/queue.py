@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
+from math import inf
 from typing import NamedTuple, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel, answers_of
@@ -608,6 +609,8 @@ class Queue:
         due = None if self._redelivery is None else self._redelivery.next_due()
         if due is None:
             return
+        if not self._counts_returns:
+            due = 0.0
         if self._waiting_timer is not None:
             if self._waiting_at <= due:
                 return
@@ -622,8 +625,12 @@ class Queue:
         if self._held is not None or self._redelivery is None:
             # `release` looks again.
             return
-        now = self._vhost.clock.now()
+        # What waits where returns are not counted any more has waited long enough.
+        now = self._vhost.clock.now() if self._counts_returns else inf
         self._ready_again(self._redelivery.due(now, EXPIRY_SLICE))
+        if self._redelivery.next_due() is None and not self._counts_returns:
+            self._redelivery = None
+            self._find_rules()
         self._arm_waiting()
 
     def _ready_again(self, messages: list[Message]) -> None:
@@ -980,14 +987,20 @@ class Queue:
             self.touch()
 
     def _follow_returns(self) -> None:
-        """Count what comes back from now on, or no more."""
-        if not (self.settings.counts_returns and self.is_here):
-            waiting = self.waiting_messages()
-            self._stop_waiting()
+        """Count what comes back from now on, or no more once nothing waits."""
+        if self._counts_returns:
+            if self._redelivery is None:
+                self._redelivery = Redelivery(self._vhost.codec)
+        elif self.waiting:
+            if self._waiting_timer is not None:
+                self._waiting_timer.cancel()
+            self._end_waits()
+        else:
             self._redelivery = None
-            self._ready_again(waiting)
-        elif self._redelivery is None:
-            self._redelivery = Redelivery(self._vhost.codec)
+
+    @property
+    def _counts_returns(self) -> bool:
+        return self.settings.counts_returns and self.is_here
 
     @property
     def observer(self) -> MessageObserver | None:
