@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from math import inf
 from typing import NamedTuple, cast
 
 from warren.core.backing.backing_queue import BackingQueue, MirroredLevel, answers_of
@@ -49,7 +48,6 @@ GET_EXPIRY_SLICE = 20_000
 
 DROP_SLICE = 1000
 """Messages dropped for a length limit before other work gets a turn."""
-
 
 DROP_US = 2
 """What it costs to drop a message that expired, or is too much, as `core/scheduling/turns.py`
@@ -609,8 +607,6 @@ class Queue:
         due = None if self._redelivery is None else self._redelivery.next_due()
         if due is None:
             return
-        if not self._counts_returns:
-            due = 0.0
         if self._waiting_timer is not None:
             if self._waiting_at <= due:
                 return
@@ -621,14 +617,12 @@ class Queue:
 
     def _end_waits(self) -> None:
         """Make messages ready again that have waited, a slice at a time."""
-        self._waiting_timer = None
+        self._stop_waiting_timer()
         if self._held is not None or self._redelivery is None:
             # `release` looks again.
             return
-        # What waits where returns are not counted any more has waited long enough.
-        now = self._vhost.clock.now() if self._counts_returns else inf
-        self._ready_again(self._redelivery.due(now, EXPIRY_SLICE))
-        if self._redelivery.next_due() is None and not self._counts_returns:
+        self._ready_again(self._redelivery.due(self._vhost.clock.now(), EXPIRY_SLICE))
+        if self._redelivery.is_over:
             self._redelivery = None
             self._find_rules()
         self._arm_waiting()
@@ -645,13 +639,10 @@ class Queue:
         self._keep_rules()
         self.deliver()
 
-    def _stop_waiting(self) -> None:
-        """What waits is no business of this object any more."""
+    def _stop_waiting_timer(self) -> None:
         if self._waiting_timer is not None:
             self._waiting_timer.cancel()
             self._waiting_timer = None
-        if self._redelivery is not None:
-            self._redelivery.clear()
 
     # For operators
 
@@ -858,7 +849,8 @@ class Queue:
         if self._trace is not None:
             self._trace.emptied(self, True)
         self.deleted = True
-        self._stop_waiting()
+        self._stop_waiting_timer()
+        self._redelivery = None
         self._stop_unused_timer()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -929,7 +921,8 @@ class Queue:
     def move_out(self) -> Moving:
         """Another object takes the place of this one: end, and hand over what goes with it."""
         self.deleted = True
-        self._stop_waiting()
+        self._stop_waiting_timer()
+        self._redelivery = None
         self._stop_unused_timer()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -988,19 +981,12 @@ class Queue:
 
     def _follow_returns(self) -> None:
         """Count what comes back from now on, or no more once nothing waits."""
-        if self._counts_returns:
-            if self._redelivery is None:
-                self._redelivery = Redelivery(self._vhost.codec)
-        elif self.waiting:
-            if self._waiting_timer is not None:
-                self._waiting_timer.cancel()
+        counts = self.settings.counts_returns and self.is_here
+        if self._redelivery is not None:
+            self._redelivery.ends = not counts
             self._end_waits()
-        else:
-            self._redelivery = None
-
-    @property
-    def _counts_returns(self) -> bool:
-        return self.settings.counts_returns and self.is_here
+        elif counts:
+            self._redelivery = Redelivery(self._vhost.codec)
 
     @property
     def observer(self) -> MessageObserver | None:
