@@ -23,6 +23,7 @@ from warren.amqp.frames import BODY as BODY_FRAME
 from warren.amqp.frames import END, FrameHeads
 from warren.amqp.frames import HEADER as HEADER_FRAME
 from warren.amqp.handlers import HANDLERS
+from warren.amqp.leaving import leave
 from warren.amqp.methods import Method, encode_method, make
 from warren.amqp.publishing import (
     QUEUE_US,
@@ -50,7 +51,7 @@ from warren.core.messages.message_stats import MessageStats
 from warren.core.messages.settlement import Settlement
 from warren.core.messages.stock import Stock
 from warren.core.ports import Timer
-from warren.core.queues.consumers import Blocked, ConsumedQueue
+from warren.core.queues.consumers import Blocked, ConsumedQueue, Consumer
 from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import Unfinished
 from warren.core.scheduling.waiting import Event, Waiting, outliving, run
@@ -663,7 +664,8 @@ class Channel:
         if not limit and not self.limit:
             return
         self.limit = limit
-        self.connection.node.turns.spend(len(self.unacked) // LOOKS_PER_US)
+        looked_at = len(self.unacked) + len(self.consumers)
+        self.connection.node.turns.spend(looked_at // LOOKS_PER_US)
         self.limited_unacked = len(self.unacked)
         for message in self.unacked.values():
             if isinstance(message.holder, Getter):
@@ -860,20 +862,18 @@ class Channel:
         if self.reply_consumer is not None:
             self.reply_consumer.end()
             self.reply_consumer = None
-        consumers = list(self.consumers.values())
-        self.consumers.clear()
-        self._limited.clear()
-        self._unlimited.clear()
-        by_queue: dict[ConsumedQueue, list[ChannelConsumer]] = {}
-        for consumer in consumers:
-            by_queue.setdefault(consumer.queue, []).append(consumer)
-        for queue, of_queue in by_queue.items():
-            queue.remove_consumers(of_queue)
-        self.connection.node.turns.let_go(consumers)
+        leave(self.without_consumers(), self.connection.node.turns)
         self.connection.confirms_forgotten(self)
         if self.confirms is not None:
             self.confirms.close()
         run(self._give_back(), lambda result: result())
+
+    def without_consumers(self) -> list[Consumer]:
+        consumers: list[Consumer] = list(self.consumers.values())
+        self.consumers.clear()
+        self._limited.clear()
+        self._unlimited.clear()
+        return consumers
 
     async def _give_back(self) -> None:
         """What the client has not acknowledged goes back, when what is under way is over."""

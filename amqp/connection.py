@@ -66,6 +66,7 @@ from warren.amqp.handshake import (
 )
 from warren.amqp.heartbeat import Heartbeat
 from warren.amqp.held_output import HeldOutput
+from warren.amqp.leaving import end_all
 from warren.amqp.methods import (
     MalformedMethod,
     MalformedText,
@@ -749,8 +750,7 @@ class Connection:
         if self._waiting is not None:
             self._waiting.close()
             self._waiting = None
-        for channel in list(self.channels.values()):
-            channel.end()
+        end_all(list(self.channels.values()), self.node.turns)
         self.channels.clear()
         self._closing_channels.clear()
         if self.vhost is not None:

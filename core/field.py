@@ -140,16 +140,19 @@ def from_json(value: Any) -> Table:
 NESTED_TOO_DEEP = f"JSON is nested deeper than {JSON_NESTING_MAX} levels"
 
 
+# Made once: an expression `dict | list` costs more than the look at an item.
+_NESTING = (dict, list)
+
+
 def nested_too_deep(value: Any) -> bool:
     """Whether a JSON value is nested deeper than `JSON_NESTING_MAX`; does not recurse itself."""
-    level = [value]
+    level: list[Any] = [value] if isinstance(value, _NESTING) else []
     for _ in range(JSON_NESTING_MAX + 1):
         level = [
             item
             for nested in level
-            if isinstance(nested, dict | list)
             for item in (nested.values() if isinstance(nested, dict) else nested)
-            if isinstance(item, dict | list)
+            if isinstance(item, _NESTING)
         ]
         if not level:
             return False

@@ -155,6 +155,8 @@ class TopicTrie:
         self._kept = 0
         # By routing key; the one that was asked for last is the last.
         self._walks: dict[str, _Walk] = {}
+        # What walks have found, so that keys which fit the same patterns get one tuple.
+        self._found: dict[tuple[Binding, ...], tuple[Binding, ...]] = {}
 
     def __bool__(self) -> bool:
         return not self._root.is_empty()
@@ -188,6 +190,8 @@ class TopicTrie:
         Until a binding changes, keys that fit the same patterns in the same way get one tuple.
         Raises `Unfinished` if it takes more than a turn.
         """
+        if routing_key in self._walks:
+            return self._walk(routing_key)
         reached = self._start
         if reached is None:
             reached = self._start = self._begin()
@@ -207,9 +211,12 @@ class TopicTrie:
             walk = _Walk(self._begin().nodes, words_of(routing_key))
             if len(self._walks) == WALKS_MAX:
                 del self._walks[next(iter(self._walks))]
+                self._found.clear()
         self._walks[routing_key] = walk
         if walk.bindings is None:
             walk.go_on()
+            if walk.bindings is not None:
+                walk.bindings = self._found.setdefault(walk.bindings, walk.bindings)
             raise Unfinished
         return walk.bindings
 
@@ -252,6 +259,7 @@ class TopicTrie:
     def _change(self) -> None:
         """A binding comes or goes."""
         self._walks.clear()
+        self._found.clear()
         self._forget()
 
     def _forget(self) -> None:

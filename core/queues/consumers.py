@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Sequence
+from heapq import heappop, heappush
 from typing import Final, Protocol
 
 from warren.core.field import Table
@@ -175,18 +176,26 @@ class ConsumerRing:
     `top` are those of the highest priority that has any; an empty deque when nobody can be served.
     """
 
-    __slots__ = ("_levels", "top")
+    __slots__ = ("_levels", "_order", "_ordered", "top")
 
     def __init__(self) -> None:
         self._levels: dict[int, deque[Consumer]] = {}
+        # A heap of the priorities, negated, each of them once. There may be tens of thousands, so
+        # one whose level is empty stays in it until it is the highest.
+        self._order: list[int] = []
+        self._ordered: set[int] = set()
         self.top: deque[Consumer] = deque()
 
     def add(self, consumer: Consumer) -> None:
-        level = self._levels.get(consumer.priority)
+        priority = consumer.priority
+        level = self._levels.get(priority)
         if level is None:
-            level = self._levels[consumer.priority] = deque()
+            level = self._levels[priority] = deque()
+            if priority not in self._ordered:
+                self._ordered.add(priority)
+                heappush(self._order, -priority)
+            self._find_top()
         level.append(consumer)
-        self._find_top()
 
     def remove(self, consumer: Consumer) -> None:
         level = self._levels[consumer.priority]
@@ -206,5 +215,7 @@ class ConsumerRing:
         self._find_top()
 
     def _find_top(self) -> None:
-        levels = self._levels
-        self.top = levels[max(levels)] if levels else deque()
+        levels, order = self._levels, self._order
+        while order and -order[0] not in levels:
+            self._ordered.remove(-heappop(order))
+        self.top = levels[-order[0]] if order else deque()

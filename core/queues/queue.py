@@ -49,7 +49,6 @@ GET_EXPIRY_SLICE = 20_000
 DROP_SLICE = 1000
 """Messages dropped for a length limit before other work gets a turn."""
 
-
 DROP_US = 2
 """What it costs to drop a message that expired, or is too much, as `core/scheduling/turns.py`
 counts it."""
@@ -618,12 +617,14 @@ class Queue:
 
     def _end_waits(self) -> None:
         """Make messages ready again that have waited, a slice at a time."""
-        self._waiting_timer = None
+        self._stop_waiting_timer()
         if self._held is not None or self._redelivery is None:
             # `release` looks again.
             return
-        now = self._vhost.clock.now()
-        self._ready_again(self._redelivery.due(now, EXPIRY_SLICE))
+        self._ready_again(self._redelivery.due(self._vhost.clock.now(), EXPIRY_SLICE))
+        if self._redelivery.is_over:
+            self._redelivery = None
+            self._find_rules()
         self._arm_waiting()
 
     def _ready_again(self, messages: list[Message]) -> None:
@@ -638,13 +639,10 @@ class Queue:
         self._keep_rules()
         self.deliver()
 
-    def _stop_waiting(self) -> None:
-        """What waits is no business of this object any more."""
+    def _stop_waiting_timer(self) -> None:
         if self._waiting_timer is not None:
             self._waiting_timer.cancel()
             self._waiting_timer = None
-        if self._redelivery is not None:
-            self._redelivery.clear()
 
     # For operators
 
@@ -851,7 +849,8 @@ class Queue:
         if self._trace is not None:
             self._trace.emptied(self, True)
         self.deleted = True
-        self._stop_waiting()
+        self._stop_waiting_timer()
+        self._redelivery = None
         self._stop_unused_timer()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -922,7 +921,8 @@ class Queue:
     def move_out(self) -> Moving:
         """Another object takes the place of this one: end, and hand over what goes with it."""
         self.deleted = True
-        self._stop_waiting()
+        self._stop_waiting_timer()
+        self._redelivery = None
         self._stop_unused_timer()
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -980,13 +980,12 @@ class Queue:
             self.touch()
 
     def _follow_returns(self) -> None:
-        """Count what comes back from now on, or no more."""
-        if not (self.settings.counts_returns and self.is_here):
-            waiting = self.waiting_messages()
-            self._stop_waiting()
-            self._redelivery = None
-            self._ready_again(waiting)
-        elif self._redelivery is None:
+        """Count what comes back from now on, or no more once nothing waits."""
+        counts = self.settings.counts_returns and self.is_here
+        if self._redelivery is not None:
+            self._redelivery.ends = not counts
+            self._end_waits()
+        elif counts:
             self._redelivery = Redelivery(self._vhost.codec)
 
     @property

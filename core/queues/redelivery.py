@@ -76,7 +76,10 @@ class TakenBack(NamedTuple):
 
 
 class Redelivery:
-    """The returns of one classic queue. `len` is how many messages wait."""
+    """The returns of one classic queue. `len` is how many messages wait.
+
+    `ends`: no return is to be counted any more, and what waits is ready, a slice at a time.
+    """
 
     def __init__(self, codec: ContentCodec) -> None:
         self._envelopes = CountedEnvelopes(codec)
@@ -84,6 +87,7 @@ class Redelivery:
         self._waiting: list[tuple[float, int, Message]] = []
         self._returns = 0
         self.waiting_bytes = 0
+        self.ends = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -126,15 +130,22 @@ class Redelivery:
         heappush(self._waiting, (until, self._returns, message))
         self.waiting_bytes += message.body_bytes
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do of what ends."""
+        return self.ends and not self._waiting
+
     def next_due(self) -> float | None:
         """When the first message that waits is ready again."""
+        if self.ends and self._waiting:
+            return 0.0
         return self._waiting[0][0] if self._waiting else None
 
     def due(self, now: float, limit: int) -> list[Message]:
         """Up to so many messages that wait no longer, and are to be ready again."""
         found: list[Message] = []
         waiting = self._waiting
-        while waiting and len(found) < limit and waiting[0][0] <= now:
+        while waiting and len(found) < limit and (self.ends or waiting[0][0] <= now):
             found.append(heappop(waiting)[2])
         self.waiting_bytes -= sum([message.body_bytes for message in found])
         return found
@@ -142,11 +153,6 @@ class Redelivery:
     def waiting(self) -> list[Message]:
         """Those that wait, in no order."""
         return [message for _, _, message in self._waiting]
-
-    def clear(self) -> None:
-        """They are no business of this queue any more."""
-        self._waiting.clear()
-        self.waiting_bytes = 0
 
 
 def delay_of(delays_ms: Sequence[int] | None, times: int) -> int:

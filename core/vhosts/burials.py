@@ -99,9 +99,10 @@ class Routes(Protocol):
 
 
 class _Dead:
-    """Messages that died together. `done` is None where the queue is to be told instead."""
+    """Messages that died together. `done` is None where the queue is to be told instead. `again`:
+    they were published before, and no queue took them."""
 
-    __slots__ = ("done", "messages", "queue", "reason")
+    __slots__ = ("again", "done", "messages", "queue", "reason")
 
     def __init__(
         self,
@@ -109,7 +110,10 @@ class _Dead:
         messages: Iterable[Message],
         reason: DeathReason,
         done: Callable[[], None] | None,
+        *,
+        again: bool = False,
     ) -> None:
+        self.again = again
         self.queue = queue
         self.messages = deque(messages)
         self.reason = reason
@@ -146,7 +150,6 @@ class Burials:
         self._kept: dict[Queue, list[_Dead]] = {}
         self._keeping: Timer | None = None
         self._kept_again_s = KEPT_AGAIN_FIRST_S
-        self._retrying = False
         self._held = False
         self._burying = False
         self._scheduled = False
@@ -195,14 +198,12 @@ class Burials:
         for dead in self._waiting(queue):
             # Bodies that only the store of the queue has are read before that goes.
             dead.messages = deque(queue.backing.load(dead.messages))
-        self._kept.pop(queue, None)
         self._forget(queue)
 
     def queue_moves(self, queue: Queue) -> None:
         for dead in self._waiting(queue):
             dead.messages.clear()
         self._stalled.pop(queue, None)
-        self._kept.pop(queue, None)
         self._forget(queue)
 
     def _waiting(self, queue: Queue) -> list[_Dead]:
@@ -272,14 +273,19 @@ class Burials:
             self._stalled.setdefault(queue, deque()).append(self._line.popleft())
             return
         message = dead.messages.popleft()
+        if dead.again and message not in self._unburied.get(queue, ()):
+            # The queue has ended, and what it had kept with it.
+            self._given_up(dead)
+            return
+        is_kept = done is None or dead.again
         if done is None:
             done = self._keeper(queue, message)
-            if not queue.deleted and not queue.backing.load((message,)):
-                # Its store has lost it, and has said so.
-                done()
-                return
+        if is_kept and not queue.deleted and not queue.backing.load((message,)):
+            # Its store has lost it, and has said so.
+            done()
+            return
         try:
-            self._publish(queue, message, dead.reason, done)
+            self._publish(dead, message, done)
         except Unfinished:
             dead.messages.appendleft(message)
             if dead.done is None:
@@ -291,10 +297,9 @@ class Burials:
         most = INSISTED_ON_MAX if queue.settings.keeps_dead else ON_THE_WAY_MAX
         return queue in self._stalled or self._on_the_way.get(queue, 0) >= most
 
-    def _publish(
-        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
-    ) -> None:
+    def _publish(self, dead: _Dead, message: Message, done: Callable[[], None]) -> None:
         """Raises `Unfinished`, with nothing done, if finding the queues takes more than a turn."""
+        queue, reason = dead.queue, dead.reason
         if queue.settings.delays is not None:
             self._send_on(queue, queue.settings.delays, message, done)
             return
@@ -303,7 +308,7 @@ class Burials:
         exchange = routes.exchanges.get(queue.settings.dead_letter_exchange or DEFAULT_EXCHANGE)
         if exchange is None:
             if insists:
-                self._keep(queue, message, reason, done)
+                self._keep(dead, message, done)
             else:
                 done()
             return
@@ -332,10 +337,10 @@ class Burials:
         elif targets:
             routes.histories.keep(exchange, keys, envelope, message.body)
             arrived = partial(self._has_arrived, done)
-            keep = partial(self._keep, queue, message, reason, done)
+            keep = partial(self._keep, dead, message, done)
             self._succession.publish(targets, envelope, message.body, arrived, keep)
         else:
-            self._keep(queue, message, reason, done)
+            self._keep(dead, message, done)
 
     def _send_on(
         self, queue: Queue, delayed: str, message: Message, done: Callable[[], None]
@@ -358,14 +363,14 @@ class Burials:
         self._counts.dead_confirmed += 1
         done()
 
-    def _keep(
-        self, queue: Queue, message: Message, reason: DeathReason, done: Callable[[], None]
-    ) -> None:
+    def _keep(self, dead: _Dead, message: Message, done: Callable[[], None]) -> None:
         """No queue has taken the dead letter: it is tried again later."""
+        queue = dead.queue
         if queue.deleted or queue not in self._unburied:
+            done()
             return
         kept = self._kept.setdefault(queue, [])
-        if not kept and not self._retrying:
+        if not kept and not dead.again:
             log_event(
                 log,
                 logging.WARNING,
@@ -374,12 +379,17 @@ class Burials:
                 vhost=queue.vhost_name,
                 reason="no queue takes them",
             )
-        kept.append(_Dead(queue, (message,), reason, done))
+        kept.append(_Dead(queue, (message,), dead.reason, done, again=True))
         if self._keeping is None:
             self._keeping = self._clock.call_later(self._kept_again_s, self._try_kept_again)
             self._kept_again_s = min(2 * self._kept_again_s, KEPT_AGAIN_S)
         if self._only_kept(queue):
             self._happened(queue)
+
+    def _given_up(self, dead: _Dead) -> None:
+        """A kept message ends with its queue: those behind it may go on."""
+        assert dead.done is not None
+        dead.done()
 
     def _only_kept(self, queue: Queue) -> bool:
         """Whether nothing of the queue is on its way."""
@@ -388,20 +398,9 @@ class Burials:
     def _try_kept_again(self) -> None:
         self._keeping = None
         kept, self._kept = self._kept, {}
-        self._retrying = True
-        for queue, dead in kept.items():
-            for one in dead:
-                assert one.done is not None
-                for message in one.messages:
-                    if not queue.backing.load((message,)):
-                        one.done()
-                        continue
-                    try:
-                        self._publish(queue, message, one.reason, one.done)
-                    except Unfinished:
-                        self._line.append(_Dead(queue, (message,), one.reason, one.done))
-                        self._go_on_soon()
-        self._retrying = False
+        for dead in kept.values():
+            self._line.extend(dead)
+        self._work()
 
     def _keeper(self, queue: Queue, message: Message) -> Callable[[], None]:
         """What is called when a message that the queue keeps is buried."""
@@ -447,6 +446,8 @@ class Burials:
         """Tell the queue nothing more of its dead: it is gone, or another object stands for it."""
         self._unburied.pop(queue, None)
         self._buried.pop(queue, None)
+        for dead in self._kept.pop(queue, ()):
+            self._given_up(dead)
         self._happened(queue)
 
     def _happened(self, queue: Queue) -> None:

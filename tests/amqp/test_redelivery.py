@@ -10,7 +10,8 @@ from pipe import Broker, Client
 
 from warren.core.backing.memory_queue import MemoryQueue
 from warren.core.field import Field, Table, long, longstr
-from warren.core.queues.queue import Queue
+from warren.core.queues.queue import EXPIRY_SLICE, Queue
+from warren.core.queues.queue_arguments import QueueSettings
 
 DEAD: Table = {
     "x-dead-letter-exchange": longstr(""),
@@ -209,6 +210,31 @@ def test_policies_turn_it_on_and_off(broker: Broker, client: Client) -> None:
     broker.settle()
     # Nothing is to wait any more.
     assert client.counts("q") == (1, 0)
+    assert returned(client) is None
+
+
+def test_many_that_wait_are_ready_again_in_slices_when_no_policy_lets_them_wait(
+    broker: Broker, client: Client
+) -> None:
+    count = 2 * EXPIRY_SLICE + 1
+    client.declares("q")
+    for _ in range(count):
+        client.publishes("q", b"m")
+    client.consumes("q")
+    broker.settle()
+    tag = client.receives_deliveries()[-1].method.delivery_tag
+    client.sends(commands.Basic.Cancel, consumer_tag="c")
+    client.receives(commands.Basic.CancelOk)
+    broker.node.policies.set("/", "p", "^q$", {"redelivery-delay": [1000]}, 0, "queues")
+    client.nacks(tag, multiple=True)
+    broker.settle()
+    queue = broker.queue("q")
+    assert queue.waiting == count
+    queue.apply_settings(QueueSettings())
+    assert queue.waiting == count - EXPIRY_SLICE
+    broker.advance(0.001)
+    assert queue.waiting == 0
+    assert client.counts("q") == (count, 0)
     assert returned(client) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from stores import SlowQueues
 from warren.amqp.publishing import QUEUES_AT_ONCE
 from warren.amqp.settling import SETTLED_AT_ONCE
 from warren.core.field import Field, long, longstr
+from warren.core.queues.consumers import Consumer
+from warren.core.queues.queue import Queue
 from warren.core.scheduling.turns import TURN_US
 from warren.core.vhosts.ending import BINDINGS_AT_ONCE
 from warren.core.vhosts.ending import QUEUES_AT_ONCE as QUEUES_ENDED_AT_ONCE
@@ -313,3 +316,24 @@ def test_a_channel_with_many_consumers_of_a_queue_leaves_it_at_once(
     assert [consumer.tag for consumer in queue.consumers] == ["last"]
     other.publishes("q", b"x")
     assert other.receives_bodies() == [b"x"]
+
+
+def test_a_queue_looks_once_for_the_consumers_of_a_connection_with_many_channels(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    remove = Queue.remove_consumers
+
+    def counted(queue: Queue, consumers: Collection[Consumer]) -> None:
+        left.append(len(consumers))
+        remove(queue, consumers)
+
+    monkeypatch.setattr(Queue, "remove_consumers", counted)
+    client = broker.connects()
+    for number in range(1, 31):
+        client.opens_channel(number)
+        client.declares("q", channel=number)
+        client.consumes("q", tag="c", channel=number)
+    client.vanishes()
+    assert left == [30]
+    assert not broker.queue("q").consumers

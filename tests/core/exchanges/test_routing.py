@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from warren.core.exchanges.binding import Binding
 from warren.core.exchanges.exchange import Exchange, make_exchange
 from warren.core.exchanges.routing import Routed, route
 from warren.core.field import Field, Table, longstr
+from warren.core.scheduling.turns import Unfinished
 
 
 class Topology:
@@ -248,3 +251,33 @@ def test_exchanges_on_the_way_are_told_each_once() -> None:
         "second",
         "third",
     ]
+
+
+def test_keys_that_lead_to_the_same_bindings_are_followed_once_and_unfinished_ones_first() -> None:
+    exchange = make_exchange("topic", "t", random=Random(0))
+    exchange.add(Binding("t", "queue", "q", "#", {}))
+    followed: list[str] = []
+
+    class Followed(tuple[Binding, ...]):
+        def __iter__(self) -> Iterator[Binding]:
+            followed.append("bindings")
+            return super().__iter__()
+
+    answer = Followed([Binding("t", "queue", "q", "#", {})])
+    unfinished = ["b"]
+
+    def match(key: str) -> tuple[Binding, ...]:
+        if key in unfinished:
+            unfinished.remove(key)
+            raise Unfinished
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange.patterns, "match", match)  # type: ignore[attr-defined]
+        ask = partial(
+            route, {}.get, exchange, ["a", "b", "c"], dict, lambda name: None, lambda name: True
+        )
+        with pytest.raises(Unfinished):
+            ask()
+        assert not followed
+        assert ask().queues == ("q",) and len(followed) == 1

@@ -106,3 +106,33 @@ def test_no_prefetch_and_no_acknowledgements_mean_no_limit() -> None:
     assert Someone(Place(), prefetch=0).prefetch == NO_LIMIT
     assert Someone(Place(), prefetch=5, no_ack=True).prefetch == NO_LIMIT
     assert Someone(Place(), prefetch=5).prefetch == 5
+
+
+class Counted(int):
+    """A priority that counts how often one was compared with another."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Counted.compared += 1
+        return int(self) > int(other)
+
+
+def test_consumers_of_very_many_priorities_come_and_go_without_a_look_at_each() -> None:
+    count = 500
+    place = Place()
+    everyone = [Someone(place, str(n), priority=Counted(n)) for n in range(count)]
+    Counted.compared = 0
+    for _ in range(2):
+        for one in everyone:
+            place.ring.add(one)
+            assert list(place.ring.top) == [one]
+        for one in reversed(everyone):
+            assert list(place.ring.top) == [one]
+            place.ring.remove(one)
+    assert not place.ring.top
+    assert Counted.compared < 10 * count

@@ -204,6 +204,37 @@ class TestDeadLettersThatMustArrive:
         clock.settle()
         assert happened == [True]
 
+    def test_very_many_that_are_kept_are_tried_again_in_turns(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        count = 20
+        for number in range(count):
+            queue = insisting(vhost, f"q{number}", "later")
+            for _ in range(INSISTED_ON_MAX):
+                publish(queue)
+            reject(queue, INSISTED_ON_MAX)
+        clock.settle()
+        later = add_queue(vhost, "later")
+        [timer] = clock.timers
+        timer.callback()
+        assert 0 < len(later) < count * INSISTED_ON_MAX
+        clock.settle()
+        assert len(later) == count * INSISTED_ON_MAX
+        assert vhost.burials.idle
+
+    def test_those_that_wait_for_kept_ones_go_on_when_their_queue_is_deleted(
+        self, vhost: VirtualHost, clock: ManualClock
+    ) -> None:
+        queue = insisting(vhost, "q", "later")
+        for _ in range(INSISTED_ON_MAX + 5):
+            publish(queue)
+        reject(queue, INSISTED_ON_MAX + 5)
+        clock.settle()
+        later = add_queue(vhost, "later")
+        vhost.delete_queue(queue)
+        clock.settle()
+        assert len(later) == 5
+
     def test_without_reject_publish_nothing_is_kept(
         self, vhost: VirtualHost, clock: ManualClock
     ) -> None:
