@@ -141,7 +141,7 @@ def _http() -> Iterator[tuple[str, str]]:
     yield "management.http_log_dir", "requests are not logged one by one"
     yield (
         "management.http.max_body_size",
-        "a request may have 64 MiB where definitions or messages are sent, and less elsewhere",
+        "a request may have 64 MiB where definitions are sent, 8 MB where messages are, else less",
     )
     yield (
         "management.sample_retention_policies.$section.$interval",

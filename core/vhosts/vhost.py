@@ -98,9 +98,10 @@ FOLLOW_US = 25
 """What it costs to find the policy of a queue, as `core/scheduling/turns.py` counts it."""
 
 DECLARE_US = 100
+LEVEL_US = 4
 BIND_US = 40
 DELETE_US = 20
-"""What it costs to declare a queue or exchange, to bind, and to delete anything."""
+"""What it costs to declare a queue or exchange, each level of a queue, to bind, to delete."""
 
 QUEUE_ID_BITS = 54
 """Random bits that tell queues apart on disk, deleted ones included."""
@@ -384,7 +385,7 @@ class VirtualHost:
         if exclusive_owner is not None:
             self._owners[queue_id] = exclusive_owner
         self._counts.queues_created += 1
-        self.turns.spend(DECLARE_US)
+        self.turns.spend(DECLARE_US + LEVEL_US * settings.levels)
         key = ("queue", self.name, name)
         # An exclusive queue ends with its connection, and so at the latest with the node.
         transient = not durable or record.exclusive
@@ -568,9 +569,8 @@ class VirtualHost:
         exchange = self.exchanges.get(envelope.exchange)
         if exchange is not None:
             find = partial(self.queues_for, exchange, routing_keys, envelope.header)
-            queues = await self.turns.answer(find)
             self.histories.keep(exchange, routing_keys, envelope, body)
-            for queue in queues:
+            for queue in await self.turns.answer(find):
                 queue.published += 1
                 queue.publish(envelope, body, None, 0)
 

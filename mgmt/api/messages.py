@@ -27,12 +27,16 @@ from warren.mgmt.api.queues import queue_of
 from warren.mgmt.http.endpoint import Endpoint
 from warren.mgmt.http.errors import BadRequest, ObjectNotFound
 from warren.mgmt.http.listing import Row
-from warren.mgmt.http.request import BODY_BYTES_MAX, VHOST_NOT_FOUND, ApiRequest, demanded
+from warren.mgmt.http.request import VHOST_NOT_FOUND, ApiRequest, demanded
 from warren.mgmt.http.slices import Breather
 from warren.mgmt.waiting import through
 
 GET_MAX = 100_000
 """More than anybody reads; the answer would not fit into memory."""
+
+PUBLISH_BYTES_MAX = 8_000_000
+"""Of a request that publishes a message, as in RabbitMQ 3.10.8. JSON is read in one go, and
+64 MiB of it would hold everybody up for a second."""
 
 GET_BYTES_MAX = 32 << 20
 """Octets of the payloads of one answer, which is in memory as a whole and more than once."""
@@ -357,7 +361,7 @@ ENDPOINTS = [
         "/exchanges/{vhost}/{exchange}/publish",
         {"POST": publish},
         summary="Publish a message",
-        body_bytes_max=BODY_BYTES_MAX,
+        body_bytes_max=PUBLISH_BYTES_MAX,
     ),
     Endpoint("/queues/{vhost}/{queue}/get", {"POST": get}, summary="Get messages"),
 ]

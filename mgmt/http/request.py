@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warren.mgmt.managed_node import ManagedNode
 
 BODY_BYTES_MAX = 64 << 20
-"""Of definitions and messages; nothing else is that large."""
+"""Of definitions; nothing else is that large."""
 
 DEFAULT_EXCHANGE_IN_PATHS = "amq.default"
 

@@ -135,3 +135,13 @@ def test_a_publish_whose_queues_are_found_in_turns_is_routed(
         answer = api.post("/exchanges/%2F/amq.topic/publish", {"properties": {}, **message})
         assert answer == (200, {"routed": routed})
     assert api.get("/queues/%2F/q")[1]["messages"] == 1
+
+
+def test_a_message_of_more_than_8_mb_is_refused(broker: Broker) -> None:
+    api = ApiClient(broker)
+    api.put("/queues/%2F/q")
+    publish(api, "q", "x" * 7_900_000)
+    message = {"routing_key": "q", "payload": "x" * 8_000_000, "payload_encoding": "string"}
+    status, _ = api.post("/exchanges/%2F/amq.default/publish", {"properties": {}, **message})
+    assert status == 413
+    assert api.get("/queues/%2F/q")[1]["messages"] == 1

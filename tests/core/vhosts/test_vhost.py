@@ -27,7 +27,7 @@ from warren.core.scheduling.turns import TURN_US
 from warren.core.scheduling.waiting import run
 from warren.core.vhosts.burials import BURIAL_US
 from warren.core.vhosts.equivalence import check_exchange_equivalent
-from warren.core.vhosts.vhost import PREDECLARED, VirtualHost
+from warren.core.vhosts.vhost import LEVEL_US, PREDECLARED, VirtualHost
 
 OWNER = object()
 SOMEBODY = TracedClient("connection", 1, "user")
@@ -464,3 +464,17 @@ def test_nothing_is_declared_when_definitions_are_not_followed_any_more(
     with pytest.raises(NotFound, match="vhost '/' is down"):
         add_queue(vhost, "q")
     assert store.get(("queue", "/", "q")) is None
+
+
+def test_declaring_a_queue_costs_more_of_a_turn_with_each_of_its_priorities(
+    vhost: VirtualHost,
+) -> None:
+    def cost(name: str, **arguments: Field) -> int:
+        before = vhost.turns.left_us
+        vhost.declare_queue(
+            name, durable=False, exclusive_owner=None, auto_delete=False, arguments=arguments
+        )
+        return before - vhost.turns.left_us
+
+    many = cost("many", **{"x-max-priority": long(255)})
+    assert many - cost("one") == 255 * LEVEL_US
