@@ -208,7 +208,7 @@ class Transaction:
         self._refused |= REJECTED in answers
 
     def _let_go(self, run: _Run) -> None:
-        """Free its messages in turns, as far as nobody else has them."""
+        """Free the publishes of a run, a part of them in each turn."""
         turns = self._channel.connection.node.turns
         turns.let_go(run.envelopes)
         turns.let_go(run.bodies)

@@ -22,7 +22,7 @@ QUEUES_PER_US = 4
 """Queues that are found in a microsecond."""
 
 KEYS_PER_US = 2
-"""Routing keys whose bindings are looked for in a microsecond."""
+"""Routing keys that are looked up in a microsecond."""
 
 
 class Routed(NamedTuple):
