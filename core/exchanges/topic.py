@@ -27,8 +27,8 @@ ONE_WORD = "*"
 ANY_WORDS = "#"
 
 WIDE = 256
-"""Sets of more nodes are not kept: keys go through them in turns. A key has 128 words at most, so one
-whose sets are all smaller costs some milliseconds when it comes first."""
+"""Sets of more nodes are not kept: keys go through them in turns. A key has 128 words at most, so
+one whose sets are all smaller costs some milliseconds when it comes first."""
 
 NODES_A_TURN = 5000
 """Nodes that a walk looks at before others have their turn: about one millisecond."""

@@ -151,7 +151,7 @@ class Histories:
             await self._keep(destination, keys, message, source)
 
     def _may_send(self, source: Exchange, wanted: Mapping[Queue, Stock]) -> bool:
-        """Whether the quotas have room for all messages. No client waits, so the log says if not."""
+        """Whether the quotas have room for all messages; the log says if they have not."""
         quotas = self._routes.quotas
         if quotas is None:
             return True
