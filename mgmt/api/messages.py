@@ -14,7 +14,7 @@ from warren.amqp.consumer import short_string
 from warren.amqp.errors import REPLIES, FrameError, reply_to
 from warren.amqp.properties import MalformedProperties, encode_properties
 from warren.amqp.publishing import PublishRoutes
-from warren.core.errors import BrokerError, ConnectionFault, Unsupported
+from warren.core.errors import BrokerError, ConnectionFault, ResourceLocked, Unsupported
 from warren.core.field import from_json, to_json
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.message_observer import TracedClient
@@ -201,10 +201,10 @@ ACK_MODES = (
 
 
 def _check_unlocked(queue: Queue) -> None:
-    """Raise `BadRequest` if the queue is exclusive to a connection."""
+    """Raise `BadRequest` if the queue is exclusive to a connection, and what `check_access` does."""
     try:
         queue.check_access(None)
-    except BrokerError as error:
+    except ResourceLocked as error:
         raise _as_told(error) from error
 
 
