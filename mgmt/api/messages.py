@@ -201,7 +201,7 @@ ACK_MODES = (
 
 
 def _check_unlocked(queue: Queue) -> None:
-    """Raise `BadRequest` if the queue is exclusive to a connection, and what `check_access` does."""
+    """Raise `BadRequest` if the queue is exclusive to a connection, else as `check_access`."""
     try:
         queue.check_access(None)
     except ResourceLocked as error:
