@@ -9,7 +9,7 @@ redelivered. The new queues may be at other nodes, and mirrored; the rule is the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from warren.core.messages.message import Envelope
@@ -99,8 +99,9 @@ class Succession:
         self._turns = turns
         self._queue_named = queue_named
         self._unsafe: dict[int, _Publish] = {}
-        # What is published in later turns, in order, and what is tried again.
-        self._unsent: deque[_Publish] = deque()
+        # What is published in later turns, in order: the publishes of each message, made when it is
+        # their turn. And what is tried again.
+        self._unsent: deque[Iterator[_Publish]] = deque()
         self._later: list[_Publish] = []
         self._last_number = 0
         self._ended = False
@@ -138,7 +139,8 @@ class Succession:
         if len(queues) > QUEUES_AT_ONCE or self._unsent:
             if not self._unsent:
                 self._turns.soon(self._send_some)
-            self._unsent += [_Publish(move, queue.name, envelope, body) for queue in queues]
+            names = [queue.name for queue in queues]
+            self._unsent.append(_Publish(move, name, envelope, body) for name in names)
         else:
             for queue in queues:
                 self._publish(_Publish(move, queue.name, envelope, body), queue)
@@ -177,7 +179,11 @@ class Succession:
 
     def _send_some(self) -> None:
         while self._unsent and not self._turns.over:
-            self._publish_later(self._unsent.popleft())
+            publish = next(self._unsent[0], None)
+            if publish is None:
+                self._unsent.popleft()
+            else:
+                self._publish_later(publish)
         if self._unsent:
             self._turns.soon(self._send_some)
 
