@@ -14,6 +14,8 @@ from warren.core.scheduling.turns import Turns
 
 
 class EndingChannel(Protocol):
+    """A channel of a connection that ends."""
+
     def without_consumers(self) -> list[Consumer]:
         """Forget the consumers, and return them; their queues still know them."""
         ...

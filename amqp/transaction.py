@@ -184,12 +184,14 @@ class Transaction:
         turns, vhost = self._channel.connection.node.turns, self._channel.vhost
         for envelope, body in zip(envelopes, bodies, strict=True):
             turns.spend(PUBLISH_US)
-            await turns.pause()
+            if turns.over:
+                await turns.pause()
             targets = [vhost.queues[name] for name in run.names if name in vhost.queues]
             run.route.exchange.published_out += len(targets)
             self._keep(run.route, envelope, body)
             for queue in targets:
-                await turns.pause()
+                if turns.over:
+                    await turns.pause()
                 current = vhost.current(queue) if queue.deleted else queue
                 if current is not None:
                     turns.spend(QUEUE_US)
@@ -199,8 +201,9 @@ class Transaction:
                 self._channel.unroutable(run.route, envelope, body)
 
     def _keep(self, route: Route, envelope: Envelope, body: bytes) -> None:
-        """Histories on its way keep the message. The channel's connection may be gone."""
-        keys = (route.routing_key, *envelope.copies)
+        """Exchanges of type x-recent-history on the way keep the message."""
+        # A run may have many routing keys, and its route has the first one of them.
+        keys = (envelope.routing_key, *envelope.copies)
         self._channel.vhost.histories.keep(route.exchange, keys, envelope, body)
 
     def _count(self, answers: Sequence[Settlement]) -> None:

@@ -274,7 +274,7 @@ class Burials:
             return
         message = dead.messages.popleft()
         if dead.again and message not in self._unburied.get(queue, ()):
-            # The queue has ended, and what it had kept with it.
+            # The queue was deleted or has moved, and its kept dead letters are dropped.
             self._given_up(dead)
             return
         is_kept = done is None or dead.again

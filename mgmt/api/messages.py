@@ -35,7 +35,7 @@ GET_MAX = 100_000
 """More than anybody reads; the answer would not fit into memory."""
 
 PUBLISH_BYTES_MAX = 8_000_000
-"""Of a request that publishes a message, as in RabbitMQ 3.10.8. JSON is read in one go, and
+"""Octets of a request that publishes a message, as RabbitMQ has it. JSON is read in one go, and
 64 MiB of it would hold everybody up for a second."""
 
 GET_BYTES_MAX = 32 << 20

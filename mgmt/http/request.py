@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warren.mgmt.managed_node import ManagedNode
 
 BODY_BYTES_MAX = 64 << 20
-"""Of definitions; nothing else is that large."""
+"""Octets of the largest request there may be, an import of definitions."""
 
 DEFAULT_EXCHANGE_IN_PATHS = "amq.default"
 
