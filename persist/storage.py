@@ -24,7 +24,7 @@ from warren.core.ports import Commit
 from warren.persist.card_files import CardFiles
 from warren.persist.checkpoint import Checkpointer, write_small_file
 from warren.persist.combine import Combiner
-from warren.persist.deleted_queues import DeletedQueues, first_level, no_notes
+from warren.persist.deleted_queues import DeletedQueues, first_level, is_retained, no_notes
 from warren.persist.deletion import Deletion
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
@@ -50,6 +50,7 @@ from warren.persist.recovery import (
     QUEUES_DIRECTORY,
     Recovery,
 )
+from warren.persist.retained_index import RetainedIndex
 from warren.persist.store_context import StoreContext
 from warren.persist.unclaimed import UnclaimedMessages
 from warren.persist.work_in_turns import WorkInTurns
@@ -246,7 +247,9 @@ class Storage:
 
     # Queues
 
-    def open(self, queue_id: int, *, durable: bool, beside: bool = False) -> QueueIndex:
+    def open(
+        self, queue_id: int, *, durable: bool, beside: bool = False, retained: bool = False
+    ) -> QueueIndex:
         """The index of a queue, with what was recovered of it if it is durable (`BackingSpec`).
 
         To be called when the definition of the queue has been handed to the store of definitions.
@@ -257,7 +260,8 @@ class Storage:
                 kept.definition = self._node.definitions()
                 return kept
         parent = self.directory if durable else self.directory / TRANSIENT_DIRECTORY
-        index = (IndexBeside if beside else QueueIndex)(
+        kind = IndexBeside if beside else RetainedIndex if retained else QueueIndex
+        index = kind(
             queue_id,
             parent / QUEUES_DIRECTORY / f"{queue_id:016x}",
             durable=durable,
@@ -301,7 +305,7 @@ class Storage:
         is_deleted = is_deleted or deleted_queues.__contains__
         dropped = set()
         for storage_id in list(self._recovered):
-            index = self.open(storage_id, durable=True)
+            index = self.open(storage_id, durable=True, retained=is_retained(storage_id))
             count = index.recovered().count
             queue_id = first_level(storage_id)
             if queue_id in defined:
@@ -311,9 +315,10 @@ class Storage:
                 _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
                 dropped.add(queue_id)
                 index.delete()
-            elif count:
+            elif count and not (is_retained(storage_id) and queue_id in self._open):
                 self.unclaimed.keep(index)
             else:
+                # Nothing is left of it, or its queue retains nothing any more.
                 index.delete()
         self.unclaimed.report()
         self._undelivered = None

@@ -12,6 +12,8 @@ from warren.core.backing.backing_queue import (
     OneByOne,
     Peeked,
 )
+from warren.core.backing.handing_over import HasStore
+from warren.core.backing.queue_store import QueueStore
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
 from warren.core.queues.redelivery import CountingQueue
@@ -116,6 +118,10 @@ class LeaderLevel(OneByOne):
     @property
     def length(self) -> int:
         return self.inner.length
+
+    @property
+    def store(self) -> QueueStore | None:
+        return cast(HasStore, self.inner).store
 
     @property
     def expiring(self) -> bool:

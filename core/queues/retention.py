@@ -1,0 +1,296 @@
+"""What a classic queue keeps of acknowledged messages, for as long as its policy `retention` says.
+
+Answerable for when a message goes from the queue to its log of acknowledged messages, and for
+trimming that log. The messages are in `core/backing/retained_log.py`.
+
+A persistent message that a client acknowledged, or was sent without having to, is kept; one that
+was purged, expired, dropped, dead-lettered or moved by an operator is not. The queue hands over
+what was acknowledged instead of having its backing queue forget it. Until it is their turn such
+messages are pending in the backing queue: after a crash they are there again, as if the
+acknowledgement had not come.
+
+A queue that retains nothing has no `Retention` that is active, and asks for it once a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Protocol
+
+from warren.core.backing.backing_queue import BackingQueue
+from warren.core.backing.handing_over import hand_over
+from warren.core.backing.queue_store import Handed
+from warren.core.backing.retained_log import RetainedLog
+from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
+from warren.core.messages.message import Envelope, Message
+from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
+from warren.core.ports import Clock, Timer
+from warren.core.scheduling.turns import Turns
+
+SLICE: Final = 256
+SLICE_BYTES: Final = 1 << 20
+"""Messages, and octets of bodies, that are kept in one go."""
+
+KEEP_US: Final = 4
+TRIM_US: Final = 200
+"""What it costs to keep a message, and to do a bit of trimming, as `core/scheduling/turns.py`
+counts it."""
+
+LOOK_AGAIN_S: Final = 3600.0
+"""The longest time between two looks at the age of the oldest message: clocks are set."""
+
+
+class RetainingQueue(Protocol):
+    """The queue, as its retention knows it."""
+
+    name: str
+    backing: BackingQueue
+
+    @property
+    def vhost_name(self) -> str: ...
+
+
+class Retention:
+    """`log` has the messages. While it is not `active` the queue retains nothing."""
+
+    __slots__ = (
+        "_clock",
+        "_going_on",
+        "_limits",
+        "_queue",
+        "_trim_timer",
+        "_trimming",
+        "_turns",
+        "_waiting",
+        "active",
+        "ended",
+        "log",
+        "on_kept",
+    )
+
+    def __init__(self, queue: RetainingQueue, log: RetainedLog, clock: Clock, turns: Turns) -> None:
+        self.log = log
+        self.active = False
+        self.ended = False
+        # Told of messages that are kept, before the backing queue forgets them.
+        self.on_kept: Callable[[Sequence[Message]], None] = _nobody
+        self._queue = queue
+        self._clock = clock
+        self._turns = turns
+        self._limits = KEEP_ALL
+        # Acknowledged messages whose turn has not come.
+        self._waiting: deque[Message] = deque()
+        self._going_on = False
+        self._trimming = False
+        self._trim_timer: Timer | None = None
+        log.on_committed = self._more_is_committed
+
+    # The limits
+
+    def keep_within(self, limits: StreamLimits) -> None:
+        """Retain messages from now on, within these limits."""
+        self.active = True
+        self._limits = limits
+        self._trim_soon()
+
+    def cease(self) -> None:
+        """Retain nothing from now on, and drop what is retained, in turns."""
+        if self.active:
+            self.active = False
+            self._stop_trim_timer()
+            self._acknowledge_all()
+            self.log.clear()
+
+    # What is acknowledged
+
+    def ack(self, messages: Collection[Message]) -> None:
+        """Pending messages of the queue were acknowledged: keep those that are persistent, and have
+        the backing queue forget all of them."""
+        if self._waiting or self.log.is_behind or not self._fits(messages):
+            self._waiting.extend(messages)
+            self._go_on_soon()
+            return
+        self._keep(messages)
+
+    def sent(
+        self, envelope: Envelope, body: bytes, confirms: PublishConfirms | None, publish_seq: int
+    ) -> Settlement:
+        """A message went straight to a client that acknowledges nothing, and nobody else has it.
+
+        Answers its publisher as `Queue.publish` does.
+        """
+        self.sent_many((envelope,), (body,), confirms, publish_seq)
+        return PENDING if envelope.persistent and confirms is not None else SETTLED
+
+    def sent_many(
+        self,
+        envelopes: Sequence[Envelope],
+        bodies: Sequence[bytes],
+        confirms: PublishConfirms | None,
+        first_seq: int,
+    ) -> Sequence[Settlement]:
+        """`sent` for these messages, numbered from `first_seq` on; without `confirms` nothing is
+        answered."""
+        kept: list[Message] = []
+        handed: list[Handed] = []
+        for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq):
+            if envelope.persistent:
+                kept.append(Message(envelope, body, 0))
+                handed.append(Handed(confirms, seq, None))
+        if kept:
+            self.log.keep(kept, handed, self._clock.now())
+        if confirms is None:
+            return ()
+        return [PENDING if envelope.persistent else SETTLED for envelope in envelopes]
+
+    def _fits(self, messages: Collection[Message]) -> bool:
+        """Whether they may be kept in one go."""
+        if len(messages) > SLICE:
+            return False
+        return sum([message.body_bytes for message in messages]) <= SLICE_BYTES
+
+    def _keep(self, messages: Collection[Message]) -> None:
+        backing = self._queue.backing
+        kept = backing.load([one for one in messages if one.envelope.persistent])
+        if kept:
+            self.log.keep(kept, hand_over(backing, kept), self._clock.now())
+            self.on_kept(kept)
+        backing.ack(messages)
+        self._turns.spend(KEEP_US * len(messages))
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._turns.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Keep what waits, a slice in each turn."""
+        self._going_on = False
+        if self._waiting and not self.log.is_behind:
+            self._keep(self._next())
+            if self._waiting:
+                self._go_on_soon()
+
+    def _next(self) -> list[Message]:
+        """The next messages to keep, one at least."""
+        waiting, octets = self._waiting, 0
+        messages: list[Message] = []
+        while waiting and len(messages) < SLICE:
+            octets += waiting[0].body_bytes
+            if messages and octets > SLICE_BYTES:
+                break
+            messages.append(waiting.popleft())
+        return messages
+
+    def catch_up(self) -> None:
+        """Keep all that waits, now."""
+        while self._waiting:
+            self._keep(self._next())
+
+    def _acknowledge_all(self) -> None:
+        """Have the backing queue forget what waits."""
+        waiting, self._waiting = self._waiting, deque()
+        if waiting:
+            self._queue.backing.ack(list(waiting))
+
+    # What is too much
+
+    def _more_is_committed(self) -> None:
+        if self._waiting:
+            self._go_on_soon()
+        if self.active:
+            self._trim_soon()
+
+    def _trim_soon(self) -> None:
+        if not self._trimming:
+            self._trimming = True
+            self._turns.soon(self._trim)
+
+    def _trim(self) -> None:
+        self._trimming = False
+        if not self.active or self.ended:
+            return
+        self._stop_trim_timer()
+        trimmed = self.log.trim(self._limits, self._clock.wall_time())
+        self._turns.spend(TRIM_US)
+        if trimmed.more:
+            self._trim_soon()
+        elif trimmed.due_s is not None:
+            delay_s = min(trimmed.due_s, LOOK_AGAIN_S)
+            self._trim_timer = self._clock.call_later(delay_s, self._trim_soon)
+
+    def _stop_trim_timer(self) -> None:
+        if self._trim_timer is not None:
+            self._trim_timer.cancel()
+            self._trim_timer = None
+
+    # For people. A replay goes through it as through a queue of which nothing is unacknowledged.
+
+    unacked = 0
+    waiting = 0
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    @property
+    def vhost_name(self) -> str:
+        return self._queue.vhost_name
+
+    @property
+    def deleted(self) -> bool:
+        """Whether there is nothing to look at any more."""
+        return self.ended or not self.active
+
+    @property
+    def backing(self) -> RetainedLog:
+        return self.log
+
+    @property
+    def levels(self) -> list[RetainedLog]:
+        return [self.log]
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest message was acknowledged, in seconds since 1970."""
+        log = self.log
+        return log.arrived_at(log.first) if log.first < log.committed else None
+
+    def shown(self) -> dict[str, float | None]:
+        """How many messages there are, their octets on the disk, and since when the oldest one is
+        acknowledged."""
+        return {"messages": self.log.length, "octets": self.log.octets, "oldest": self.oldest}
+
+    # The end
+
+    def delete(self) -> None:
+        """The queue is gone, or another object has taken its place."""
+        self._end()
+        self.log.delete()
+
+    def stop(self) -> None:
+        """The node stops; what was acknowledged is to be found as it is."""
+        self.catch_up()
+        self._end()
+        self.log.stop()
+
+    def let_go(self) -> RetainedLog:
+        """Another object is answerable for the log from now on."""
+        self.catch_up()
+        self._end()
+        return self.log
+
+    def _end(self) -> None:
+        self.ended = True
+        self._stop_trim_timer()
+        self._waiting.clear()
+        self.log.on_committed = _nothing
+
+
+def _nobody(messages: Sequence[Message]) -> None:
+    """Stands for who follows what is kept."""
+
+
+def _nothing() -> None:
+    """Nobody waits for more any longer."""
