@@ -386,6 +386,11 @@ class QueueIndex(StreamReading):
             self._cancel(position)
         self._context.in_turns(self._remove_pieces(start, end))
 
+    def remove_all(self) -> None:
+        """Forget everything at once that was found at start."""
+        self._remove_span(0, self._first_position)
+        self.entries.take_lost()
+
     def _remove_pieces(self, start: int, end: int) -> Iterator[None]:
         for piece_start, piece_end in self.entries.pieces(start, end):
             if self._ended:

@@ -112,6 +112,8 @@ class Storage:
         self.unclaimed = UnclaimedMessages()
         # Their queues have definitions, and could not be brought back.
         self._unreachable = UnclaimedMessages()
+        # Of queues that retain no acknowledged messages any more, by the id of that level.
+        self._emptied: dict[int, QueueIndex] = {}
         self.directory = context.directory
         self.damaged = recovery.damaged
         self.lost = 0
@@ -256,6 +258,8 @@ class Storage:
         """
         if durable:
             kept = self.unclaimed.take(queue_id) or self._unreachable.take(queue_id)
+            if kept is None and (kept := self._emptied.pop(queue_id, None)) is not None:
+                kept.remove_all()
             if kept is not None:
                 kept.definition = self._node.definitions()
                 return kept
@@ -304,6 +308,7 @@ class Storage:
         deleted_queues = self._deleted_queues
         is_deleted = is_deleted or deleted_queues.__contains__
         dropped = set()
+        there = set(self._open)
         for storage_id in list(self._recovered):
             index = self.open(storage_id, durable=True, retained=is_retained(storage_id))
             count = index.recovered().count
@@ -315,10 +320,13 @@ class Storage:
                 _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
                 dropped.add(queue_id)
                 index.delete()
-            elif count and not (is_retained(storage_id) and queue_id in self._open):
+            elif is_retained(storage_id) and queue_id in there:
+                # Its queue is there, and retains nothing any more.
+                self._emptied[storage_id] = index
+                index.remove_range(0, index.first_position())
+            elif count:
                 self.unclaimed.keep(index)
             else:
-                # Nothing is left of it, or its queue retains nothing any more.
                 index.delete()
         self.unclaimed.report()
         self._undelivered = None

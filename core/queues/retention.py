@@ -26,6 +26,7 @@ from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
 from warren.core.ports import Clock, Timer
+from warren.core.queues.seeking import offset_at
 from warren.core.scheduling.turns import Turns
 
 SLICE: Final = 256
@@ -251,16 +252,16 @@ class Retention:
     def levels(self) -> list[RetainedLog]:
         return [self.log]
 
+    async def offset_at(self, since: float) -> int:
+        """The position of the first message that was acknowledged then or later, in seconds since
+        1970; that of the next message where there is none."""
+        return await offset_at(self.log, self._turns, since, lambda: self.deleted)
+
     @property
     def oldest(self) -> float | None:
         """When the oldest message was acknowledged, in seconds since 1970."""
         log = self.log
         return log.arrived_at(log.first) if log.first < log.committed else None
-
-    def shown(self) -> dict[str, float | None]:
-        """How many messages there are, their octets on the disk, and since when the oldest one is
-        acknowledged."""
-        return {"messages": self.log.length, "octets": self.log.octets, "oldest": self.oldest}
 
     # The end
 

@@ -57,7 +57,7 @@ def made_queue(
     makings: Makings, declared: Declared, settings: QueueSettings, spec: BackingSpec
 ) -> Queue:
     """The queue that was declared so; `spec` says where its messages are."""
-    queue = _made(makings, declared.name, settings, spec, **declared.named(settings))
+    queue = _made(makings, declared, settings, spec)
     queue.storage_id = spec.queue_id
     return queue
 
@@ -86,11 +86,10 @@ def _retention(makings: Makings, queue: Queue) -> Retention:
     return Retention(queue, log, clock, makings.vhost.turns)
 
 
-def _made(
-    makings: Makings, name: str, settings: QueueSettings, spec: BackingSpec, **declared: Any
-) -> Queue:
+def _made(makings: Makings, of: Declared, settings: QueueSettings, spec: BackingSpec) -> Queue:
     vhost, new_backing_queue, lasting = makings
     codec = vhost.codec
+    name, declared = of.name, of.named(settings)
 
     def new_level(level: int) -> BackingQueue:
         return new_backing_queue(spec.of_level(level, settings.remembers_ids))
