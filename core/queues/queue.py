@@ -315,7 +315,10 @@ class Queue:
             if self._trace is not None:
                 self._trace.sent_many(self, consumer.traced_as(), envelopes, bodies)
             if self.retention is not None:
-                return self.retention.sent_many(envelopes, bodies, confirms, first_seq)
+                messages = backing.publish_many_delivered(envelopes, bodies, confirms, first_seq)
+                self._sent_late += count
+                self.retention.ack(messages)
+                return answers_of(backing, envelopes, confirms)
             return () if confirms is None else (SETTLED,) * count
         # One at least, or this would never end.
         room = max(1, consumer.capacity())
@@ -378,6 +381,11 @@ class Queue:
             consumer = ready[0]
             if consumer.no_ack:
                 self._send(consumer, envelope, body, again)
+                if self.retention is not None:
+                    self._sent_late += 1
+                    self.retention.ack(
+                        (backing.publish_delivered(envelope, body, None, confirms, publish_seq),)
+                    )
             else:
                 message = backing.publish_delivered(
                     envelope, body, expires_at, confirms, publish_seq
@@ -386,9 +394,7 @@ class Queue:
                 self._hand_over(consumer, message)
             if len(ready) > 1 and not consumer.blocked:
                 ready.rotate(-1)
-            if consumer.no_ack:
-                if self.retention is not None:
-                    return self.retention.sent(envelope, body, confirms, publish_seq)
+            if consumer.no_ack and self.retention is None:
                 return SETTLED
         elif ttl_ms == 0:
             self._turned_away += 1

@@ -20,14 +20,13 @@ from typing import Final, Protocol
 
 from warren.core.backing.backing_queue import BackingQueue
 from warren.core.backing.handing_over import hand_over
-from warren.core.backing.queue_store import Handed
 from warren.core.backing.retained_log import RetainedLog
 from warren.core.backing.stream_limits import KEEP_ALL, StreamLimits
-from warren.core.messages.message import Envelope, Message
-from warren.core.messages.settlement import PENDING, SETTLED, PublishConfirms, Settlement
+from warren.core.messages.message import Message
 from warren.core.ports import Clock, Timer
 from warren.core.queues.seeking import offset_at
 from warren.core.scheduling.turns import Turns
+from warren.core.scheduling.waiting import Event
 
 SLICE: Final = 256
 SLICE_BYTES: Final = 1 << 20
@@ -59,7 +58,9 @@ class Retention:
         "_clock",
         "_going_on",
         "_limits",
+        "_more",
         "_queue",
+        "_taken",
         "_trim_timer",
         "_trimming",
         "_turns",
@@ -80,8 +81,12 @@ class Retention:
         self._clock = clock
         self._turns = turns
         self._limits = KEEP_ALL
+        # Happens when more was written.
+        self._more: Event | None = None
         # Acknowledged messages whose turn has not come.
         self._waiting: deque[Message] = deque()
+        # How many had to wait, and were kept then.
+        self._taken = 0
         self._going_on = False
         self._trimming = False
         self._trim_timer: Timer | None = None
@@ -102,48 +107,18 @@ class Retention:
             self._stop_trim_timer()
             self._acknowledge_all()
             self.log.clear()
+            self._tell_of_more()
 
     # What is acknowledged
 
     def ack(self, messages: Collection[Message]) -> None:
-        """Pending messages of the queue were acknowledged: keep those that are persistent, and have
-        the backing queue forget all of them."""
+        """Pending messages of the queue were acknowledged, or sent to a client that does not do
+        that: keep those that are persistent, and have the backing queue forget all of them."""
         if self._waiting or self.log.is_behind or not self._fits(messages):
             self._waiting.extend(messages)
             self._go_on_soon()
             return
         self._keep(messages)
-
-    def sent(
-        self, envelope: Envelope, body: bytes, confirms: PublishConfirms | None, publish_seq: int
-    ) -> Settlement:
-        """A message went straight to a client that acknowledges nothing, and nobody else has it.
-
-        Answers its publisher as `Queue.publish` does.
-        """
-        self.sent_many((envelope,), (body,), confirms, publish_seq)
-        return PENDING if envelope.persistent and confirms is not None else SETTLED
-
-    def sent_many(
-        self,
-        envelopes: Sequence[Envelope],
-        bodies: Sequence[bytes],
-        confirms: PublishConfirms | None,
-        first_seq: int,
-    ) -> Sequence[Settlement]:
-        """`sent` for these messages, numbered from `first_seq` on; without `confirms` nothing is
-        answered."""
-        kept: list[Message] = []
-        handed: list[Handed] = []
-        for seq, (envelope, body) in enumerate(zip(envelopes, bodies, strict=True), first_seq):
-            if envelope.persistent:
-                kept.append(Message(envelope, body, 0))
-                handed.append(Handed(confirms, seq, None))
-        if kept:
-            self.log.keep(kept, handed, self._clock.now())
-        if confirms is None:
-            return ()
-        return [PENDING if envelope.persistent else SETTLED for envelope in envelopes]
 
     def _fits(self, messages: Collection[Message]) -> bool:
         """Whether they may be kept in one go."""
@@ -170,6 +145,7 @@ class Retention:
         self._going_on = False
         if self._waiting and not self.log.is_behind:
             self._keep(self._next())
+            self._tell_of_more()
             if self._waiting:
                 self._go_on_soon()
 
@@ -182,6 +158,7 @@ class Retention:
             if messages and octets > SLICE_BYTES:
                 break
             messages.append(waiting.popleft())
+        self._taken += len(messages)
         return messages
 
     def catch_up(self) -> None:
@@ -197,7 +174,26 @@ class Retention:
 
     # What is too much
 
+    async def written(self) -> None:
+        """Return when all that was acknowledged so far is in the log and on disk."""
+        until_taken = self._taken + len(self._waiting)
+        while self._taken < until_taken and not self.deleted:
+            await self._more_to_come()
+        end = self.log.next_position
+        while self.log.committed < end and not self.deleted:
+            await self._more_to_come()
+
+    def _more_to_come(self) -> Event:
+        self._more = self._more or Event()
+        return self._more
+
+    def _tell_of_more(self) -> None:
+        more, self._more = self._more, None
+        if more is not None:
+            more.happen()
+
     def _more_is_committed(self) -> None:
+        self._tell_of_more()
         if self._waiting:
             self._go_on_soon()
         if self.active:
@@ -287,6 +283,7 @@ class Retention:
         self._stop_trim_timer()
         self._waiting.clear()
         self.log.on_committed = _nothing
+        self._tell_of_more()
 
 
 def _nobody(messages: Sequence[Message]) -> None:

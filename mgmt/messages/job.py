@@ -25,6 +25,7 @@ from warren.core.messages.stock import Stock
 from warren.core.messages.succession import Succession
 from warren.core.node import Node
 from warren.core.queues.queue import Queue
+from warren.core.queues.retention import Retention
 from warren.mgmt.messages.looking import Found, Place, Search, look, parse_place
 from warren.mgmt.messages.plan import Action, Plan, seconds
 from warren.mgmt.messages.sources import replayed_from, source_of, why_no_replay
@@ -166,6 +167,10 @@ class Job:
         source, plan = replayed_from(self.queue), self.plan
         if source is None:
             raise PreconditionFailed(why_no_replay(self.queue))
+        if isinstance(source, Retention):
+            await through(source.written())
+            if plan.positions is None:
+                self._ends = [source.log.next_position]
         if plan.first is not None or plan.since is not None:
             first = plan.first or 0
             if plan.since is not None:

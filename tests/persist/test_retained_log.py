@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from manual_clock import ManualClock
-from stored_queues import OTHER, QUEUE, Node, Publisher
+from stored_queues import OTHER, QUEUE, Node
 
 from warren.core.backing.backing_queue import RETAINED_LEVEL
 from warren.core.backing.memory_retained_store import MemoryRetainedStore
@@ -453,12 +453,3 @@ def test_log_in_memory_is_trimmed_by_age() -> None:
     assert retained(log) == [b"a", b"b"]
     assert trim(log, StreamLimits(age_max_s=15), clock.wall_time()) == pytest.approx(5.0)
     assert retained(log) == [b"b"]
-
-
-def test_publishers_are_told_of_what_went_straight_to_a_client(node: RetainingNode) -> None:
-    publisher = Publisher()
-    node.retention.sent_many([ENVELOPE, TRANSIENT], [b"p", b"t"], publisher, 5)
-    assert publisher.settled == []
-    node.rest()
-    assert publisher.settled == [5]
-    assert retained(node.log) == [b"p"]
