@@ -24,6 +24,7 @@ from warren.persist.check import (
     QueueTotals,
     Report,
     definition_id,
+    highest_levels,
     open_store,
     queue_names,
 )
@@ -87,7 +88,8 @@ def dump(
     with _readable():
         open_store(directory)
         queue_id = _find_queue(queue_names(directory, time.sleep), vhost, queue)
-        entries = islice(dump_queue(RealFileSystem(), directory, queue_id), limit)
+        highest = highest_levels(directory, pause=time.sleep)
+        entries = islice(dump_queue(RealFileSystem(), directory, queue_id, highest), limit)
         for entry in entries:
             if as_json:
                 click.echo(json.dumps(_entry_as_json(entry, bodies)))
@@ -217,7 +219,8 @@ def _queues_as_text(queues: list[QueueTotals]) -> Iterator[str]:
     if known:
         yield f"{'messages':>12} {'body bytes':>15}  virtual host, queue"
     for vhost, name, totals in known:
-        yield f"{totals.messages:>12} {totals.body_bytes:>15}  {vhost} {name}"
+        kept = f", and {totals.retained} retained" if totals.retained else ""
+        yield f"{totals.messages:>12} {totals.body_bytes:>15}  {vhost} {name}{kept}"
     for totals in queues:
         if totals.vhost is None:
             yield (
@@ -272,6 +275,8 @@ def _entry_as_text(entry: Dumped, bodies: bool) -> Iterator[str]:
         text += f" level {entry.level}"
     if entry.expires_us:
         text += f" expires {_time(entry.expires_us)}"
+    if entry.acknowledged_us:
+        text += f" acknowledged {_time(entry.acknowledged_us)}"
     yield text
     if bodies:
         cut = " ..." if len(entry.body) > BODY_SHOWN_BYTES else ""

@@ -14,14 +14,16 @@ what looks damaged.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-from warren.core.backing.backing_queue import LEVELS
+from warren.core.backing.backing_queue import LEVELS, RETAINED_LEVEL
 from warren.core.backing.windowed_queue import IDS
 from warren.core.definitions.records import QueueRecord
+from warren.core.field import from_plain
 from warren.core.ports import Key
 from warren.core.queues.queue_arguments import DEDUPLICATION_WINDOW
 from warren.persist.cluster_file import read_known_cluster
@@ -31,6 +33,7 @@ from warren.persist.definitions_copy import (
     read_definitions,
     read_deleted_queues,
 )
+from warren.persist.deleted_queues import is_retained
 from warren.persist.filesystem import File, FileSystem
 from warren.persist.format import (
     ENQUEUE,
@@ -106,7 +109,8 @@ class Finding(NamedTuple):
 class QueueTotals(NamedTuple):
     """Of a queue, with all its levels. `vhost` and `name` are None when it has no definition.
 
-    `deleted`: it is written down that the queue was deleted.
+    `deleted`: it is written down that the queue was deleted. `retained` counts messages that were
+    acknowledged, which are not among the others.
     """
 
     queue: int
@@ -115,6 +119,7 @@ class QueueTotals(NamedTuple):
     messages: int
     body_bytes: int
     deleted: bool = False
+    retained: int = 0
 
 
 class Report(NamedTuple):
@@ -187,6 +192,27 @@ def id_levels(data_directory: Path, *, pause: Callable[[float], None]) -> set[in
     }
 
 
+def highest_levels(data_directory: Path, *, pause: Callable[[float], None]) -> set[int]:
+    """The levels of the highest of 256 priorities, which are not for acknowledged messages.
+
+    What cannot be read is passed over. Raises `DataDirectoryRefused`, OSError.
+    """
+    known = read_known_cluster(data_directory)
+    node = "" if known is None else known.node
+    return {
+        stored.record.storage_id(node) + RETAINED_LEVEL
+        for stored in read_definitions(
+            data_directory, "queue", pause=pause, damaged=lambda error: None
+        )
+        if isinstance(stored.record, QueueRecord) and _has_all_levels(stored.record)
+    }
+
+
+def _has_all_levels(record: QueueRecord) -> bool:
+    priority = from_plain(record.arguments).get("x-max-priority")
+    return priority is not None and bool(priority.value >= RETAINED_LEVEL)
+
+
 def definition_id(queue_id: int) -> int:
     """The id of the queue: the levels of one with priorities count up from it.
 
@@ -209,6 +235,7 @@ class Check:
         self._view: StoreView
         self._names: dict[int, Key] = {}
         self._id_levels: set[int] = set()
+        self._highest_levels: set[int] = set()
         self._deleted: set[int] = set()
         self._suspects: dict[tuple[object, ...], tuple[Unit, Finding]] = {}
         self._harmed_at: set[tuple[str, int]] = set()
@@ -251,8 +278,12 @@ class Check:
 
     def _totals(self) -> list[QueueTotals]:
         levels: dict[int, list[Segment]] = {}
+        retained: Counter[int] = Counter()
         for queue_id, segments in self._view.index.queues.items():
-            if queue_id not in self._id_levels:
+            if is_retained(queue_id) and queue_id not in self._highest_levels:
+                live = [segment.live for segment in segments.values()]
+                retained[definition_id(queue_id)] = sum(live)
+            elif queue_id not in self._id_levels:
                 levels.setdefault(definition_id(queue_id), []).extend(segments.values())
         totals = []
         for queue_id in sorted(self._names.keys() | levels.keys()):
@@ -262,7 +293,10 @@ class Check:
             vhost, name = self._names.get(queue_id, (None, None))
             if name is not None or messages:
                 deleted = name is None and queue_id in self._deleted
-                totals.append(QueueTotals(queue_id, vhost, name, messages, body_bytes, deleted))
+                kept = retained[queue_id]
+                totals.append(
+                    QueueTotals(queue_id, vhost, name, messages, body_bytes, deleted, kept)
+                )
         return totals
 
     # One look
@@ -319,6 +353,7 @@ class Check:
                 lambda error: self._suspect(path, 0, str(error)),
             )
             self._id_levels = id_levels(self._data_directory, pause=self._pause)
+            self._highest_levels = highest_levels(self._data_directory, pause=self._pause)
         except (DamagedMetadata, FileNotFoundError) as error:
             self._names = {}
             self._suspect(path, 0, f"definitions: {error}")

@@ -1,15 +1,17 @@
 """The entries of one queue in a data directory, in order, for people to look at. Never writes.
 
-Of a queue with priorities, the highest level comes first.
+Of a queue with priorities, the highest level comes first. What was acknowledged, and is retained,
+comes last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from warren.persist.check import definition_id, open_store, segment_entries
+from warren.persist.deleted_queues import is_retained
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     OFFSET_MASK,
@@ -30,8 +32,9 @@ class Dumped(NamedTuple):
     """An entry, and what its record says; `damage` instead of that when it cannot be read.
 
     `file` and `offset` are its place: where the record was written first. `length` is that of the
-    record. Times are on the wall, in microseconds; `expires_us` is 0 when it does not expire.
-    Each `level` of a queue with priorities has positions of its own.
+    record. Times are on the wall, in microseconds; `expires_us` is 0 when it does not expire,
+    `acknowledged_us` when it was not acknowledged. Each `level` of a queue with priorities has
+    positions of its own; what was acknowledged and is retained has one, too.
     """
 
     position: int
@@ -48,10 +51,14 @@ class Dumped(NamedTuple):
     body: bytes = b""
     damage: str = ""
     level: int = 0
+    acknowledged_us: int = 0
 
 
-def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterator[Dumped]:
+def dump(
+    filesystem: FileSystem, data_directory: Path, queue_id: int, highest: Collection[int] = ()
+) -> Iterator[Dumped]:
     """Those of the queue that this storage knows by this id (`queue_names`), with all its levels.
+    `highest` are levels of the highest of 256 priorities (`highest_levels`).
 
     Raises `DataDirectoryRefused`, `NewerStorage`, OSError.
     """
@@ -61,9 +68,13 @@ def dump(filesystem: FileSystem, data_directory: Path, queue_id: int) -> Iterato
         filesystem, store, node_id, _pass_over, only=lambda at: definition_id(at) == queue_id
     )
     reader = RecordReader(filesystem, store)
+    retained = {at for at in view.index.queues if is_retained(at)} - {*highest}
+    levels = sorted(view.index.queues.keys() - retained, reverse=True)
     try:
-        for level_id in sorted(view.index.queues, reverse=True):
+        for level_id in (*levels, *retained):
             for dumped in _dump_level(view, reader, level_id):
+                if level_id in retained:
+                    dumped = dumped._replace(acknowledged_us=dumped.expires_us, expires_us=0)
                 yield dumped._replace(level=level_id - queue_id)
     finally:
         reader.close()
