@@ -193,10 +193,8 @@ def id_levels(data_directory: Path, *, pause: Callable[[float], None]) -> set[in
 
 
 def highest_levels(data_directory: Path, *, pause: Callable[[float], None]) -> set[int]:
-    """The levels of the highest of 256 priorities, which are not for acknowledged messages.
-
-    What cannot be read is passed over. Raises `DataDirectoryRefused`, OSError.
-    """
+    """The levels of the highest of 256 priorities, which are not for acknowledged messages; read as
+    `id_levels` are."""
     known = read_known_cluster(data_directory)
     node = "" if known is None else known.node
     return {

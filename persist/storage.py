@@ -316,14 +316,16 @@ class Storage:
             if queue_id in defined:
                 _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
                 self._unreachable.keep(index)
+            elif is_retained(storage_id) and (
+                queue_id in there or (is_deleted(queue_id) and queue_id not in deleted_queues)
+            ):
+                # Its queue is there, or at other nodes, and retains nothing here any more.
+                self._emptied[storage_id] = index
+                index.remove_range(0, index.first_position())
             elif is_deleted(queue_id):
                 _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
                 dropped.add(queue_id)
                 index.delete()
-            elif is_retained(storage_id) and queue_id in there:
-                # Its queue is there, and retains nothing any more.
-                self._emptied[storage_id] = index
-                index.remove_range(0, index.first_position())
             elif count:
                 self.unclaimed.keep(index)
             else:

@@ -127,7 +127,6 @@ class Queue:
         "retention",
         "ring",
         "settings",
-        "storage_id",
         "taken_out",
         "unacked",
         "ways_out",
@@ -178,8 +177,6 @@ class Queue:
         # What keeps acknowledged messages, once it did; `retention` is the same while it does.
         self.retained: Retention | None = None
         self.retention: Retention | None = None
-        # What the storage of the node calls the queue.
-        self.storage_id = queue_id
         # Happens when there are none of these any more.
         self._all_settled: Event | None = None
         self._trace: MessageObserver | None = None
@@ -379,13 +376,9 @@ class Queue:
         ready = self.ring.top
         if ready and not backing.length and (not self._still or ttl_ms == 0):
             consumer = ready[0]
-            if consumer.no_ack:
+            at_once = consumer.no_ack and self.retention is None
+            if at_once:
                 self._send(consumer, envelope, body, again)
-                if self.retention is not None:
-                    self._sent_late += 1
-                    self.retention.ack(
-                        (backing.publish_delivered(envelope, body, None, confirms, publish_seq),)
-                    )
             else:
                 message = backing.publish_delivered(
                     envelope, body, expires_at, confirms, publish_seq
@@ -394,7 +387,7 @@ class Queue:
                 self._hand_over(consumer, message)
             if len(ready) > 1 and not consumer.blocked:
                 ready.rotate(-1)
-            if consumer.no_ack and self.retention is None:
+            if at_once:
                 return SETTLED
         elif ttl_ms == 0:
             self._turned_away += 1
@@ -1088,6 +1081,11 @@ class Queue:
         consumer.take(message)
 
     def _hand_over_by_rules(self, consumer: Consumer, message: Message) -> None:
+        if consumer.no_ack and self.retention is not None:
+            self._send(consumer, message.envelope, message.body, message.redelivered)
+            self._sent_late += 1
+            self.retention.ack((message,))
+            return
         self.unacked += 1
         envelope = message.envelope
         # Only what the client is sent has the count, not what the queue keeps.

@@ -15,7 +15,7 @@ A queue that retains nothing has no `Retention` that is active, and asks for it 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Final, Protocol
 
 from warren.core.backing.backing_queue import BackingQueue
@@ -68,15 +68,12 @@ class Retention:
         "active",
         "ended",
         "log",
-        "on_kept",
     )
 
     def __init__(self, queue: RetainingQueue, log: RetainedLog, clock: Clock, turns: Turns) -> None:
         self.log = log
         self.active = False
         self.ended = False
-        # Told of messages that are kept, before the backing queue forgets them.
-        self.on_kept: Callable[[Sequence[Message]], None] = _nobody
         self._queue = queue
         self._clock = clock
         self._turns = turns
@@ -128,11 +125,15 @@ class Retention:
 
     def _keep(self, messages: Collection[Message]) -> None:
         backing = self._queue.backing
+        self.keep(backing, messages)
+        backing.ack(messages)
+
+    def keep(self, backing: BackingQueue, messages: Collection[Message]) -> None:
+        """Keep those that are persistent of these pending messages, which are about to be
+        acknowledged."""
         kept = backing.load([one for one in messages if one.envelope.persistent])
         if kept:
             self.log.keep(kept, hand_over(backing, kept), self._clock.now())
-            self.on_kept(kept)
-        backing.ack(messages)
         self._turns.spend(KEEP_US * len(messages))
 
     def _go_on_soon(self) -> None:
@@ -284,10 +285,6 @@ class Retention:
         self._waiting.clear()
         self.log.on_committed = _nothing
         self._tell_of_more()
-
-
-def _nobody(messages: Sequence[Message]) -> None:
-    """Stands for who follows what is kept."""
 
 
 def _nothing() -> None:

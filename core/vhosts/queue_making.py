@@ -33,7 +33,7 @@ class Makings(NamedTuple):
     lasting: LastingEnvelopes
 
 
-class Declared(NamedTuple):
+class DeclaredQueue(NamedTuple):
     """A queue that is to be: its definition, and the connection that it belongs to, if any."""
 
     name: str
@@ -54,39 +54,9 @@ class Declared(NamedTuple):
 
 
 def made_queue(
-    makings: Makings, declared: Declared, settings: QueueSettings, spec: BackingSpec
+    makings: Makings, of: DeclaredQueue, settings: QueueSettings, spec: BackingSpec
 ) -> Queue:
     """The queue that was declared so; `spec` says where its messages are."""
-    queue = _made(makings, declared, settings, spec)
-    queue.storage_id = spec.queue_id
-    return queue
-
-
-def follow_retention(makings: Makings, queue: Queue) -> None:
-    """Have a queue retain what its settings say, or nothing any more.
-
-    Its log stays open until the queue is gone: it may be wanted again, and is empty until then.
-    """
-    limits = queue.settings.retention if queue.survives and queue.is_here else None
-    if limits is not None and queue.retained is None:
-        queue.retained = _retention(makings, queue)
-    queue.retention = None if limits is None else queue.retained
-    if queue.retention is not None and limits is not None:
-        queue.retention.keep_within(limits)
-    elif queue.retained is not None:
-        queue.retained.cease()
-
-
-def _retention(makings: Makings, queue: Queue) -> Retention:
-    clock = makings.vhost.clock
-    spec = BackingSpec(
-        queue.storage_id + RETAINED_LEVEL, durable=True, mode="default", retained=True
-    )
-    log = retained_log(makings.new_backing_queue(spec), clock.call_soon, clock.wall_time)
-    return Retention(queue, log, clock, makings.vhost.turns)
-
-
-def _made(makings: Makings, of: Declared, settings: QueueSettings, spec: BackingSpec) -> Queue:
     vhost, new_backing_queue, lasting = makings
     codec = vhost.codec
     name, declared = of.name, of.named(settings)
@@ -113,3 +83,25 @@ def _made(makings: Makings, of: Declared, settings: QueueSettings, spec: Backing
     else:
         backing = PriorityQueue(settings.max_priority, new_level)
     return Queue(vhost, name, backing=backing, **declared)
+
+
+def follow_retention(makings: Makings, queue: Queue) -> None:
+    """Have a queue retain what its settings say, or nothing any more.
+
+    Its log stays open until the queue is gone: it may be wanted again, and is empty until then.
+    """
+    limits = queue.settings.retention if queue.survives and queue.is_here else None
+    if limits is not None and queue.retained is None:
+        queue.retained = _retention(makings, queue)
+    queue.retention = None if limits is None else queue.retained
+    if queue.retention is not None and limits is not None:
+        queue.retention.keep_within(limits)
+    elif queue.retained is not None:
+        queue.retained.cease()
+
+
+def _retention(makings: Makings, queue: Queue) -> Retention:
+    clock = makings.vhost.clock
+    spec = BackingSpec(queue.queue_id + RETAINED_LEVEL, durable=True, mode="default", retained=True)
+    log = retained_log(makings.new_backing_queue(spec), clock.call_soon, clock.wall_time)
+    return Retention(queue, log, clock, makings.vhost.turns)

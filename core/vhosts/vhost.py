@@ -85,7 +85,7 @@ from warren.core.vhosts.equivalence import inequivalent, shown
 from warren.core.vhosts.histories import Histories
 from warren.core.vhosts.node_counts import NodeCounts
 from warren.core.vhosts.observation import Observation, Topology
-from warren.core.vhosts.queue_making import Declared, Makings, follow_retention, made_queue
+from warren.core.vhosts.queue_making import DeclaredQueue, Makings, follow_retention, made_queue
 from warren.core.vhosts.reply_to import REPLY_TO_PREFIX, Replies
 
 log = logging.getLogger("warren.vhost")
@@ -825,7 +825,7 @@ class VirtualHost:
         owner = self._owners.pop(record.queue_id, NOBODY) if record.exclusive else None
         storage_id = self._placement.storage_id(record)
         spec = BackingSpec(storage_id, record.durable and owner is None, settings.queue_mode)
-        declared = Declared(name, record, owner, arguments)
+        declared = DeclaredQueue(name, record, owner, arguments)
         return made_queue(self._makings, declared, settings, spec)
 
     def _end_queue(self, queue: Queue) -> None:

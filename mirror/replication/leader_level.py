@@ -12,7 +12,7 @@ from warren.core.backing.backing_queue import (
     OneByOne,
     Peeked,
 )
-from warren.core.backing.handing_over import HasStore
+from warren.core.backing.handing_over import Followed, HasStore
 from warren.core.backing.queue_store import QueueStore
 from warren.core.messages.message import Envelope, Message
 from warren.core.messages.settlement import PublishConfirms
@@ -82,7 +82,7 @@ class InstructionLog(Protocol):
         ...
 
 
-class LeaderLevel(OneByOne):
+class LeaderLevel(OneByOne, Followed):
     """Implements `BackingQueue` around one. `pending` are the messages out for acknowledgement.
 
     `again` are the positions of messages that count as delivered though they are not below what
@@ -330,6 +330,9 @@ class LeaderLevel(OneByOne):
         if self.again:
             self.again.difference_update([message.position for message in messages])
         self._settled(Op.ACK, messages)
+
+    def retained(self, messages: Sequence[Message]) -> None:
+        self._journal.runs(Op.RETAIN, self.level, [message.position for message in messages])
 
     def requeue(self, messages: Iterable[Message]) -> None:
         messages = list(messages)

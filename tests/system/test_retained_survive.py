@@ -1,4 +1,4 @@
-"""Acknowledged messages on a real node that is killed: each is in one place, and can be replayed."""
+"""Acknowledged messages on a real node that is killed: each is in one place, and is replayed."""
 
 from __future__ import annotations
 
