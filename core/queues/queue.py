@@ -376,8 +376,7 @@ class Queue:
         ready = self.ring.top
         if ready and not backing.length and (not self._still or ttl_ms == 0):
             consumer = ready[0]
-            at_once = consumer.no_ack and self.retention is None
-            if at_once:
+            if at_once := consumer.no_ack and self.retention is None:
                 self._send(consumer, envelope, body, again)
             else:
                 message = backing.publish_delivered(
