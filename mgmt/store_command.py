@@ -23,8 +23,6 @@ from warren.persist.check import (
     Finding,
     QueueTotals,
     Report,
-    definition_id,
-    highest_levels,
     open_store,
     queue_names,
 )
@@ -34,6 +32,7 @@ from warren.persist.dump import Dumped
 from warren.persist.dump import dump as dump_queue
 from warren.persist.filesystem import RealFileSystem
 from warren.persist.format import NewerStorage
+from warren.persist.queue_levels import definition_id, read_levels
 from warren.persist.repair import repair as repair_definitions
 
 DAMAGED = 1
@@ -88,8 +87,8 @@ def dump(
     with _readable():
         open_store(directory)
         queue_id = _find_queue(queue_names(directory, time.sleep), vhost, queue)
-        highest = highest_levels(directory, pause=time.sleep)
-        entries = islice(dump_queue(RealFileSystem(), directory, queue_id, highest), limit)
+        levels = read_levels(directory, pause=time.sleep)
+        entries = islice(dump_queue(RealFileSystem(), directory, queue_id, levels), limit)
         for entry in entries:
             if as_json:
                 click.echo(json.dumps(_entry_as_json(entry, bodies)))

@@ -6,12 +6,11 @@ comes last.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from warren.persist.check import definition_id, open_store, segment_entries
-from warren.persist.deleted_queues import is_retained
+from warren.persist.check import open_store, segment_entries
 from warren.persist.filesystem import FileSystem
 from warren.persist.format import (
     OFFSET_MASK,
@@ -23,9 +22,12 @@ from warren.persist.format import (
     decode_envelope,
     file_of,
 )
+from warren.persist.queue_levels import Levels, definition_id
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.persist.segment import IndexEntry
 from warren.persist.store_view import RecordReader, StoreView
+
+NOTHING_KNOWN = Levels()
 
 
 class Dumped(NamedTuple):
@@ -55,27 +57,27 @@ class Dumped(NamedTuple):
 
 
 def dump(
-    filesystem: FileSystem, data_directory: Path, queue_id: int, highest: Collection[int] = ()
+    filesystem: FileSystem, data_directory: Path, queue_id: int, known: Levels = NOTHING_KNOWN
 ) -> Iterator[Dumped]:
     """Those of the queue that this storage knows by this id (`queue_names`), with all its levels.
-    `highest` are levels of the highest of 256 priorities (`highest_levels`).
+    `known` is what definitions say of levels.
 
     Raises `DataDirectoryRefused`, `NewerStorage`, OSError.
     """
     node_id = open_store(data_directory)
     store = data_directory / STORE_DIRECTORY
     view = StoreView(
-        filesystem, store, node_id, _pass_over, only=lambda at: definition_id(at) == queue_id
+        filesystem, store, node_id, _pass_over, only=lambda at: known.queue_of(at) == queue_id
     )
     reader = RecordReader(filesystem, store)
-    retained = {at for at in view.index.queues if is_retained(at)} - {*highest}
+    retained = {at for at in view.index.queues if known.is_retained(at)}
     levels = sorted(view.index.queues.keys() - retained, reverse=True)
     try:
         for level_id in (*levels, *retained):
             for dumped in _dump_level(view, reader, level_id):
                 if level_id in retained:
                     dumped = dumped._replace(acknowledged_us=dumped.expires_us, expires_us=0)
-                yield dumped._replace(level=level_id - queue_id)
+                yield dumped._replace(level=level_id - definition_id(level_id))
     finally:
         reader.close()
 

@@ -20,19 +20,16 @@ from numpy.typing import NDArray
 
 from warren.core.ports import Key
 from warren.persist.check import (
-    definition_id,
-    highest_levels,
-    id_levels,
     open_store,
     queue_names,
 )
 from warren.persist.data_directory import DataDirectoryRefused
 from warren.persist.definitions_copy import read_definitions
-from warren.persist.deleted_queues import is_retained
 from warren.persist.filesystem import FileSystem, RealFileSystem
 from warren.persist.format import Harm, NewerStorage
 from warren.persist.pin_owner import Owner
 from warren.persist.pins import PINS_DIRECTORY, UNFINISHED, locked, sweep
+from warren.persist.queue_levels import Levels, definition_id, read_levels
 from warren.persist.recovery import LOG_DIRECTORY as STORE_LOG_DIRECTORY
 from warren.persist.recovery import QUEUES_DIRECTORY as STORE_QUEUES_DIRECTORY
 from warren.persist.recovery import STORE_DIRECTORY
@@ -100,9 +97,7 @@ class Creation:
         self._harms: set[tuple[Path, int]] = set()
         self._nowhere = 0
         self._running = True
-        # Levels that hold no messages.
-        self._hidden: set[int] = set()
-        self._highest: set[int] = set()
+        self._levels = Levels()
 
     def run(self) -> Snapshot:
         node_id = read_node_id(self._data_directory)
@@ -126,8 +121,7 @@ class Creation:
     def _select(self) -> dict[int, Key]:
         """The queues that are meant, by their ids."""
         names = queue_names(self._data_directory, self._pause)
-        self._hidden = id_levels(self._data_directory, pause=self._pause)
-        self._highest = highest_levels(self._data_directory, pause=self._pause)
+        self._levels = read_levels(self._data_directory, pause=self._pause)
         vhosts = []
         if self._selector.vhost is not None:
             stored = read_definitions(self._data_directory, "vhost", pause=self._pause)
@@ -195,7 +189,9 @@ class Creation:
         created_us = now_us()
         (path / LOG_DIRECTORY).mkdir(mode=0o700)
         (path / QUEUES_DIRECTORY).mkdir(mode=0o700)
-        view = self._look(node_id, lambda at: definition_id(at) in keys and not self._hides(at))
+        view = self._look(
+            node_id, lambda at: definition_id(at) in keys and not self._levels.is_hidden(at)
+        )
         found = sorted(view.queue_ids | keys.keys())
         counts = {at: _save(path, at, view.entries(at)) for at in found}
         links = LogLinks(
@@ -224,10 +220,6 @@ class Creation:
         )
         write_lease(snapshot, path)
         return snapshot
-
-    def _hides(self, queue_id: int) -> bool:
-        """Whether what is there is not in the queue: ids, or messages that were acknowledged."""
-        return queue_id in self._hidden or (is_retained(queue_id) and queue_id not in self._highest)
 
     def _look(self, node_id: bytes, only: Callable[[int], bool]) -> EntriesView:
         return EntriesView(self._filesystem, self._store, node_id, self._harmed, only)
