@@ -58,7 +58,7 @@ from warren.persist.log_files import find_log_files, read_survivors
 from warren.persist.log_reader import Scan
 from warren.persist.log_writer import file_name
 from warren.persist.metadata import DamagedMetadata
-from warren.persist.queue_levels import Levels, definition_id, read_levels
+from warren.persist.queue_levels import QueueLevels, definition_id, read_levels
 from warren.persist.recovery import (
     CHECKPOINT_FILE,
     COUNTS_FILE,
@@ -184,7 +184,7 @@ class Check:
         self._node_id = b""
         self._view: StoreView
         self._names: dict[int, Key] = {}
-        self._levels = Levels()
+        self._levels = QueueLevels()
         self._deleted: set[int] = set()
         self._suspects: dict[tuple[object, ...], tuple[Unit, Finding]] = {}
         self._harmed_at: set[tuple[str, int]] = set()

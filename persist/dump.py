@@ -22,12 +22,12 @@ from warren.persist.format import (
     decode_envelope,
     file_of,
 )
-from warren.persist.queue_levels import Levels, definition_id
+from warren.persist.queue_levels import QueueLevels, definition_id
 from warren.persist.recovery import STORE_DIRECTORY
 from warren.persist.segment import IndexEntry
 from warren.persist.store_view import RecordReader, StoreView
 
-NOTHING_KNOWN = Levels()
+NOTHING_KNOWN = QueueLevels()
 
 
 class Dumped(NamedTuple):
@@ -57,7 +57,7 @@ class Dumped(NamedTuple):
 
 
 def dump(
-    filesystem: FileSystem, data_directory: Path, queue_id: int, known: Levels = NOTHING_KNOWN
+    filesystem: FileSystem, data_directory: Path, queue_id: int, known: QueueLevels = NOTHING_KNOWN
 ) -> Iterator[Dumped]:
     """Those of the queue that this storage knows by this id (`queue_names`), with all its levels.
     `known` is what definitions say of levels.

@@ -29,7 +29,7 @@ def definition_id(queue_id: int) -> int:
     return queue_id - queue_id % LEVELS
 
 
-class Levels(NamedTuple):
+class QueueLevels(NamedTuple):
     """`ids` are levels of ids that queues remember, `highest` those of the highest of 256
     priorities. `storages` says what this storage calls a queue, where that is not its id."""
 
@@ -51,7 +51,7 @@ class Levels(NamedTuple):
         return self.storages.get(queue_id, queue_id) if self.is_retained(level) else queue_id
 
 
-def read_levels(data_directory: Path, *, pause: Callable[[float], None]) -> Levels:
+def read_levels(data_directory: Path, *, pause: Callable[[float], None]) -> QueueLevels:
     """What cannot be read is passed over. Raises `DataDirectoryRefused`, OSError."""
     known = read_known_cluster(data_directory)
     node = "" if known is None else known.node
@@ -69,4 +69,4 @@ def read_levels(data_directory: Path, *, pause: Callable[[float], None]) -> Leve
         priority = from_plain(record.arguments).get("x-max-priority")
         if priority is not None and priority.value >= RETAINED_LEVEL:
             highest.add(storage_id + RETAINED_LEVEL)
-    return Levels(frozenset(ids), frozenset(highest), storages)
+    return QueueLevels(frozenset(ids), frozenset(highest), storages)
