@@ -13,6 +13,7 @@ import pytest
 from api_client import ApiClient, reason
 from ctl_node import CtlNode
 from message_jobs import NUMBERS, begin, bodies, do, fill, over
+from scrape_broker import scrape
 
 from warren import Broker
 from warren.core.node import Node
@@ -432,3 +433,17 @@ def test_what_goes_straight_to_a_client_is_confirmed_and_counted(
     assert retained(broker, api) == ["0", "1"]
     stats = broker.call(lambda node: node.vhosts["/"].queues["q"].stats())
     assert (stats.publish, stats.deliver, stats.deliver_no_ack, stats.ack) == (3, 0, 3, 0)
+
+
+def test_metrics_count_what_is_retained(broker: Broker, api: ApiClient, channel: Any) -> None:
+    retain(api)
+    fill(channel)
+    acknowledge(channel, 3)
+    settled(broker)
+    octets = shown(api)["octets"]
+    values = scrape(broker)
+    assert values["warren_messages_retained"] == 3
+    assert values["warren_messages_retained_bytes"] == octets
+    assert (
+        scrape(broker, "/metrics/per-object")['warren_messages_retained{vhost="/",queue="q"}'] == 3
+    )
