@@ -16,6 +16,7 @@ from message_jobs import NUMBERS, begin, bodies, do, fill, over
 from scrape_broker import scrape
 
 from warren import Broker
+from warren.config import Listener
 from warren.core.node import Node
 
 MINUTE = {"max-age": 60}
@@ -23,7 +24,10 @@ MINUTE = {"max-age": 60}
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    with Broker(http_port=0, data_dir=tmp_path, movable_clock=True) as running:
+    listeners = (Listener("127.0.0.1", 0),)
+    with Broker(
+        http_port=0, data_dir=tmp_path, movable_clock=True, metrics_listeners=listeners
+    ) as running:
         yield running
 
 
