@@ -49,11 +49,13 @@ class RetainedIndex(QueueIndex):
         messages: Sequence[Message],
         confirms: PublishConfirms,
         stored: Sequence[StoredBody | None],
+        acknowledged_at: float,
         *,
         awaited: bool,
     ) -> None:
         unwritten, elsewhere = self._unwritten, self._places()
         mark = self._journal.noted_bytes
+        expires_at = self._context.node_time(int(acknowledged_at * 1e6))
         total = 0
         for message, where in zip(messages, stored, strict=True):
             body = message.body
@@ -62,6 +64,7 @@ class RetainedIndex(QueueIndex):
                 octets = ENQUEUE_BYTES
                 elsewhere[message.position] = where
                 self._context.persistent.refer(where.place, where.length)
+            message.expires_at = expires_at
             position = message.position
             unwritten[position] = (message, body, confirms, position, mark, octets)
             mark += max(octets, MARK_BYTES_MIN)

@@ -25,6 +25,7 @@ class MemoryRetainedStore(MemoryStreamStore):
         messages: Sequence[Message],
         confirms: PublishConfirms,
         stored: Sequence[StoredBody | None],
+        acknowledged_at: float,
         *,
         awaited: bool,
     ) -> None:

@@ -49,6 +49,7 @@ class RetainedStore(StreamStore, Protocol):
         messages: Sequence[Message],
         confirms: PublishConfirms,
         stored: Sequence[StoredBody | None],
+        acknowledged_at: float,
         *,
         awaited: bool,
     ) -> None:
@@ -88,10 +89,10 @@ class RetainedLog(StreamLog):
         return uncommitted >= UNCOMMITTED_MAX or self._uncommitted_bytes >= UNCOMMITTED_BYTES
 
     def keep(self, messages: Sequence[Message], handed: Sequence[Handed], now: float) -> None:
-        """Append messages that are acknowledged now, on the clock of the node."""
+        """Append messages that are acknowledged now, in seconds since 1970."""
         first = self.next_position
         kept = [
-            Message(message.envelope, message.body, position, now)
+            Message(message.envelope, message.body, position)
             for position, message in enumerate(messages, first)
         ]
         awaited = False
@@ -107,7 +108,7 @@ class RetainedLog(StreamLog):
         self.ready_bytes += octets
         whole = zip(messages, stored, strict=True)
         self._uncommitted_bytes += sum([len(one.body) for one, at in whole if at is None])
-        self._retained.write_retained(kept, self, stored, awaited=awaited)
+        self._retained.write_retained(kept, self, stored, now, awaited=awaited)
 
     def settle(self, publish_seq: int) -> None:
         if publish_seq + 1 >= self.next_position:

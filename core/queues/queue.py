@@ -898,6 +898,8 @@ class Queue:
         may get lost: what they are about is delivered again then.
         """
         assert self._held is None
+        if self.retention is not None:
+            self.retention.catch_up()
         self._held = []
         self._let_go = self._let_go or Event()
         self._find_rules()

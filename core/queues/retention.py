@@ -102,8 +102,9 @@ class Retention:
         if self.active:
             self.active = False
             self._stop_trim_timer()
-            self._acknowledge_all()
             self.log.clear()
+            if self._waiting:
+                self._go_on_soon()
             self._tell_of_more()
 
     # What is acknowledged
@@ -111,6 +112,8 @@ class Retention:
     def ack(self, messages: Collection[Message]) -> None:
         """Pending messages of the queue were acknowledged, or sent to a client that does not do
         that: keep those that are persistent, and have the backing queue forget all of them."""
+        if self.ended:
+            return
         if self._waiting or self.log.is_behind or not self._fits(messages):
             self._waiting.extend(messages)
             self._go_on_soon()
@@ -125,7 +128,8 @@ class Retention:
 
     def _keep(self, messages: Collection[Message]) -> None:
         backing = self._queue.backing
-        self.keep(backing, messages)
+        if self.active:
+            self.keep(backing, messages)
         backing.ack(messages)
 
     def keep(self, backing: BackingQueue, messages: Collection[Message]) -> None:
@@ -133,7 +137,7 @@ class Retention:
         acknowledged."""
         kept = backing.load([one for one in messages if one.envelope.persistent])
         if kept:
-            self.log.keep(kept, hand_over(backing, kept), self._clock.now())
+            self.log.keep(kept, hand_over(backing, kept), self._clock.wall_time())
         self._turns.spend(KEEP_US * len(messages))
 
     def _go_on_soon(self) -> None:
@@ -144,7 +148,7 @@ class Retention:
     def _go_on(self) -> None:
         """Keep what waits, a slice in each turn."""
         self._going_on = False
-        if self._waiting and not self.log.is_behind:
+        if self._waiting and not (self.active and self.log.is_behind):
             self._keep(self._next())
             self._tell_of_more()
             if self._waiting:
@@ -166,12 +170,6 @@ class Retention:
         """Keep all that waits, now."""
         while self._waiting:
             self._keep(self._next())
-
-    def _acknowledge_all(self) -> None:
-        """Have the backing queue forget what waits."""
-        waiting, self._waiting = self._waiting, deque()
-        if waiting:
-            self._queue.backing.ack(list(waiting))
 
     # What is too much
 
@@ -274,8 +272,8 @@ class Retention:
         self.log.stop()
 
     def let_go(self) -> RetainedLog:
-        """Another object is answerable for the log from now on."""
-        self.catch_up()
+        """Another object is answerable for the log from now on, and the queue has another leader
+        perhaps, for whom what waits here was not acknowledged."""
         self._end()
         return self.log
 

@@ -681,10 +681,12 @@ class Mirroring:
         self._lost_and_found.forget(queue.queue_id)
         self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
+        deleted = self._definitions.record_of(key, queue.queue_id) is None
+        if not deleted:
+            self.retained.give(key, queue)
         if led is None:
             return
         self._forget(led)
-        deleted = self._definitions.record_of(key, queue.queue_id) is None
         led.leader.end(refuse=not deleted or led.leader.fenced)
         led.member.leave()
         if deleted:
@@ -713,7 +715,6 @@ class Mirroring:
         self._lost_and_found.search(led.key, led.queue.queue_id, former)
         # The queue's end is not that of its messages.
         led.queue.backing = MemoryQueue()
-        self.retained.give(led.key, led.queue)
 
     def _renumbering_of(self, queue_id: int) -> tuple[int, Renumbering] | None:
         """The epoch in which this node leads a queue, and what it knows of the ones before; None

@@ -447,7 +447,7 @@ def test_log_in_memory_is_trimmed_by_age() -> None:
     clock = ManualClock()
     log = RetainedLog(MemoryRetainedStore(clock.call_soon, clock.wall_time))
     for body in (b"a", b"b"):
-        log.keep([Message(ENVELOPE, body, 0)], [NOT_HANDED], clock.now())
+        log.keep([Message(ENVELOPE, body, 0)], [NOT_HANDED], clock.wall_time())
         clock.settle()
         clock.advance(10.0)
     assert retained(log) == [b"a", b"b"]
