@@ -682,8 +682,7 @@ class Mirroring:
         self.hand_overs.drop(queue.queue_id)
         led = self._led.pop(queue.queue_id, None)
         deleted = self._definitions.record_of(key, queue.queue_id) is None
-        if not deleted:
-            self.retained.give(key, queue)
+        self.retained.leads_no_more(key, queue, deleted=deleted)
         if led is None:
             return
         self._forget(led)

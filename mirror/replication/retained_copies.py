@@ -97,8 +97,11 @@ class RetainedCopies:
         retention = self._retentions.pop(queue_id, None)
         return None if retention is None else retention.let_go()
 
-    def give(self, key: Key, queue: Queue) -> None:
-        """This node does not lead the queue any more, and may have a copy of it."""
+    def leads_no_more(self, key: Key, queue: Queue, *, deleted: bool) -> None:
+        """This node does not lead the queue any more, and may have a copy of it, unless it is
+        deleted: then what is retained goes with it."""
+        if deleted:
+            return
         retained, queue.retained = queue.retained, None
         limits = None if queue.retention is None else queue.settings.retention
         queue.retention = None
