@@ -57,6 +57,7 @@ class RetainedIndex(QueueIndex):
         mark = self._journal.noted_bytes
         expires_at = self._context.node_time(int(acknowledged_at * 1e6))
         total = 0
+        last = messages[-1].position
         for message, where in zip(messages, stored, strict=True):
             body = message.body
             octets = RECORD_BYTES + len(body) + len(message.envelope.header)
@@ -66,7 +67,8 @@ class RetainedIndex(QueueIndex):
                 self._context.persistent.refer(where.place, where.length)
             message.expires_at = expires_at
             position = message.position
-            unwritten[position] = (message, body, confirms, position, mark, octets)
+            told = confirms if position == last else None
+            unwritten[position] = (message, body, told, position, mark, octets)
             mark += max(octets, MARK_BYTES_MIN)
             total += octets
         self._journal.note_many(self, mark, total, confirms if awaited else None)

@@ -53,8 +53,9 @@ class RetainedStore(StreamStore, Protocol):
         *,
         awaited: bool,
     ) -> None:
-        """Keep these messages, some of which stand on the disk already, and tell `confirms` of each
-        position when it is safe. `awaited`: somebody waits for that."""
+        """Keep these messages, some of which stand on the disk already, and tell `confirms` the
+        position of the last one when all are safe; it may be told the others, too, in order.
+        `awaited`: somebody waits for that."""
         ...
 
     def end_of_old(self, start: int, end: int, since: float) -> int:
@@ -111,8 +112,13 @@ class RetainedLog(StreamLog):
         self._retained.write_retained(kept, self, stored, now, awaited=awaited)
 
     def settle(self, publish_seq: int) -> None:
+        """`PublishConfirms`: the messages up to this position are on disk."""
         if publish_seq + 1 >= self.next_position:
             self._uncommitted_bytes = 0
+        waiting = self._waiting
+        while waiting and (first := next(iter(waiting))) < publish_seq:
+            confirms, number = waiting.pop(first)
+            confirms.settle(number)
         super().settle(publish_seq)
 
     # What is too much

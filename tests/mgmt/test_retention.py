@@ -414,7 +414,8 @@ def test_command_line(ctl_node: CtlNode) -> None:
         acknowledge(channel, 4, "kept")
     done = ctl_node("replay", "kept", "--to-queue", "again", "--wait", "-q")
     assert done.lines == ["replay: 4 messages"]
-    assert ["kept", "1"] in ctl_node.rows("list_queues", "name", "messages")
+    listed = ctl_node.rows("list_queues", "name", "messages", "messages_retained")
+    assert ["kept", "1", "4"] in listed
     assert ["again", "4"] in ctl_node.rows("list_queues", "name", "messages")
     ctl_node("clear_policy", "keep")
 
