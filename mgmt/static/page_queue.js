@@ -48,6 +48,7 @@ const FACTS = [
   "Unacknowledged",
   "Duplicates dropped",
   "Waiting to return",
+  "Retained",
   "Total",
   "In memory",
   "Paged out",
