@@ -14,6 +14,7 @@ from warren.core.messages.message import Message
 from warren.core.messages.message_filter import MessageState, Subject, parse_filter
 from warren.core.queues.consumers import Consumer
 from warren.core.queues.queue import Queue
+from warren.core.queues.retention import Retention
 from warren.mgmt.api.queues import ListedQueue, leader_of, queue_of
 from warren.mgmt.http.endpoint import Endpoint, JsonLines
 from warren.mgmt.http.errors import ApiError, BadRequest, from_broker
@@ -24,11 +25,13 @@ from warren.mgmt.messages.looking import (
     Found,
     Place,
     Search,
+    Source,
     leaves_out_unacked,
     look,
     parse_place,
 )
 from warren.mgmt.peers import peers_of
+from warren.mgmt.waiting import through
 
 LIMIT = 50
 LIMIT_MAX = 1000
@@ -130,7 +133,8 @@ async def _page(
     shown: int = SHOWN_BYTES,
 ) -> Row:
     queue.check_access(None)
-    levels = len(queue.levels)
+    source = await _source(request, queue)
+    levels = len(source.levels)
     given = start if start is not None else request.query("from")
     try:
         place = parse_place(given, levels) if given else None
@@ -140,17 +144,29 @@ async def _page(
     search = _search(request, place, limit, min(most, LIMIT_MAX))
     truncate = _number(request, "truncate", shown)
     try:
-        looked = await look(request.node, queue, search)
+        looked = await look(request.node, source, search)
     except BrokerError as error:
         raise from_broker(error) from error
     answer = {
-        "messages": await message_rows(request, queue, looked.found, truncate),
+        "messages": await message_rows(request, source, looked.found, truncate),
         "looked_at": looked.looked_at,
         "next": looked.next.text(levels) if looked.next is not None else None,
     }
-    if leaves_out_unacked(queue):
-        answer["unacked_left_out"] = queue.unacked + queue.waiting
+    if leaves_out_unacked(source):
+        answer["unacked_left_out"] = source.unacked + source.waiting
     return answer
+
+
+async def _source(request: ApiRequest, queue: Queue) -> Source:
+    """What is asked for: what is in the queue, or what it has retained so far. Raises
+    `BadRequest`."""
+    if not request.query_flag("retained"):
+        return queue
+    if queue.retention is None:
+        raise BadRequest(f"queue '{queue.name}' retains nothing of what is acknowledged")
+    retention = queue.retention
+    await through(retention.written())
+    return retention
 
 
 def _search(request: ApiRequest, start: Place | None, limit: int, most: int) -> Search:
@@ -178,27 +194,27 @@ def _number(request: ApiRequest, name: str, default: int) -> int:
 
 
 async def message_rows(
-    request: ApiRequest, queue: Queue, found: Sequence[Found], truncate: int
+    request: ApiRequest, source: Source, found: Sequence[Found], truncate: int
 ) -> list[Row]:
     """Messages as people and programs are shown them."""
     held = {one.message for one in found if one.state is MessageState.UNACKED}
     holders = _holders(request, held) if held else {}
     rows: list[Row] = []
     async for some in chunks(found, ROWS_AT_ONCE):
-        rows += [_message_row(request, queue, one, truncate) for one in some]
+        rows += [_message_row(request, source, one, truncate) for one in some]
     for row, one in zip(rows, found, strict=True):
         if one.state is MessageState.UNACKED:
             row["held_by"] = holders.get(one.message)
     return rows
 
 
-def _message_row(request: ApiRequest, queue: Queue, found: Found, truncate: int) -> Row:
+def _message_row(request: ApiRequest, source: Source, found: Found, truncate: int) -> Row:
     node = request.node
     place, message, state = found
     envelope = message.envelope
     subject = Subject(message, state, node.codec, node.clock.wall_time())
     row: Row = {
-        "position": place.text(len(queue.levels)),
+        "position": place.text(len(source.levels)),
         "state": state.value,
         "exchange": envelope.exchange,
         "routing_key": envelope.routing_key,
@@ -207,7 +223,10 @@ def _message_row(request: ApiRequest, queue: Queue, found: Found, truncate: int)
         "payload_bytes": len(message.body),
         **_payload(message.body, truncate),
     }
-    if message.expires_at is not None:
+    if isinstance(source, Retention):
+        row["state"] = "retained"
+        row["acknowledged_at"] = source.log.arrived_at(place.position)
+    elif message.expires_at is not None:
         row["expires_in_ms"] = max(0, round(1000 * (message.expires_at - node.clock.now())))
     return row
 

@@ -257,7 +257,7 @@ def _newer(known: dict[Any, Row], found: dict[Any, Row]) -> dict[Any, Row]:
 
 
 async def _row(request: ApiRequest, key: JobKey, job: Job) -> Row:
-    samples = await message_rows(request, job.queue, job.samples, SHOWN_BYTES)
+    samples = await message_rows(request, job.source, job.samples, SHOWN_BYTES)
     may_read = True
     try:
         request.check(key.vhost, "queue", job.queue.name, "read")

@@ -52,6 +52,7 @@ WHERE = (
     FILTER,
     option("--from", "start", default="", metavar="P", help="The position to begin at."),
     flag("--newest", help="The newest first."),
+    flag("--retained", help="What was acknowledged and is retained, instead."),
 )
 
 
@@ -62,13 +63,11 @@ WHERE = (
     *WHERE,
     LIMIT,
 )
-def list_messages(
-    call: Call, queue: str, filter: str, start: str, newest: bool, limit: int | None
-) -> Answer:
+def list_messages(call: Call, queue: str, limit: int | None, **where: Any) -> Answer:
     call.announce(f"Listing messages of queue {queue} of vhost {call.vhost} ...")
     left = limit or 50
     found: list[dict[str, Any]] = []
-    for page in _pages(call, queue, filter, start, newest, left, SHOWN_BYTES):
+    for page in _pages(call, queue, left, SHOWN_BYTES, **where):
         found += page
     rows = [[row[column] for column in COLUMNS] for row in found]
     return Table(COLUMNS, rows, json=found)
@@ -81,10 +80,8 @@ def list_messages(
     *WHERE,
     LIMIT,
 )
-def export_messages(
-    call: Call, queue: str, filter: str, start: str, newest: bool, limit: int | None
-) -> Answer:
-    for page in _pages(call, queue, filter, start, newest, limit, WHOLE_BODY):
+def export_messages(call: Call, queue: str, limit: int | None, **where: Any) -> Answer:
+    for page in _pages(call, queue, limit, WHOLE_BODY, **where):
         sys.stdout.write("".join([as_json(row) + "\n" for row in page]))
         sys.stdout.flush()
     # Nothing else may stand among the lines.
@@ -94,11 +91,13 @@ def export_messages(
 def _pages(
     call: Call,
     queue: str,
+    limit: int | None,
+    truncate: int,
+    *,
     filter: str,
     start: str,
     newest: bool,
-    limit: int | None,
-    truncate: int,
+    retained: bool,
 ) -> Any:
     _expect_queue(call, queue)
     left = limit
@@ -111,6 +110,7 @@ def _pages(
             "order": order,
             "limit": str(PAGE if left is None else min(left, PAGE)),
             "truncate": str(truncate),
+            "retained": "true" if retained else "false",
         }
         page = call.client.get("queues", call.vhost, queue, "messages", **query)
         yield page["messages"]

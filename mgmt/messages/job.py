@@ -92,8 +92,8 @@ class Job:
         self._succession = Succession(node.clock, node.turns, self._vhost.queues.get)
         self._bytes_under_way = 0
         self._taken: dict[Message, None] = {}
-        self._source = source_of(queue, plan)
-        self._ends = [level.next_position for level in self._source.levels]
+        self.source = source_of(queue, plan)
+        self._ends = [level.next_position for level in self.source.levels]
         self._positions, self._start = self._selected()
         self._stop_wanted = asyncio.Event()
         self._interrupted = False
@@ -129,7 +129,7 @@ class Job:
         except BrokerError as error:
             end, self.reason = JobState.FAILED, error.text
         await self._all_arrived()
-        if self._source.deleted and end is not JobState.FAILED and not self._reached_all:
+        if self.source.deleted and end is not JobState.FAILED and not self._reached_all:
             end, self.reason = self._without_queue()
         if self.state is JobState.STOPPING and end is JobState.COMPLETED:
             end = JobState.INTERRUPTED if self._interrupted else JobState.STOPPED
@@ -201,13 +201,13 @@ class Job:
             self._reached_all = True
             return
         test, start = self._test(), self._start
-        while not self._stop_wanted.is_set() and not self._source.deleted:
+        while not self._stop_wanted.is_set() and not self.source.deleted:
             count = self._batch()
             if not count:
                 break
             await self._wait_for_alarms()
             search = Search(test, count, start, ends=self._ends, unacked=False)
-            looked = await look(self._node, self._source, search)
+            looked = await look(self._node, self.source, search)
             self.looked_at += looked.looked_at
             self.matched += len(looked.found)
             if self.plan.dry_run:
@@ -219,7 +219,7 @@ class Job:
                 break
             await self._keep_to_rate()
             await self._wait_for_room()
-        self._reached_all = not self._stop_wanted.is_set() and not self._source.deleted
+        self._reached_all = not self._stop_wanted.is_set() and not self.source.deleted
 
     def _batch(self) -> int:
         """How many messages to look for next; 0 at the limit."""

@@ -21,7 +21,7 @@ from warren.core.queues.retention import Retention
 from warren.mgmt.http.slices import Breather, first_sorted
 
 Source: TypeAlias = Queue | Retention
-"""The messages of a queue, or those that it has retained."""
+"""What is looked at: the messages of a queue, or those that it has retained."""
 
 PEEK_COUNT = 64
 PEEK_BYTES = 256 << 10
@@ -139,7 +139,7 @@ def _whole(queue: Source, message: Message) -> Message | None:
     return loaded[0] if loaded else None
 
 
-def leaves_out_unacked(queue: Queue) -> bool:
+def leaves_out_unacked(queue: Source) -> bool:
     """Whether so many messages are unacknowledged, or wait, that only the ready ones are looked
     at."""
     return queue.unacked + queue.waiting > UNACKED_MAX

@@ -61,7 +61,7 @@ export function messagesPage({ vhost, name }) {
 class Found {
   selected = new Set();
   #where;
-  #asked = { filter: "", order: "oldest", limit: 20 };
+  #asked = { filter: "", order: "oldest", retained: "false", limit: 20 };
   #next = null;
   #begun = false;
   #summary = el("p", { class: "got-summary", role: "status" });
@@ -83,6 +83,15 @@ class Found {
           options: [
             { value: "oldest", label: "the oldest first" },
             { value: "newest", label: "the newest first" },
+          ],
+        },
+        {
+          name: "retained",
+          label: "Of",
+          type: "select",
+          options: [
+            { value: "false", label: "what is in the queue" },
+            { value: "true", label: "what was acknowledged and is retained" },
           ],
         },
         { name: "limit", label: "On a page", type: "number", value: "20", min: 1, required: true },
@@ -116,7 +125,7 @@ class Found {
   }
 
   async #show(from) {
-    const { filter, order } = this.#asked;
+    const { filter, order, retained } = this.#asked;
     const query = { ...this.#asked, truncate: SHOWN_BYTES, from };
     const page = await api.get(this.#where, { query });
     this.selected.clear();
@@ -131,7 +140,7 @@ class Found {
       this.#summary,
       `${plural(page.messages.length, "message")} found among ${page.looked_at}. ${end}${leftOut}`,
     );
-    this.#export.href = api.address(`${this.#where}/export`, { filter, order });
+    this.#export.href = api.address(`${this.#where}/export`, { filter, order, retained });
     this.#list.replaceChildren(...page.messages.map((message) => this.#box(message)));
   }
 
@@ -143,7 +152,7 @@ class Found {
       else this.selected.delete(message.position);
     });
     const tools =
-      message.state === "ready"
+      message.state === "ready" || message.state === "retained"
         ? el("p", {}, choose, el("label", { for: id }, ` Select message ${message.position}`))
         : null;
     return messageBox(message, {

@@ -412,6 +412,8 @@ def test_command_line(ctl_node: CtlNode) -> None:
             properties = pika.BasicProperties(delivery_mode=2)
             channel.basic_publish("", "kept", b"m%d" % number, properties)
         acknowledge(channel, 4, "kept")
+    listed = ctl_node.rows("list_messages", "kept", "--retained", "--newest", "--limit", "2")
+    assert [row[1] for row in listed] == ["retained", "retained"]
     done = ctl_node("replay", "kept", "--to-queue", "again", "--wait", "-q")
     assert done.lines == ["replay: 4 messages"]
     listed = ctl_node.rows("list_queues", "name", "messages", "messages_retained")
@@ -452,3 +454,26 @@ def test_metrics_count_what_is_retained(broker: Broker, api: ApiClient, channel:
     assert (
         scrape(broker, "/metrics/per-object")['warren_messages_retained{vhost="/",queue="q"}'] == 3
     )
+
+
+def test_what_is_retained_is_looked_at(broker: Broker, api: ApiClient, channel: Any) -> None:
+    fill(channel, x_max_priority=3)
+    status, why = reason(api.get("/queues/%2F/q/messages?retained=true"))
+    assert (status, "retains nothing" in why) == (400, True)
+    retain(api)
+    acknowledge(channel, 5)
+    settled(broker)
+    query = "retained=true&filter=headers.n%3E2&order=newest&limit=1"
+    _, page = api.get(f"/queues/%2F/q/messages?{query}")
+    (row,) = page["messages"]
+    assert (row["payload"], row["state"]) == ("4", "retained")
+    assert row["acknowledged_at"] == pytest.approx(shown(api)["oldest"], abs=60)
+    assert "expires_in_ms" not in row
+    _, page = api.get(f"/queues/%2F/q/messages?{query}&from={page['next']}")
+    assert [row["payload"] for row in page["messages"]] == ["3"]
+    fill(channel, "to", [])
+    positions = [page["messages"][0]["position"]]
+    job = do(broker, api, "replay", to_queue="to", positions=positions, dry_run=True)
+    assert [sample["position"] for sample in job["samples"]] == positions
+    assert do(broker, api, "replay", to_queue="to", positions=positions)["done"] == 1
+    assert bodies(api, "to") == ["3"]
