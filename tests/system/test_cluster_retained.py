@@ -56,7 +56,7 @@ def test_what_is_retained_stays_through_failovers_and_restarts(
     assert replayed(cluster, "c") == everything[:4]
 
     # A mirror that was away has what it had, and goes on.
-    cluster["c"].kill()
+    cluster["c"].stop()
     wait_until(lambda: len(cluster["a"].in_sync("q")) == 1)
     cluster["c"].start()
     wait_until(lambda: len(cluster["a"].in_sync("q")) == 2)
@@ -72,7 +72,7 @@ def test_what_is_retained_stays_through_failovers_and_restarts(
     acknowledge(cluster, "a", 1)
     wait_until(lambda: retained(cluster, "b") == 7)
     leader = cluster["b"].asks("queues", "/", "q")["node"].partition("@")[0]
-    cluster[leader].kill()
+    cluster[leader].stop()
     (one, other) = sorted({"a", "b", "c"} - {leader})
     wait_until(lambda: retained(cluster, one) == 7)
     assert replayed(cluster, other) == everything[:7]
