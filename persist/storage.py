@@ -309,19 +309,19 @@ class Storage:
         is_deleted = is_deleted or deleted_queues.__contains__
         dropped = set()
         there = set(self._open)
+        known = {*deleted_queues.noted, *defined}
         for storage_id in list(self._recovered):
             index = self.open(storage_id, durable=True, retained=is_retained(storage_id))
             count = index.recovered().count
             queue_id = first_level(storage_id)
-            if queue_id in defined:
-                _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
-                self._unreachable.keep(index)
-            elif is_retained(storage_id) and (
-                queue_id in there or (is_deleted(queue_id) and queue_id not in deleted_queues)
-            ):
+            lives_on = queue_id in there or (is_deleted(queue_id) and queue_id not in known)
+            if is_retained(storage_id) and lives_on:
                 # Its queue is there, or at other nodes, and retains nothing here any more.
                 self._emptied[storage_id] = index
                 index.remove_range(0, index.first_position())
+            elif queue_id in defined:
+                _log_messages(logging.ERROR, "messages_unreachable", storage_id, count)
+                self._unreachable.keep(index)
             elif is_deleted(queue_id):
                 _log_messages(logging.INFO, "leftover_dropped", storage_id, count)
                 dropped.add(queue_id)

@@ -398,15 +398,16 @@ def test_positions_do_not_come_again_when_all_was_removed(
 
 
 def test_what_is_retained_of_a_queue_that_retains_nothing_any_more_goes_at_the_start(
-    node: RetainingNode, disk: SimulatedDisk
+    node: RetainingNode, disk: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.publish(b"m")
     acknowledge(node, 1)
     node.rest()
     node.stop()
-    again = Node(disk)
+    again = Node(disk, defined=(QUEUE, OTHER))
     again.rest()
     assert not again.storage.unclaimed
+    assert "messages_unreachable" not in caplog.text
     again.stop()
     assert RetainingNode(disk).log.length == 0
 
