@@ -77,6 +77,9 @@ SECURITY = {
     "Referrer-Policy": "no-referrer",
     "Server": "Warren",
 }
+ENDPOINTS_AT_ONCE = 10
+"""Endpoints made known to the server before others have their turn."""
+
 API_HEADERS = {"Cache-Control": "no-cache", "Vary": "accept, accept-encoding, origin"}
 
 
@@ -113,7 +116,7 @@ class ManagementServer:
             for path, handler in self._metrics.items():
                 app.router.add_get(path, self._unless_paused(handler))
         else:
-            self._add_routes(app, local=audience is Audience.COMMAND_LINE)
+            await self._add_routes(app, local=audience is Audience.COMMAND_LINE)
         runner = web.AppRunner(
             app,
             handle_signals=False,
@@ -134,10 +137,13 @@ class ManagementServer:
             await runner.cleanup()
         self._runners.clear()
 
-    def _add_routes(self, app: web.Application, *, local: bool) -> None:
+    async def _add_routes(self, app: web.Application, *, local: bool) -> None:
         prefix = "" if local else self._managed.config.path_prefix.rstrip("/")
-        for endpoint in self._endpoints:
+        for number, endpoint in enumerate(self._endpoints):
             self._add(app, prefix, endpoint, local)
+            if number % ENDPOINTS_AT_ONCE == 0:
+                # Each costs two expressions to compile, and messages are not to wait for all.
+                await asyncio.sleep(0)
         for path, handler in self._pages.items():
             app.router.add_get(path, handler)
         for path, handler in self._metrics.items():

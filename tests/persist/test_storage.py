@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from random import Random
 
@@ -20,8 +21,10 @@ from warren.core.messages.message import PAGED_OUT, Envelope, Message
 from warren.persist import journal
 from warren.persist.checkpoint import ENTRIES_A_SLICE, SEGMENTS_A_SLICE
 from warren.persist.deleted_queues import NOTED, note_key
+from warren.persist.deletion import QUEUES_AT_ONCE
 from warren.persist.format import SEGMENT_ENTRIES
 from warren.persist.group_commit import PendingCommit
+from warren.persist.index_entries import IndexEntries
 from warren.persist.journal import MARK_BYTES_MIN
 from warren.persist.log_writer import file_name
 from warren.persist.recovery import CHECKPOINT_FILE, CLEAN_FILE
@@ -228,6 +231,30 @@ def test_a_deleted_queue_stays_on_disk_until_its_deletion_is_durable(node: Node)
     commit.complete()
     back.rest()
     assert back.disk.names(STORE / "queues") == []
+
+
+def test_many_queues_deleted_at_once_give_their_places_back_in_turns(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a virtual host to go must not hold up all others."""
+    queues = [node.open(0x1000 + 0x100 * number) for number in range(3 * QUEUES_AT_ONCE)]
+    commit = node.definitions = PendingCommit()
+    for queue in queues:
+        queue.delete()
+    node.rest()
+    released = 0
+    release = IndexEntries.release
+
+    def counted(entries: IndexEntries) -> Iterator[None]:
+        nonlocal released
+        released += 1
+        return release(entries)
+
+    monkeypatch.setattr(IndexEntries, "release", counted)
+    commit.complete()
+    assert 0 < released <= QUEUES_AT_ONCE
+    node.rest()
+    assert released == len(queues)
 
 
 def test_a_queue_that_is_deleted_confirms_what_was_on_its_way(node: Node) -> None:
