@@ -182,6 +182,23 @@ def headers_2000(stage: Stage) -> Work:
 
 
 @scenario
+def to_20000_queues(stage: Stage) -> Work:
+    """40,000 publishes, each to another of 20,000 queues than the one before."""
+    client = stage.client()
+    octets = b"".join([publish("", name, b"x") for name in declare_many(client)])
+    return request(client, [octets, octets])
+
+
+@scenario
+def deduplicated(stage: Stage) -> Work:
+    """40,000 publishes to a queue that drops what it had before."""
+    client = stage.client()
+    client.carry_out(queue_declare("q", {"x-message-deduplication-window": 10_000}))
+    ids = (f"id-{number}" for number in range(40_000))
+    return request(client, [b"".join([publish("", "q", b"x", message_id=at) for at in ids])])
+
+
+@scenario
 def topic_patterns(stage: Stage) -> Work:
     """20 publishes to a topic exchange with 1,000 patterns that keys fit in very many ways."""
     client = stage.client()
